@@ -99,7 +99,8 @@ def test_a_user_s_code_that_fails_ends_all_in_order(
     words = ("method.name=fedavg", "model.name=failing:Net")
     small = [word for word in SMALL if not word.startswith("model.")]
     under_way.append(launched := start(mpi[0], 3, tmp_path / "run", *words, small=small))
-    assert ends_in_time(launched, lambda: "failed on rank" in launched.err) == 1
+    # MPICH's launcher ends with 9 where it has killed a rank that was still on its way out.
+    assert ends_in_time(launched, lambda: "failed on rank" in launched.err) in ((1, 9) if mpi[1] == "MPICH" else (1,))
     assert re.search(failed_on(then=r"round 1, client \d, stage local_training"), launched.err)
     assert not OTHERS_WORDS.search(launched.err), launched.err
 
