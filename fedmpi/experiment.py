@@ -12,7 +12,7 @@ import numpy as np
 
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
-from fedmpi.errors import RankLossError
+from fedmpi.errors import RankLossError, StartupError
 from fedmpi.mpi import gpu_aware
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
@@ -76,8 +76,11 @@ def _start_and_train(course: Course) -> bool:
 
 def _lock(stack: ExitStack, course: Course) -> RunLock:
     """Rank 0: holds the run directory until `stack` closes."""
-    lock = run_folder.lock_within(course.patience_s, stack, course.folder(), course.comm)
-    run_folder.take(course.folder(), course.config, resumes=course.resumes, is_branch=course.asked.origin is not None)
+    folder, is_branch = course.folder(), course.asked.origin is not None
+    lock = run_folder.lock_within(course.patience_s, stack, folder, course.comm)
+    if is_branch and course.made_folder:
+        stack.push(lambda _, error, __: folder.remove_unbegun() if isinstance(error, StartupError) else None)
+    run_folder.take(folder, course.config, resumes=course.resumes, is_branch=is_branch)
     return lock
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedmpi.check.bits import difference
@@ -25,19 +27,27 @@ def same_bits(comm: Communicator) -> Finding:
 
     What fails on one rank alone is raised there, and the caller ends the job.
     """
-    with tempfile.TemporaryDirectory(prefix="fedmpi-doctor-") as folder, contextlib.redirect_stdout(io.StringIO()):
+    with tempfile.TemporaryDirectory(prefix="fedmpi-doctor-") as folder, _saying_nothing() as warned:
         own = Path(comm.allgather_text(folder)[0])
         config = small_config(f"mpi.round_timeout_s={_LIMIT_S}", f"mpi.startup_timeout_s={_LIMIT_S}")
         started = time.perf_counter()
         try:
             run_all(config, comm, own / "together")
         except UserError as error:  # all ranks have it
+            print(warned.getvalue(), end="", file=sys.__stderr__, flush=True)
             return problem(NAME, f"a small run does not start: {error.text()}", "see the lines above")
         took_s = time.perf_counter() - started
         if not comm.is_root:
             return ok(NAME, "")
         run_all(config, SerialComm(), own / "alone")
         return compared(finished(own / "together"), finished(own / "alone"), comm.size, took_s)
+
+
+@contextlib.contextmanager
+def _saying_nothing() -> Iterator[io.StringIO]:
+    """What the runs print is not about the machine; gives what they print on stderr."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as warned:
+        yield warned
 
 
 def compared(together: Finished, alone: Finished, ranks: int, took_s: float) -> Finding:

@@ -51,7 +51,7 @@ class ClientReport:
     restored: int = 0
     """1 if its training diverged and it sent its last finite parameters."""
     left_out: int = 0
-    """Of its steps, those that fp16 left out."""
+    """How many of its steps fp16 left out."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory, where the method keeps one."""
 

@@ -9,6 +9,7 @@ a rank leaves (`end_together`).
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -54,6 +55,8 @@ class Course:
     _material: start.Material | None = None
     known_folder: RunDir | None = None
     """The run directory, once all ranks know it."""
+    made_folder: bool = False
+    """Whether this job has made it; rank 0 knows. A branch that is refused does not leave it behind."""
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.config.mpi, self.comm, self.advice)
@@ -81,6 +84,7 @@ class Course:
     def folder(self) -> RunDir:
         """The run directory: known to all ranks, or to none."""
         if self.known_folder is None:
+            self.made_folder = self.asked.run_dir is None or not os.path.lexists(self.asked.run_dir)
             folder = open_run_dir(self.config, self.comm, self.asked, resume=self.resumes)
             self.comm.agree()
             self.known_folder = folder

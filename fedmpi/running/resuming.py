@@ -21,7 +21,7 @@ from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.data import partition, reading
 from fedmpi.data.options import PLACES
-from fedmpi.errors import RunDirError, RunStateError, UserError
+from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import together
 from fedmpi.report.best import Best
 from fedmpi.report.records import BRANCHED_FROM, read_records
@@ -153,18 +153,10 @@ def initial_state(setup: Setup, snapshot: checkpoint.Snapshot | None) -> ServerS
 
 def begin_branch(setup: Setup, folder: RunDir, origin: Origin) -> None:
     """Makes `folder` a run that has come as far as `origin`; does nothing where it holds a checkpoint already. Raises
-    `StartupError` on all ranks together, and then leaves no folder that holds nothing.
+    `StartupError` on all ranks together.
     """
-
-    def begin() -> None:
-        if setup.comm.is_root and not folder.checkpoints():
-            try:
-                _copy(setup, folder, origin)
-            except UserError:
-                folder.remove_if_empty()
-                raise
-
-    together(setup.comm, begin)
+    comm = setup.comm
+    together(comm, lambda: _copy(setup, folder, origin) if comm.is_root and not folder.checkpoints() else None)
 
 
 def branched_from(folder: RunDir, done: int) -> dict[str, Any]:

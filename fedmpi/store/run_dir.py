@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -162,12 +163,13 @@ class RunDir:
                 if names.fullmatch(becomes(path.name)):
                     remove(path)
 
-    def remove_if_empty(self) -> None:
-        """Delete the folder of a run that has not begun, unless it holds more than a start makes first."""
-        if {path.name for path in _listed(self.path)} <= {self.lock_path.name, self.checkpoints_dir.name}:
-            with contextlib.suppress(OSError):
+    def remove_unbegun(self) -> None:
+        """Delete what a start has made here, if no run has begun; only for who made the folder and holds the lock."""
+        if not self.holds_run():
+            shutil.rmtree(self.memory_dir, ignore_errors=True)
+            remove(self.lock_path)
+            with contextlib.suppress(OSError):  # what others have put there stays
                 self.checkpoints_dir.rmdir()
-                remove(self.lock_path)
                 self.path.rmdir()
 
     def _with_folders(self) -> RunDir:

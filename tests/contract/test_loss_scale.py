@@ -115,7 +115,7 @@ def test_steps_that_were_left_out_are_counted() -> None:
 @pytest.mark.parametrize("exchange", ["gather", "reduce"])
 def test_a_run_without_a_step_says_so_once(tmp_path: Path, exchange: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Four clients of 15 examples take 2 steps each, in batches of 8; both scales, 2^24 and 2^23, are too large for
-    gradients of outputs in half precision (at most 65,504, which is 2^24 / 256). Nobody has diverged."""
+    gradients of outputs in half precision (at most 65,504, which is 2^24 / 256). No client counts as diverged."""
     words = (
         "method.name=fedavg",
         "partition.name=iid",

@@ -202,6 +202,11 @@ def test_what_does_not_fit_is_one_line(
     assert content(parent) == before and not (tmp_path / "branch").exists()
 
 
+def test_a_folder_of_the_user_s_stays(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "branch").mkdir()
+    assert run_main("seed=1", "--resume-from", str(parent), "--run-dir", str(folder))[0] == 2 and folder.is_dir()
+
+
 @pytest.mark.parametrize("harm", ["another format", "no memory"])
 def test_a_run_without_a_whole_checkpoint_is_one_line(
     run_main: RunMain, parent: Path, tmp_path: Path, harm: str, told: Told
@@ -214,7 +219,7 @@ def test_a_run_without_a_whole_checkpoint_is_one_line(
     code, _out, errors = run_main("--resume-from", str(parent), "--run-dir", str(tmp_path / "branch"))
     assert code == 2
     told(rejoined(errors))
-    assert len(rejoined(errors).splitlines()) == 1 and not RunDir(tmp_path / "branch").holds_run()
+    assert len(rejoined(errors).splitlines()) == 1 and not (tmp_path / "branch").exists()
 
 
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
