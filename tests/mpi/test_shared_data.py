@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +44,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
 
 
 def test_one_rank_reads(comm: Comm, reads: list[Dataset], on_all_ranks: Callable) -> None:
+    gc.collect()  # an earlier test's run may refer to itself, and to its data
     material = start.load_material(small_config(), comm)
     files = comm.allgather_text(" ".join(files_of_data()))
     on_all_ranks(len(reads) == (comm.rank == comm.size - 1), f"read {len(reads)} times")
