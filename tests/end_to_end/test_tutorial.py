@@ -97,7 +97,8 @@ def test_an_interrupt_ends_the_run_and_not_the_kernel(at_home: Path) -> None:
     try:
         client.execute(
             "import fedmpi, signal\nbefore = signal.getsignal(signal.SIGUSR1)\n"
-            "config = fedmpi.load_config('fedhm_digits', rounds=10000)\nrun = fedmpi.run(config, 'run')"
+            "config = fedmpi.load_config('fedhm_digits', rounds=10000)\nrun = fedmpi.run(config, 'run')",
+            stop_on_error=False,  # or the kernel answers whatever comes within moments after the error by "aborted"
         )
         records = at_home / "run" / "rounds.jsonl"
         while not (records.exists() and records.stat().st_size):
