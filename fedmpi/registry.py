@@ -108,18 +108,40 @@ def names(section: str) -> list[str]:
 
 @cache
 def installed(section: str) -> dict[str, EntryPoint]:
-    """What installed packages offer for `section`, by name; imports none of it."""
-    found = _offered().select(group=GROUPS[section])
-    return {point.name: point for point in sorted(found, key=lambda point: point.name)}
+    """What installed packages offer for `section`, by name; imports none of it. Names of `unclear` are not in it."""
+    return {name: points[0] for name, points in _offers(section).items() if len(points) == 1}
+
+
+def unclear(section: str) -> dict[str, str]:
+    """By name that stands for different things in several installed packages: what to write for each of them."""
+    several = {name: points for name, points in _offers(section).items() if len(points) > 1}
+    return {
+        name: " or ".join(f"{section}.name={point.value} (package {_package(point)})" for point in points)
+        for name, points in several.items()
+        if not is_built_in(section, name)
+    }
 
 
 def hidden(section: str) -> dict[str, str]:
     """By built-in name, of each entry point that has it, too: what it is, of which package, and how to name it."""
     return {
-        name: f"{point.value} (package {point.dist.name if point.dist else '?'}); write {section}.name={point.value}"
-        for name, point in installed(section).items()
+        name: f"{point.value} (package {_package(point)}); write {section}.name={point.value}"
+        for name, (point, *_) in _offers(section).items()
         if is_built_in(section, name)
     }
+
+
+@cache
+def _offers(section: str) -> dict[str, list[EntryPoint]]:
+    """By name every entry point of `section` with a value of its own."""
+    points: dict[str, dict[str, EntryPoint]] = {}
+    for point in sorted(_offered().select(group=GROUPS[section]), key=lambda point: (point.name, point.value)):
+        points.setdefault(point.name, {}).setdefault(point.value, point)
+    return {name: list(by_value.values()) for name, by_value in points.items()}
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else "?"
 
 
 @cache
@@ -182,8 +204,7 @@ def made(section: str, name: str) -> Any:
     try:
         return imported(point.value)
     except UnknownError as error:
-        of = f"of the installed package {point.dist.name}" if point.dist else "of an installed package"
-        raise UnknownError(f"{name!r} {of}: {error}") from error
+        raise UnknownError(f"{name!r} of the installed package {_package(point)}: {error}") from error
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:

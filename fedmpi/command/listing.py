@@ -20,4 +20,5 @@ def listing() -> str:
         for name in registry.names(section):
             lines.append(f"  {name + 'NAME' * name.endswith(':'):{width}}  {found[name]}")
         lines += (f"  {name:{width}}  installed, not used: {said}" for name, said in registry.hidden(section).items())
+        lines += (f"  {name:{width}}  unclear; write {said}" for name, said in registry.unclear(section).items())
     return "\n".join(lines)

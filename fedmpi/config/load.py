@@ -278,6 +278,8 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     values[section] = {**given, "name": name}
     if not isinstance(name, str):
         raise ValueError(f"expected {words.one_of(_known(section))}, got {words.found_with_type(name)}")
+    if several := registry.unclear(section).get(name):
+        raise ValueError(f"installed packages offer more than one {section} {words.found(name)}; write {several}")
     if not registry.is_known(section, name):
         known = _known(section)
         meant = words.suggest(name, known) + registry.without_class(name)

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,7 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     registry.installed.cache_clear()
+    registry._offers.cache_clear()
     registry._offered.cache_clear()
     made_with._distributions.cache_clear()
     importlib.invalidate_caches()
@@ -119,6 +121,23 @@ def test_an_entry_point_with_a_built_in_s_name_is_not_ignored_without_a_word(
     assert run_main(*SMALL, warned.split()[-1], "data.name=digits", "rounds=1", "--plan")[0] == 0
     assert "mysets" in sys.modules
     assert json.loads(run_main(*SMALL, "partition.name=iid", "--plan=json")[1])["warnings"] == []
+
+
+def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Path) -> None:
+    """Which package the search path has first does not decide what a run computes; one thing offered twice is clear."""
+    first = mine.parent / "mysets-1.5.dist-info"
+    second = shutil.copytree(first, mine.parent / "others-2.0.dist-info")
+    (second / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 2.0\n")
+    assert run_main(*SMALL, *OWN[1:], "data.name=my_blobs", "rounds=1", "--plan")[0] == 0
+    points = second / "entry_points.txt"
+    points.write_text(points.read_text().replace("mysets:blobs", "others:spots"))
+    forget()
+    ways = ("data.name=mysets:blobs (package mysets)", "data.name=others:spots (package others)")
+    code, _, errors = run_main(*SMALL, "data.name=my_blobs", "--plan")
+    assert code == 2 and errors.count("\n") == 1 and all(way in errors for way in ("'my_blobs'", *ways)), errors
+    (listed,) = (line for line in run_main("--list")[1].splitlines() if "my_blobs" in line)
+    assert all(way in listed for way in ways)
+    assert run_main(*SMALL, "data.name=digits", "rounds=1", "--plan")[0] == 0
 
 
 def test_an_entry_point_that_names_nothing_is_told_with_its_package(run_main: RunMain, mine: Path) -> None:
