@@ -198,7 +198,9 @@ def test_ranks_and_factors_are_means_over_seeds() -> None:
     """Ranks 2 and 4 of two layers of one seed, 6 and 8 of the other; factors .5 and 1."""
 
     def run(ranks: tuple[float, float], factor: float) -> list[dict[str, Any]]:
-        layers = {name: {"effective_rank": rank, "beyond": {"0.5": 0.1}} for name, rank in zip("ab", ranks, strict=True)}
+        layers = {
+            name: {"effective_rank": rank, "beyond": {"0.5": 0.1}} for name, rank in zip("ab", ranks, strict=True)
+        }
         spectrum = {"beyond": {"0.5": 0.1}, "layers": layers}
         return [{**record(1, {}), "method": {"spectrum": spectrum, "band_factor": {"0.5": factor}}}]
 
