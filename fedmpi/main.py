@@ -1,8 +1,8 @@
 """The command: argv -> config -> a guarded run.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--json] [--measure] [--list]
-        [--version]
+        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--plan | --plan=json] [--json] [--measure]
+        [--probe-bf16] [--list] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -91,7 +91,14 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="with --plan: try some steps of each tier here, and say how long it takes",
+        help="with --plan: try the parts of a round here, and say hours, memory and disk space; of a run in float32 also "
+        "what --probe-bf16 says; a minute or two",
+    )
+    parser.add_argument(
+        "--probe-bf16",
+        action="store_true",
+        help="with --plan: say what train.precision=bf16 would save here, by steps of the dense net in float32 and in "
+        "bf16, in turn; about a second",
     )
     parser.add_argument("--json", action="store_true", help="with --plan: as one JSON object, the same as --plan=json")
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
@@ -112,6 +119,8 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.measure and not arguments.plan:
         raise ConfigError("command line", "--measure goes with --plan; to train, leave it out")
+    if arguments.probe_bf16 and not arguments.plan:
+        raise ConfigError("command line", "--probe-bf16 goes with --plan; to train, leave it out")
     if arguments.json and not arguments.plan:
         raise ConfigError("command line", "--json goes with --plan; leave it out, or write --plan --json")
     if arguments.resume and arguments.run_dir is None:
@@ -174,12 +183,15 @@ def _plan(config: Config, arguments: argparse.Namespace, size: int) -> str:
     if form == "json":
         planned = replace(planned, warnings=(*planned.warnings, *more))
     text = planned.text(form)
-    if arguments.measure:
+    if arguments.measure or arguments.probe_bf16:
         from fedmpi.running import prediction
 
         repeatable_cublas()
+    if arguments.measure:
         say("measuring on this machine, which takes a minute or two:")
         text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
+    elif arguments.probe_bf16:
+        text = prediction.probed_plan(config, planned).text(form)
     if form == "json":
         return text
     more = [f"warning: {line}" for line in more]

@@ -20,7 +20,7 @@ _INTRO = """\
 Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test keeps it true.
 
     python -m fedmpi.main [CONFIG.yaml] [section.key=value ...] [--run-dir DIR] [--resume] [--resume-from RUN]
-        [--plan | --plan=json] [--json] [--measure] [--list] [--version]
+        [--plan | --plan=json] [--json] [--measure] [--probe-bf16] [--list] [--version]
 
 - **A YAML file stands alone**, or on the one that it `extends` (a top-level key: a path relative to its own folder, or
   a list of paths; what the file says goes on top, as overrides do). What is left out takes the defaults below. The

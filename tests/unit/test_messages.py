@@ -25,6 +25,8 @@ a.yaml --rounds 3
 a.yaml x=1 b.yaml
 --plan json
 --measure
+--probe-bf16
+train.precision=bf16 --plan --probe-bf16
 
 fedhm_digit
 configs/fedhm_digit.yaml

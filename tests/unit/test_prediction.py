@@ -202,6 +202,24 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert main([*words, "--measure"]) == 2
 
 
+def test_bf16_is_probed_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part of a round is tried, and the plan is as it would be without."""
+    monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears: pytest.fail("a round is tried"))
+    monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: {"cpu": 0.25}[device])
+    words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2", "mpi.device=cpu"]
+    assert main([*words, "--plan", "--probe-bf16"]) == 0
+    probed = capsys.readouterr().out
+    assert main([*words, "--plan"]) == 0
+    assert {*probed.splitlines()} - {*capsys.readouterr().out.splitlines()} == {
+        "  bf16:    a step would take 0.25 of its time with train.precision=bf16"
+    }
+    monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: None)
+    assert main([*words, "--plan=json", "--probe-bf16"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["bf16_share"] is None and "measured" not in found
+    assert main([*words, "--plan", "--probe-bf16"]) == 0 and "cannot be trained" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "words",
     [
