@@ -2,9 +2,11 @@
 
 After a change of jobs/tutorial.py:
 
-    jupytext --to ipynb --opt notebook_metadata_filter=-all --opt cell_metadata_filter=-all --update-metadata \\
-        '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' \\
-        jobs/tutorial.py
+    sed -n '/^# %%/,$p' jobs/tutorial.py | jupytext --from py:percent --to ipynb --output jobs/tutorial.ipynb \\
+        --opt notebook_metadata_filter=-all --opt cell_metadata_filter=-all --update-metadata \\
+        '{"jupytext": null, "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}' -
+
+What stands above the first cell is for the script alone.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 import tempfile
 import textwrap
 import time
@@ -58,6 +61,14 @@ def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     digit, expected = exports_example()
     exec(digit.replace("quarter.pt2", str(made["folder"] / "digits.pt2")), {})
     assert capsys.readouterr().out == f"{expected}\n"
+
+
+def test_help_runs_no_cell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["jobs/tutorial.py", "--help"])
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a cell has run"))
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(JOBS / "tutorial.py"), run_name="__main__")
+    assert ended.value.code is None and "python jobs/tutorial.py\n" in capsys.readouterr().out
 
 
 def exports_example() -> tuple[str, str]:
