@@ -91,8 +91,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--measure",
         action="store_true",
-        help="with --plan: try the parts of a round here, and say hours, memory and disk space; of a run in float32 also "
-        "what --probe-bf16 says; a minute or two",
+        help="with --plan: try the parts of a round here, and say hours, memory and disk space, and of a run in "
+        "float32 what --probe-bf16 says; a minute or two",
     )
     parser.add_argument(
         "--probe-bf16",

@@ -1,4 +1,7 @@
-"""`--plan --probe-bf16`, and a part of `--plan --measure`: what `train.precision=bf16` would save here: some processors have no instructions for it."""
+"""`--plan --probe-bf16`, and a part of `--plan --measure`: what `train.precision=bf16` would save here.
+
+Some processors have no instructions for it.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from subprocess import CalledProcessError
 import pytest
 from small_runs import small_setup
 
-from fedmpi.studies.bench import factorize, overhead
+from fedmpi.config.load import load
+from fedmpi.studies.bench import factorize
 from fedmpi.studies.launch import refuse_failure
 
 # 16, 32 and 64 channels: matrices with bases are 96 and 192 wide.
@@ -25,11 +26,20 @@ def test_both_solvers_factorize_the_states_of_three_rounds(tmp_path: Path) -> No
 
 
 def test_a_mistake_in_the_started_program_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
-    """FedAvg has no `method.solver`, which only the started program sets."""
+    """Only the started program makes the method, which has no net to factorize."""
     with pytest.raises(SystemExit) as ended:
-        overhead.main(["factorize", "--case", "small"])
+        factorize.main(["factorize", "--case", "small-fedhm", "method.rank_ratio=[1]"])
     out, err = capfd.readouterr()
-    assert (ended.value.code, out, err.count("\n")) == (2, "", 1) and "method.solver" in err
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1) and err.startswith("method.")
+
+
+def test_late_states_of_the_main_job() -> None:
+    """All 34 rounds of what `python -m fedmpi.main` trains without a word."""
+    asked = factorize._arguments(["factorize", "--case", "digits-fedhm", "--pairs", "34"])
+    config, main_job = load(None, asked.runs["digits-fedhm"]), load(None, ["method.solver=auto"])
+    assert asked.pairs == config.rounds == 34
+    for section in ("data", "partition", "model", "method", "clients", "train"):
+        assert getattr(config, section) == getattr(main_job, section)
 
 
 def test_a_failure_that_is_no_mistake_is_raised() -> None:

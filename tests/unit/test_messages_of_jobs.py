@@ -11,13 +11,13 @@ from golden_file import check_golden
 from studied_runs import own_paper, without_squeue, write_config
 
 from fedmpi.studies import compare, reproduce
-from fedmpi.studies.bench import gpu, overhead, pruned
+from fedmpi.studies.bench import benchmarks, gpu, pruned
 from fedmpi.studies.slurm import submit
 from fedmpi.studies.study import conduct
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {
-    "bench": overhead.main,
+    "bench": benchmarks.main,
     "bench_gpu": gpu.main,
     "compare": compare.main,
     "measure_pruned": pruned.main,
@@ -31,6 +31,26 @@ MISTAKES = f"""
 bench overhead train.lr=fast
 bench overhead small
 bench overhead --ranks 0
+bench overhead --growth
+bench
+bench child
+bench --ranks 1 starup
+bench --ranks 1 startup train.lr=fast
+bench memory --case population
+bench memory --case resnet18 model.name=resnet34
+bench memory --growth clients.per_round=3
+bench aggregate --ranks 2
+bench factorize --case resnet18
+bench factorize method.solver=gram
+bench population --pairs 2
+bench population clients.count=30
+bench scaling clients.per_round=30
+bench scaling mpi.exchange=gather
+bench scaling method.name=fedavg
+bench steps --precision fp32,fp64
+bench steps --precision fp32 train.precision=bf16
+bench tests nowhere.yaml
+bench tests --pairs 0
 bench_gpu gpu --only speed,spede
 bench_gpu gpu --only speed small
 bench_gpu gpu train.lr=fast

@@ -1,14 +1,25 @@
-"""What adding up costs: a cohort's uploads lifted and summed, against plain copies of as many float32 numbers."""
+"""What adding up costs.
+
+    python jobs/bench.py aggregate [section.key=value ...] [--pairs 5] [--case resnet18,resnet18-fedhm,...]
+
+Prints what lifting and adding a cohort's uploads takes on one core, in nanoseconds a number of the server's tensors,
+against plain copies of as many float32 numbers, in turn in one process.
+"""
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from fedmpi.command.manners import run_command
 from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import copy_into
 from fedmpi.rounds.client import simulate_client
@@ -17,12 +28,37 @@ from fedmpi.rounds.publish import publish
 from fedmpi.rounds.recovering import open_phase
 from fedmpi.rounds.state import Published, Setup, plan_phase
 from fedmpi.running.resuming import initial_state
+from fedmpi.studies.bench.cases import CASES, asked
+from fedmpi.studies.bench.on_ranks import launched, prepared
 from fedmpi.tensors import Layout, Params
 
 WORDS = ("clients.per_round=10", "data.num_train=40", "train.batch_size=4", "train.local_epochs=1")
 """Clients train hardly at all: only what they send matters here."""
 # Of each number 4 bytes of the upload are read, 8 of the sum are read and 8 written; a copy reads and writes 4.
 _SUM_BYTES, _COPY_BYTES = 20, 8
+_DEFAULT = ("resnet18", "resnet18-fedhm", "resnet18-heterofl", "resnet18-topk")
+# The main job's partition needs more examples than are trained on here.
+_CASES = tuple(name for name in CASES if name != "digits-fedhm")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
+    return run_command(lambda: _bench(_arguments(argv)))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    pairs = "sums of each case, each with its copies"
+    return asked(argv, "aggregate", __doc__, default=_DEFAULT, allowed=_CASES, on_top=WORDS, pairs=pairs)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    for name, words in arguments.runs.items():
+        print(f"{CASES[name][0]}: {shown(launched('aggregate', words, pairs=arguments.pairs))}", flush=True)
+
+
+def on_ranks(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict[str, float]:
+    """What the one process measures."""
+    return measured(prepared(comm, folder, words), pairs)
 
 
 def measured(setup: Setup, pairs: int) -> dict[str, float]:
@@ -83,3 +119,7 @@ def _seconds(action: Callable[[], object]) -> float:
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    sys.exit(main())

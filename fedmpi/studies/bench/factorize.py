@@ -1,5 +1,12 @@
 """What FedHM's server factorizes in a round: `solver: auto` against `gram` on the same states of one run.
 
+    python jobs/bench.py factorize [section.key=value ...] [--pairs 5] [--case cifar10-fedhm,...]
+    python jobs/bench.py factorize --case digits-fedhm --pairs 34
+
+Prints for the new state of each round what `auto` and `gram` take, what the audit of one layer takes after it, and by
+how much auto's squared error exceeds the other's. Try it on real data. The second line is the main job: states of all
+its rounds, the late ones, too.
+
 The states come from a run with `auto`, so `auto` begins from the bases of its own last round. After each round both
 solvers factorize the new state, in turn. Auto's time is that of turning the bases and of the factors. The audit of one
 layer comes after publishing, while workers train, so it is timed apart.
@@ -7,13 +14,18 @@ layer comes after publishing, while workers train, so it is timed apart.
 
 from __future__ import annotations
 
+import argparse
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from fedmpi.command.manners import run_command
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.warm import AUDIT, is_of_bases, share
@@ -21,10 +33,34 @@ from fedmpi.methods.fedhm import FedHM
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.running.resuming import initial_state
+from fedmpi.studies.bench.cases import CASES, asked
+from fedmpi.studies.bench.on_ranks import launched, prepared
 from fedmpi.tensors import Layout, Params
 from fedmpi.train_round import train_round
 
 WORDS = ("method.solver=auto",)
+_CASES = tuple(name for name in CASES if "fedhm" in name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
+    return run_command(lambda: _bench(_arguments(argv)))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    pairs, default = "rounds to train, whose states both factorize", ("resnet18-fedhm",)
+    return asked(argv, "factorize", __doc__, default=default, allowed=_CASES, sets=WORDS, pairs=pairs)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    for name, words in arguments.runs.items():
+        for line in shown(launched("factorize", words, num_rounds=arguments.pairs)):
+            print(f"{CASES[name][0]}: {line}", flush=True)
+
+
+def on_ranks(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> dict[str, float]:
+    """What the one process measures."""
+    return measured(prepared(comm, folder, words), num_rounds)
 
 
 def measured(setup: Setup, num_rounds: int) -> dict[str, float]:
@@ -119,3 +155,7 @@ def _timed(action: Callable[[], Params]) -> tuple[float, Params]:
     started = time.perf_counter()
     result = action()
     return time.perf_counter() - started, result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,5 +1,11 @@
 """The memory of all ranks of a job, set against that of as many bare loops (`bare`).
 
+    python jobs/bench.py memory [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...] [--growth]
+
+Prints the most memory that all ranks of a run have together, counting what they share once, against as many processes
+that run a bare loop, in turn. With --growth also a worker's peak against that of a bare loop, for cohorts of 10 and of
+100 clients, which takes many minutes. Bare loops train a ResNet-18, so the run does, too.
+
 A group of processes has what each has for itself (`Pss_Anon` of /proc/PID/smaps_rollup), what they share (`Pss_Shmem`,
 or the length of their files without a name where that is more: pages that no process has touched yet count, too), and
 the pages of libraries, once (the largest `RssFile`). Their proportional size, `Pss_File`, would be less wherever others
@@ -8,6 +14,7 @@ on the machine have the same torch loaded. Looked at all the time, from the star
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -18,17 +25,51 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from fedmpi.command.manners import run_command
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError
 from fedmpi.mpi.launch import launched_as
+from fedmpi.studies.bench import growth
+from fedmpi.studies.bench.cases import CASES, asked, overrides_of
 from fedmpi.studies.launch import end, environment, launcher, refuse_failure
 
 _LOOKS_EVERY_S = 0.03
 _KB = 1024
 WORDS = "rounds=2 evaluation.every=1 train.local_epochs=1 clients.count=20 data.num_test=200"
 """On top of a case: two rounds of four clients, each with its test."""
+_CASES = tuple(name for name in CASES if name not in ("cifar10-fedhm34", "digits-fedhm"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 2 for a user's mistake."""
+    return run_command(lambda: _bench(_arguments(argv)))
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    def more(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--growth", action="store_true", help="for cohorts of 10 and of 100 clients, too")
+
+    pairs, default = "runs, each with its bare loops", ("small", "resnet18")
+    read = partial(asked, argv, "memory", __doc__, default=default, allowed=_CASES, on_top=WORDS.split())
+    arguments = read(ranks=3, pairs=pairs, more=more)
+    if arguments.growth:
+        overrides_of(arguments.words, ["clients.per_round="])
+    for words in arguments.runs.values():
+        if (model := load(None, words).model.name) != "resnet18":
+            raise ConfigError("model.name", f"the bare loops train resnet18 alone, got {model!r}; leave the word out")
+    return arguments
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    for name, words in arguments.runs.items():
+        print_ratio(CASES[name][0], words, arguments.ranks, arguments.pairs)
+        if arguments.growth:
+            own = [*CASES[name][1].split(), *growth.WORDS, *arguments.overrides]
+            growth.print_growth(CASES[name][0], own, arguments.ranks)
 
 
 @dataclass
@@ -157,3 +198,7 @@ def print_ratio(title: str, words: Sequence[str], ranks: int, pairs: int) -> Non
         f"rank 0 has {of_rank_0} at most, a worker {of_worker}",
         flush=True,
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
