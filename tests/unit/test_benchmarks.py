@@ -1,4 +1,4 @@
-"""`jobs/bench.py`: which benchmark a command line names, and what the benchmarks of steps, of tests and of ranks find."""
+"""`jobs/bench.py`: which benchmark a command line names; what those of steps, of tests and of ranks find."""
 
 from __future__ import annotations
 
