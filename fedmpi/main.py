@@ -45,6 +45,11 @@ from fedmpi.mpi.launch import check_launch, claimed
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
 
+_MEASURE = """try the parts of a round here, and say hours, memory and disk space, and of a run in float32 what
+    --probe-bf16 says; a minute or two"""
+_PROBE_BF16 = """say what train.precision=bf16 would save here, by steps of the dense net in float32 and in bf16, in
+    turn; about a second"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; the exit code: 0 or one of `fedmpi.errors`."""
@@ -88,18 +93,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--plan", choices=["text", "json"], help="say what the run will cost, and train nothing; --plan is --plan=text"
     )
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="with --plan: try the parts of a round here, and say hours, memory and disk space, and of a run in "
-        "float32 what --probe-bf16 says; a minute or two",
-    )
-    parser.add_argument(
-        "--probe-bf16",
-        action="store_true",
-        help="with --plan: say what train.precision=bf16 would save here, by steps of the dense net in float32 and in "
-        "bf16, in turn; about a second",
-    )
+    parser.add_argument("--measure", action="store_true", help=f"with --plan: {_MEASURE}")
+    parser.add_argument("--probe-bf16", action="store_true", help=f"with --plan: {_PROBE_BF16}")
     parser.add_argument("--json", action="store_true", help="with --plan: as one JSON object, the same as --plan=json")
     parser.add_argument("--list", action="store_true", help="name all methods, models, data sets and partitions")
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
