@@ -111,6 +111,7 @@ def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[
     for does in ("--run", "--report", "--status"):
         code, _, error = called(*words, does)
         assert code == 2 and str(study.path) in error and study.digest[:12] in error
+        assert "(8 such runs)" in error, "known by their records alone"
     assert len(runs_here) == 8
 
 

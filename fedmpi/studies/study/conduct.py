@@ -63,9 +63,7 @@ class Place:
     def check(self) -> None:
         """Raises RunDirError where the file, or a config that it starts from, has changed since a run began."""
         digest, _, runs = self.archived
-        if runs:
-            making.refuse_changed(self.study, iter([(runs[0].name, digest)]))
-        making.refuse_changed(self.study, making.noted_in(self.out))
+        making.refuse_changed(self.study, {run.name: digest for run in runs} | dict(making.noted_in(self.out)))
         notes = {one: making.note_of(run_of(one, self.out)) for one in trials(self.study)}
         began = {one: note.config for one, note in notes.items() if note}
         began |= {run.wanted: run.config for run in runs}

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -103,9 +103,9 @@ def refuse_other_configs(study: Study, found: Iterable[tuple[str, str, Config]])
         raise RunDirError(str(study.path), text)
 
 
-def refuse_changed(study: Study, digests: Iterator[tuple[str, str]]) -> None:
-    """Raises RunDirError where one of these (run, digest of the file when it began) is not of this text."""
-    changed = [(name, digest) for name, digest in digests if digest != study.digest]
+def refuse_changed(study: Study, digests: Mapping[str, str]) -> None:
+    """Raises RunDirError where one of these digests of the file, by the run that began with it, is not of this text."""
+    changed = [(name, digest) for name, digest in digests.items() if digest != study.digest]
     if changed:
         name, digest = changed[0]
         text = (
