@@ -44,6 +44,26 @@ def test_not_confirmed(tmp_path: Path, first: Any, second: Any, verdict: str, p:
     assert (answer.verdict, answer.p) == (verdict, p)
 
 
+@pytest.mark.parametrize(
+    ("top", "low", "margin", "ends"),
+    [
+        (0.95, 0.78, 0.02, "(condition not met: smallest is -3.00 points, allowed is above -2.00 points)."),
+        (0.95, 0.81, 0, "(condition not met: smallest is +0.00 points, allowed is above +0.00 points)."),
+        (0.8, 0.7, 0.02, "allowed is above -2.00 points; the difference is the other way round)."),
+        (0.85, 0.81, 0.02, "(p = 1 after Holm's correction)."),  # the largest is as good, which is no condition
+    ],
+)
+def test_a_condition_that_fails_is_said_instead_of_a_p_value(
+    tmp_path: Path, top: float, low: float, margin: float, ends: str
+) -> None:
+    """The second method has 85 % and 81 % in all seeds."""
+    question = {**FILE["questions"][0], "provided": [{"measure": "smallest", "margin": margin}]}
+    study = study_of(tmp_path, questions=[question])
+    (answer,) = answers(study, final_runs([(top, low)] * 6, WORSE))
+    said = sentence(study, answer)
+    assert "**not confirmed**" in said and said.endswith(ends) and ("p = 1" in said) == (not answer.unmet)
+
+
 def test_holm_counts_all_questions_in_all_settings(tmp_path: Path) -> None:
     """In two settings 2 x 2/64 is above 0.05, whatever the runs say; eight seeds would do. So with five seeds."""
     question = {**FILE["questions"][0], "settings": []}

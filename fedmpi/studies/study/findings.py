@@ -42,7 +42,17 @@ def sentence(study: Study, answer: Answer) -> str:
     if not answer.is_test:
         return f"{head}: {numbers}."
     opposite = "; the difference is the other way round" * answer.is_opposite
+    if answer.unmet:
+        unmet = ", ".join(_missed(study, part) for part in answer.unmet)
+        return f"{head}: {numbers} (condition not met: {unmet}{opposite})."
     return f"{head}: {numbers} (p = {answer.p:.2g} after Holm's correction{opposite})."
+
+
+def _missed(study: Study, part: Part) -> str:
+    """By how much a condition fails; it has to be above minus its margin."""
+    measure = study.asked.measures[part.condition.measure]
+    found, allowed = (_signed(measure, number) for number in (part.mean, -part.condition.margin or 0.0))
+    return f"{part.condition.measure} is {found}, allowed is above {allowed}"
 
 
 def _said(study: Study, part: Part) -> str:
