@@ -163,6 +163,23 @@ def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> Non
         choose(study, runs[:-1])
 
 
+def test_a_choice_at_an_edge_of_its_grid_is_said(tmp_path: Path) -> None:
+    """The edge of three numbers. Words and switches have none, nor have two numbers."""
+    own = {"method.tau": [2, 5], "train.nesterov": [False, True], "method.solver": ["gram", "auto", "exact"]}
+    grids = {"avg": {"train.lr": [0.01, 0.1, 0.02] * 4}, "hm": {"train.lr": [0.1], **own}}
+    study = study_of(tmp_path, methods={name: {"grid": [grid]} for name, grid in grids.items()})
+    hm = {"train.lr": 0.1, "method.tau": 5, "train.nesterov": False, "method.solver": "gram"}
+
+    def said(lr: float) -> list[str]:
+        values = {"avg": {"train.lr": lr}, "hm": hm}
+        choices = {"one": {name: {"trial": 0, "values": of, "scores": []} for name, of in values.items()}}
+        return [line for line in report(study, choices, [], [], []).splitlines() if "that was tried" in line]
+
+    assert said(0.01) == ["- careful: in one, avg took the lowest train.lr that was tried, 0.01"]
+    assert said(0.1) == ["- careful: in one, avg took the highest train.lr that was tried, 0.1"]
+    assert said(0.02) == []
+
+
 def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Path) -> None:
     """Of the first seed's run, whose records have it for every round, of nets with several ranks, without zeros."""
     runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)

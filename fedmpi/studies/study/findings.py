@@ -12,7 +12,7 @@ from fedmpi.store.units import duration, percent, seconds, si
 from fedmpi.studies.runs import mean_std
 from fedmpi.studies.study.answers import Answer, Part, is_final
 from fedmpi.studies.study.asked import Measure, Study
-from fedmpi.studies.study.choice import Choices
+from fedmpi.studies.study.choice import Choices, at_edges
 from fedmpi.studies.study.evidence import smallest_p
 from fedmpi.studies.study.kept import Kept
 from fedmpi.studies.study.wanted import finals
@@ -22,7 +22,7 @@ def report(
     study: Study, choices: Choices, runs: Sequence[Kept], answers: Sequence[Answer], pictures: Sequence[str]
 ) -> str:
     lines = [f"# {study.asked.title}", "", *_left(study, runs), *_answers(study, answers), ""]
-    lines += ["## What was run", "", *_runs(study, runs)]
+    lines += ["## What was run", "", *_runs(study, choices, runs)]
     for setting in study.asked.settings:
         lines += ["", f"## Setting {setting}", "", *_methods(study, setting, choices, runs)]
         if differences := list(_differences(study, [answer for answer in answers if answer.setting == setting])):
@@ -89,7 +89,7 @@ def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
         )
 
 
-def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
+def _runs(study: Study, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
     final = [run for run in runs if run.wanted.phase == "final"]
     asked = len(finals(study, {}))
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
@@ -102,6 +102,7 @@ def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
     for text in dict.fromkeys(_versions(run) for run in runs):
         yield f"- {text}"
     yield from (f"- {line}" for line in unlike(study, runs))
+    yield from (f"- careful: {line}" for line in at_edges(study, choices))
 
 
 def _versions(run: Kept) -> str:
