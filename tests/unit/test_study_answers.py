@@ -222,6 +222,16 @@ def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
     assert line in report(study, {}, odd, answers(study, odd), [])
 
 
+def test_runs_of_code_that_was_not_committed_are_counted(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    runs = [
+        replace(run, made_with={"git": "c" + "-dirty" * (run.wanted.seed < 2)}) for run in final_runs(BETTER, WORSE)
+    ]
+    for some, count in ((runs, "4 runs"), (runs[2:6], "")):
+        lines = [line for line in report(study, {}, some, [], []).splitlines() if "not committed" in line]
+        assert len(lines) == bool(count) and all(count in line for line in lines)
+
+
 def test_cohorts_of_unlike_numbers_of_rounds_are_not_held_against_each_other(tmp_path: Path) -> None:
     runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
     longer = [

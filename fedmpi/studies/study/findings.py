@@ -8,6 +8,7 @@ from itertools import groupby
 from fedmpi.config import yaml_text
 from fedmpi.errors import counted
 from fedmpi.report import table_text
+from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
 from fedmpi.studies.runs import mean_std
 from fedmpi.studies.study.answers import Answer, Part, is_final
@@ -101,6 +102,8 @@ def _runs(study: Study, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]
     yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
     for text in dict.fromkeys(_versions(run) for run in runs):
         yield f"- {text}"
+    if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
+        yield f"- careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
     yield from (f"- {line}" for line in unlike(study, runs))
     yield from (f"- careful: {line}" for line in at_edges(study, choices))
 
