@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_studies import BETTER, FILE, WORSE, final_runs, study_of
+from asked_studies import BETTER, FILE, WORSE, final_runs, made, study_of
 from small_runs import small_config
 from studied_runs import Called, calling
 
@@ -25,7 +25,7 @@ from fedmpi.store import manifest
 from fedmpi.studies.study import conduct, kept, making
 from fedmpi.studies.study.asked import Study
 from fedmpi.studies.study.kept import initial_digest
-from fedmpi.studies.study.wanted import jobs_of, trials
+from fedmpi.studies.study.wanted import finals, jobs_of, trials
 
 
 @pytest.mark.parametrize("method", ["fedhm", "heterofl", "fedprox", "scaffold", "topk", "hermes", "prism", "origdrop"])
@@ -309,6 +309,24 @@ def test_a_failed_run_ends_no_other_and_is_tried_again(
     assert not (tmp_path / "out" / "choices.json").exists()
     monkeypatch.setattr(making, "start", works)
     assert called(*words)[0] == 0 and len(runs_here) == 8
+
+
+def test_what_runs_warn_of_is_in_the_report_once_for_each_method(tmp_path: Path, called: Called) -> None:
+    """An MLP has no norm layers, so HeteroFL's scaler enlarges its layers: by 2, because the smallest tier has half the
+    width. The records alone suffice.
+    """
+    mlp = {"model": {"name": "mlp", "hidden": [8]}}
+    scaled = {"set": {"method": {"name": "heterofl", "widths": [1, 0.5]}}}
+    for settings, where in (({"one": mlp, "two": mlp}, ""), ({"one": {}, "two": mlp}, "in two, ")):
+        study = study_of(tmp_path, settings=settings, tuning=None, seeds=[0, 1],
+                         methods={"hm": scaled, "avg": {"set": {"method": {"name": "fedavg"}}}})  # fmt: skip
+        jobs = jobs_of(study, finals(study, {}), tmp_path / "out")
+        runs = [made(one, 0.9, 0.8, config=making.config_text(job.config)) for one, job in jobs]
+        kept.write(tmp_path, study.digest, {}, runs)
+        assert called(study.path, "--report", "--out", tmp_path / "out", "--results", tmp_path)[0] == 0
+        lines = [line for line in (tmp_path / "report.md").read_text().splitlines() if "enlarges" in line]
+        assert len(lines) == 1 and lines[0].startswith(f"- careful: {where}hm: without norm layers"), lines
+        assert "2-fold" in lines[0]
 
 
 def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def _report(place: Place) -> None:
     kept.write(make_folder(place.results), study.digest, choices, runs)
     found = answers(study, runs)
     drawn = plots.draw(study, runs, found, place.results)
-    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn))
+    firsts = {(run.wanted.setting, run.wanted.method): run.wanted for run in runs if run.wanted.phase == "final"}
+    warned = findings.warnings(study, place.jobs(list(firsts.values())))
+    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn, warned))
     write_text(place.results / "values.csv", findings.by_seed(study, runs))
     print(*(findings.sentence(study, answer) for answer in found), sep="\n")
     print(f"written: {place.results}/{', '.join(['report.md', 'values.csv', kept.FILE, *drawn])}", flush=True)
