@@ -170,14 +170,15 @@ def test_a_choice_at_an_edge_of_its_grid_is_said(tmp_path: Path) -> None:
     study = study_of(tmp_path, methods={name: {"grid": [grid]} for name, grid in grids.items()})
     hm = {"train.lr": 0.1, "method.tau": 5, "train.nesterov": False, "method.solver": "gram"}
 
-    def said(lr: float) -> list[str]:
+    def said(lr: float, *settings: str) -> list[str]:
         values = {"avg": {"train.lr": lr}, "hm": hm}
-        choices = {"one": {name: {"trial": 0, "values": of, "scores": []} for name, of in values.items()}}
+        of_all = {name: {"trial": 0, "values": of, "scores": []} for name, of in values.items()}
+        choices = dict.fromkeys(settings, of_all)
         return [line for line in report(study, choices, [], [], []).splitlines() if "that was tried" in line]
 
-    assert said(0.01) == ["- careful: in one, avg took the lowest train.lr that was tried, 0.01"]
-    assert said(0.1) == ["- careful: in one, avg took the highest train.lr that was tried, 0.1"]
-    assert said(0.02) == []
+    assert said(0.01, "one", "two") == ["- careful: in one, two, avg took the lowest train.lr that was tried, 0.01"]
+    assert said(0.1, "one") == ["- careful: in one, avg took the highest train.lr that was tried, 0.1"]
+    assert said(0.02, "one") == []
 
 
 def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Path) -> None:

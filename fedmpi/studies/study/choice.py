@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedmpi.config import yaml_text
@@ -55,17 +55,20 @@ def numbers(choices: Choices) -> Chosen:
     return {(setting, method): one["trial"] for setting, of in choices.items() for method, one in of.items()}
 
 
-def at_edges(study: Study, choices: Choices) -> Iterator[str]:
+def at_edges(study: Study, choices: Choices) -> list[str]:
     """A line for each chosen number that is the lowest or the highest of at least three that the method's grid has: a
-    better one may lie beyond.
+    better one may lie beyond, where the option allows it.
     """
+    found: dict[str, list[str]] = {}
     for setting, methods in choices.items():
         for method, one in methods.items():
             for key, value in one["values"].items():
                 tried = {trial[key] for trial in study.asked.methods[method].trials if _is_number(trial.get(key))}
                 if _is_number(value) and len(tried) > 2 and value in (min(tried), max(tried)):
                     edge = "lowest" if value == min(tried) else "highest"
-                    yield f"in {setting}, {method} took the {edge} {key} that was tried, {yaml_text.flow(value)}"
+                    line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(value)}"
+                    found.setdefault(line, []).append(setting)
+    return [f"in {', '.join(settings)}, {line}" for line, settings in found.items()]
 
 
 def _is_number(value: object) -> bool:
