@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -199,28 +199,47 @@ def _spectra(facts: Facts) -> _Section:
 
 
 def _beyond(facts: Facts) -> _Section:
-    """How much of the factorized layers each tier lacks, by round."""
-    found = {}
+    """How much of the factorized layers each tier lacks, by round, and of each layer after the last round."""
+    notes = [(record["round"], record.get("method") or {}) for record in facts.records]
+    spectra = [(number, note["spectrum"]) for number, note in notes if note.get("spectrum")]
+    if not spectra:
+        return {}
+    found = []
     for key, title in (("beyond", "Energy beyond a tier's rank"), ("learned_beyond", "The same of what has changed")):
-        lines = list(_shares(facts, key))
-        if lines:
-            found[key] = charts.lines(lines, title, "round", log=True)
+        if lines := list(_by_tier((number, spectrum.get(key) or {}) for number, spectrum in spectra)):
+            found.append(charts.lines(lines, title, "round", log=True))
+    if lines := list(_by_tier((number, note.get("band_factor") or {}) for number, note in notes)):
+        found.append(charts.lines(lines, "Predicted factor of a round", "round"))
     text = (
         "Energy is the sum of squared singular values, all factorized layers together, and each curve its share beyond "
         "the rank of a tier: where it vanishes, larger tiers answer like that one. What has changed is the "
-        "difference from the start of the run; where the server forgets its start, that counts, too."
+        "difference from the start of the run; where the server forgets its start, that counts, too. The predicted "
+        "factor is by how much the mean alone, without training, multiplies the singular values that a tier has and "
+        "smaller ones have not. The table is of the last round."
     )
-    return {"title": "What smaller tiers lack", "text": text, "charts": list(found.values())} if found else {}
+    return {"title": "What smaller tiers lack", "text": text, "charts": found, **_layers(spectra)}
 
 
-def _shares(facts: Facts, key: str) -> Iterator[Line]:
-    """The curve of each tier; a chart in logarithms has no zeros."""
-    noted = [(record["round"], (record.get("method") or {}).get("spectrum") or {}) for record in facts.records]
-    for tier in dict.fromkeys(tier for _, spectrum in noted for tier in spectrum.get(key) or {}):
-        points = [(number, spectrum[key][tier]) for number, spectrum in noted if tier in (spectrum.get(key) or {})]
-        shown = [(number, share) for number, share in points if share]
-        if shown:
+def _by_tier(noted: Iterable[tuple[int, Mapping[str, float]]]) -> Iterator[Line]:
+    """The curve of each tier; a chart in logarithms has no zeros, and the others lose nothing without them."""
+    rounds = list(noted)
+    for tier in dict.fromkeys(tier for _, values in rounds for tier in values):
+        if shown := [(number, values[tier]) for number, values in rounds if values.get(tier)]:
             yield Line(name_of(tier), *map(list, zip(*shown, strict=True)))
+
+
+def _layers(spectra: Sequence[tuple[int, Mapping[str, Any]]]) -> _Section:
+    """Each layer's effective rank, first and last, and what it has beyond each tier's rank in the end."""
+    (first, begun), (last, ended) = spectra[0], spectra[-1]
+    layers = ended.get("layers") or {}
+    tiers = list(dict.fromkeys(tier for layer in layers.values() for tier in layer["beyond"]))
+    heads = ["layer", f"effective rank, round {first}", f"round {last}", *(f"beyond {name_of(tier)}" for tier in tiers)]
+    rows = []
+    for name, layer in layers.items():
+        ranks = [one.get("effective_rank") for one in ((begun.get("layers") or {}).get(name) or {}, layer)]
+        shares = [layer["beyond"].get(tier) for tier in tiers]
+        rows.append([name, *(f"{value:.4g}" if value is not None else "-" for value in [*ranks, *shares])])
+    return {"heads": heads, "rows": rows} if rows else {}
 
 
 def _starts(facts: Facts) -> _Section:

@@ -229,16 +229,29 @@ def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
 
 
 def spectrum_lines(histories: Mapping[str, Sequence[Sequence[Record]]]) -> list[str]:
-    """The lines of each method that notes it: the energy of its factorized layers that tiers lack after the last round,
-    by tier, the mean over seeds. `histories` are the records of each method's finished runs."""
+    """The lines of each method that notes it, after the last round, means over seeds: by tier the energy of its factorized
+    layers that a tier lacks; their effective rank, a mean over the layers, too; and by tier the predicted factor of that
+    round. `histories` are the records of each method's finished runs."""
     lines = []
     for method, runs in histories.items():
-        noted = [((records[-1].get("method") or {}).get("spectrum") or {}).get("beyond") or {} for records in runs]
-        means = {tier: sum(shares[tier] for shares in noted) / len(noted) for tier in noted[0]} if all(noted) else {}
-        if means:
-            shown = ", ".join(f"{tier} {share:.2g}" for tier, share in means.items())
-            lines.append(f"{method}: share of the energy of the factorized layers beyond the rank of tier {shown}")
+        notes = [records[-1].get("method") or {} for records in runs]
+        spectra = [note.get("spectrum") or {} for note in notes]
+        if not all(spectrum.get("beyond") for spectrum in spectra):
+            continue
+        beyond = _means([spectrum["beyond"] for spectrum in spectra])
+        lines.append(f"{method}: share of the energy of the factorized layers beyond the rank of tier {beyond}")
+        ranks = [layer["effective_rank"] for spectrum in spectra for layer in (spectrum.get("layers") or {}).values()]
+        if ranks:
+            lines.append(f"{method}: effective rank of a factorized layer {sum(ranks) / len(ranks):.3g} on average")
+        if all(note.get("band_factor") for note in notes):
+            factors = _means([note["band_factor"] for note in notes])
+            lines.append(f"{method}: predicted factor of the last round by tier {factors}")
     return lines
+
+
+def _means(values: Sequence[Mapping[str, float]]) -> str:
+    """By tier the mean over seeds, as text."""
+    return ", ".join(f"{tier} {sum(one[tier] for one in values) / len(values):.2g}" for tier in values[0])
 
 
 def difference_lines(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:

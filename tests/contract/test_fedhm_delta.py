@@ -65,6 +65,42 @@ def test_without_training_each_band_shrinks_by_its_share(tmp_path: Path, more: s
     assert records[-1]["method"]["band_factor"]["1"] == pytest.approx(factor)
 
 
+@pytest.mark.parametrize(("noise", "refills"), [(1e-3, False), (1.0, True)])
+def test_training_refills_no_more_than_the_change(federation_of, noise: float, refills: bool) -> None:
+    """||tail_r(W+)|| <= c ||tail_r(W)|| + ||sum_i alpha_i D_i|| for the paper's mean, D_i drawn at random and added up
+    here, c counted by hand. The tail is what the server's float32 means have, so a millionth is for rounding."""
+    federation = federation_of("fedhm")
+    method = federation.method
+    (assignment,) = federation.phases()
+    plain = {task.client: federation.returned(task) for task in assignment.tasks}
+    torch.manual_seed(0)
+    moved = {
+        client: {name: value + noise * torch.randn_like(value) for name, value in upload.items()}
+        for client, upload in plain.items()
+    }
+    means = federation.exchanged("gather", assignment, moved).means
+    weights = {task.client: method.client_weight(task) for task in assignment.tasks}
+    alpha = {client: weight / sum(weights.values()) for client, weight in weights.items()}
+    by_task = {task.client: task for task in assignment.tasks}
+
+    def lifted(client: int, upload: Params) -> Params:
+        return {name: value.double() for name, value in method.lift(upload, federation.client(by_task[client]))}
+
+    for name, layer in method.layers.items():
+        key = f"{name}.weight"
+        change = sum(alpha[c] * (lifted(c, moved[c])[key] - lifted(c, plain[c])[key]) for c in plain)
+        before, after_round = (
+            torch.linalg.svdvals(layer.unroll(values[key]).double()) for values in (federation.state, means)
+        )
+        for tier in method.tiers[1:]:
+            r = layer.r(tier.capacity)
+            held = {client for client, task in by_task.items() if method.tiers[task.tier].capacity > tier.capacity}
+            c = sum(alpha[client] for client in held)
+            limit = c * tail(before, r) + float(change.norm())
+            assert tail(after_round, r) <= limit * (1 + 1e-6)
+            assert (tail(after_round, r) > 1.5 * c * tail(before, r)) == refills
+
+
 def test_effective_rank_by_hand() -> None:
     """Of k equal values k; of 3, 1: exp(-3/4 ln 3/4 - 1/4 ln 1/4) = 4 / 3^(3/4)."""
     assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3, rel=1e-12)

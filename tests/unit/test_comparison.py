@@ -192,3 +192,17 @@ def test_what_tiers_lack_is_the_mean_over_seeds() -> None:
 
     (line,) = comparison.spectrum_lines({"fedhm": [run(0.2), run(0.4)], "fedavg": [[record(1, {})]]})
     assert line.startswith("fedhm: ") and line.endswith("0.5 0, 0.25 0.3")
+
+
+def test_ranks_and_factors_are_means_over_seeds() -> None:
+    """Ranks 2 and 4 of two layers of one seed, 6 and 8 of the other; factors .5 and 1."""
+
+    def run(ranks: tuple[float, float], factor: float) -> list[dict[str, Any]]:
+        layers = {
+            name: {"effective_rank": rank, "beyond": {"0.5": 0.1}} for name, rank in zip("ab", ranks, strict=True)
+        }
+        spectrum = {"beyond": {"0.5": 0.1}, "layers": layers}
+        return [{**record(1, {}), "method": {"spectrum": spectrum, "band_factor": {"0.5": factor}}}]
+
+    _, rank, factor = comparison.spectrum_lines({"fedhm": [run((2.0, 4.0), 0.5), run((6.0, 8.0), 1.0)]})
+    assert rank.split()[-3:] == ["5", "on", "average"] and factor.endswith("tier 0.5 0.75")

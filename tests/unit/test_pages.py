@@ -71,14 +71,24 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path):
 
 
 def test_a_page_shows_what_tiers_lack(tmp_path):
-    """A curve for each tier that lacks anything; zeros have no place on it."""
+    """A curve for each tier that lacks anything; zeros have no place on it. The layers' table is of the last round."""
     found = facts.read(a_run(tmp_path / "run", [{"1": 0.5}] * 2))
     assert "lack" not in page([found])
-    notes = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
-    records = [{**one, "method": {"spectrum": note}} for one, note in zip(found.records, notes, strict=True)]
+    spectra = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
+    records = [{**one, "method": {"spectrum": note}} for one, note in zip(found.records, spectra, strict=True)]
     text = page([replace(found, records=records)])
     assert "What smaller tiers lack" in text and "Energy beyond a tier" in text and "has changed" in text
-    assert "The same of what has changed" not in text
+    assert "The same of what has changed" not in text and "Predicted factor of a round" not in text
+    layers = [{"conv": {"effective_rank": rank, "beyond": {"0.5": 0.0, "0.25": rank / 32}}} for rank in (16.25, 4.125)]
+    notes = [
+        {"spectrum": {**spectrum, "layers": layer}, "band_factor": {"0.5": 0.75, "0.25": 1.0}}
+        for spectrum, layer in zip(spectra, layers, strict=True)
+    ]
+    records = [{**one, "method": note} for one, note in zip(found.records, notes, strict=True)]
+    text = page([replace(found, records=records)])
+    cells = Tables(text).cells
+    assert cells[cells.index("conv") :][:5] == ["conv", "16.25", "4.125", "0", "0.1289"]
+    assert "Predicted factor of a round" in text
 
 
 @pytest.mark.parametrize("config", ["x: [", "rounds: x", "- 1"])
