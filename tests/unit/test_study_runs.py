@@ -4,13 +4,13 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_studies import BETTER, FILE, WORSE, final_runs, made, study_of
+from asked_studies import BETTER, FILE, WORSE, Ended, final_runs, made, runs_in_this_process, study_of
 from small_runs import small_config
 from studied_runs import Called, calling
 
@@ -18,7 +18,6 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
-from fedmpi.main import main
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store import manifest
@@ -48,37 +47,13 @@ def test_split_mix_begins_with_values_of_its_own() -> None:
     assert initial_digest(small_config(*mixed)) != initial_digest(small_config("method.name=fedavg"))
 
 
-class Ended:
-    """A process that has ended with this exit code."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def poll(self) -> int:
-        return self.code
-
-    def terminate(self) -> None: ...
-
-
 @pytest.fixture(autouse=True)
 def is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where fedmpi is no checkout, because somebody may be changing this one."""
     monkeypatch.setattr(making, "_PACKAGE", tmp_path / "no_checkout")
 
 
-@pytest.fixture
-def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Makes runs in this process, which is a tenth of the time; the commands so far."""
-    commands: list[Sequence[str]] = []
-
-    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Ended:
-        commands.append(command)
-        return Ended(main(command[command.index("fedmpi.main") + 1 :]))
-
-    monkeypatch.setattr(making, "start", start)
-    return commands
-
-
+runs_here = runs_in_this_process
 called = calling(conduct.main)
 SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
          "set": {"evaluation": {"every": 2}}}  # fmt: skip
