@@ -145,7 +145,7 @@ def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path, option
     after, _, result = one_round(setup, 1, state)
     assert digest_of(after.params) == digest_of(state.params)
     assert [report.left_out for report in result.reports] == [4 if option == "I" else 2] * 4
-    assert "every step of 4 of 4 trainings" in untrained(setup.config.train, 1, result.reports)
+    assert "4 of 4 trainings" in untrained(setup.config.train, 1, result.reports)
 
 
 def scale_of(net: FlatNet) -> float:
