@@ -22,7 +22,7 @@ from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store import manifest
 from fedmpi.studies.study import conduct, kept, making
-from fedmpi.studies.study.asked import Study
+from fedmpi.studies.study.asked import Study, read
 from fedmpi.studies.study.kept import initial_digest
 from fedmpi.studies.study.wanted import finals, jobs_of, trials
 
@@ -94,6 +94,10 @@ def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[
         code, _, error = called(*words, does)
         assert code == 2 and str(study.path) in error and study.digest[:12] in error
         assert "(8 such runs)" in error, "known by their records alone"
+    (tmp_path / "elsewhere").rename(out)
+    note = next(out.glob("*.study.json"))
+    note.write_text(note.read_text().replace(study.digest, read(study.path).digest))
+    assert "(8 such runs)" in called(*words, "--status")[2], "each counts once, and a note hides no record"
     assert len(runs_here) == 8
 
 

@@ -65,7 +65,7 @@ class Place:
     def check(self) -> None:
         """Raises RunDirError where the file, or a config that it starts from, has changed since a run began."""
         digest, _, runs = self.archived
-        making.refuse_changed(self.study, {run.name: digest for run in runs} | dict(making.noted_in(self.out)))
+        making.refuse_changed(self.study, [*((run.name, digest) for run in runs), *making.noted_in(self.out)])
         notes = {one: making.note_of(run_of(one, self.out)) for one in trials(self.study)}
         began = {one: note.config for one, note in notes.items() if note}
         began |= {run.wanted: run.config for run in runs}
@@ -79,8 +79,8 @@ class Place:
         """
         known = {run.wanted: run.made_with.get(BROUGHT, {}) for run in self.archived[2]}
         found = list(jobs_of(self.study, wanted, self.out, self.data_dir))
-        making.refuse_other_sources(self.study, ((job, brought(job.run.folder)) for _, job in found))
-        making.refuse_other_sources(self.study, ((job, known.get(one, {})) for one, job in found))
+        sources = ((job, then) for one, job in found for then in (brought(job.run.folder), known.get(one, {})))
+        making.refuse_other_sources(self.study, sources)
         return found
 
     def choices(self) -> Choices:

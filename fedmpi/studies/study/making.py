@@ -143,11 +143,11 @@ def refuse_other_configs(study: Study, found: Iterable[tuple[str, str, Config]])
         raise RunDirError(str(study.path), text)
 
 
-def refuse_changed(study: Study, digests: Mapping[str, str]) -> None:
-    """Raises RunDirError where one of these digests of the file, by the run that began with it, is not of this text."""
-    changed = [(name, digest) for name, digest in digests.items() if digest != study.digest]
+def refuse_changed(study: Study, digests: Iterable[tuple[str, str]]) -> None:
+    """Raises RunDirError where one of these (run, digest of the file when it began) is not of this text."""
+    changed = {name: digest for name, digest in digests if digest != study.digest}
     if changed:
-        name, digest = changed[0]
+        name, digest = next(iter(changed.items()))
         text = (
             f"has changed since its runs began: its digest is {study.digest[:12]}, run {name} was begun with "
             f"{digest[:12]} ({len(changed)} such run{'s' * (len(changed) > 1)}); restore the file, or give the changed "
