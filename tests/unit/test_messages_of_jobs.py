@@ -36,6 +36,7 @@ bench
 bench child
 bench --ranks 1 starup
 bench --ranks 1 startup train.lr=fast
+bench startup rounds=3
 bench memory --case population
 bench memory --case resnet18 model.name=resnet34
 bench memory --growth clients.per_round=3

@@ -2,13 +2,13 @@
 
     python jobs/bench.py scaling [section.key=value ...] [--ranks 2,3,5,9] [--upload-mb 1,10,45] [--pairs 5]
 
-For each number of ranks and each size of an upload one job runs, `--pairs` times in turn, a round of 20 clients that
-send back what they were given by each exchange, and a bare loop of mpi4py, whose rank 0 broadcasts as many bytes and
-then receives as many messages into one buffer, without looking at them. The first of each is not counted; rounds are
-neither tested nor saved. The table has the median seconds of a round, lowest and highest, the milliseconds a client,
-how long rank 0 and the busiest worker worked themselves, the messages (`wire_messages` of `fedmpi/store/README.md`) and
-bytes moved, the bare loop's median, and the median ratio of a round to the bare loop of the same turn, lowest and
-highest.
+For each number of ranks and each size of an upload one job runs, `--pairs` times in turn, a round of 20 clients
+(clients.per_round) that send back what they were given by each exchange, and a bare loop of mpi4py, whose rank 0
+broadcasts as many bytes and then receives as many messages into one buffer, without looking at them. The first of each
+is not counted; rounds are neither tested nor saved. The table has the median seconds of a round, lowest and highest,
+the milliseconds a client, how long rank 0 and the busiest worker worked themselves, the messages (`wire_messages` of
+`fedmpi/store/README.md`) and bytes moved, the bare loop's median, and the median ratio of a round to the bare loop of
+the same turn, lowest and highest.
 """
 
 from __future__ import annotations

@@ -22,14 +22,16 @@ from collections.abc import Sequence
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import CONFIGS
-from fedmpi.config.load import load, only_overrides
+from fedmpi.config.load import load
 from fedmpi.errors import FAILED, ConfigError
 from fedmpi.report.observer import Started
 from fedmpi.report.table_text import print_lines
 from fedmpi.studies.arguments import number, numbers
+from fedmpi.studies.bench.cases import overrides_of
 from fedmpi.studies.launch import environment, launcher, refuse_failure
 
 _CONFIG = str(CONFIGS / "fedhm_digits.yaml")
+_SETS = ("rounds=", "output.dir=", "output.observers=")
 _MOMENT = "fedmpi bench: "
 _TORCH = f"""import time, torch
 from mpi4py import MPI
@@ -78,7 +80,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", type=numbers, default=[1, 3, 5], help="default 1,3,5; 1 is without mpirun")
     parser.add_argument("--pairs", type=number(int, 1), default=5, help="starts of each (default 5)")
     arguments = parser.parse_intermixed_args(argv)
-    arguments.overrides = only_overrides(arguments.words)
+    arguments.overrides = overrides_of(arguments.words, _SETS)
     if 0 in arguments.ranks:
         raise ConfigError("command line", "argument --ranks: expected whole numbers >= 1, got 0")
     load(_CONFIG, arguments.overrides)  # here a mistake is one line
