@@ -151,6 +151,11 @@ class FlatNet:
         return self._scale.settle(self._gradient.view(torch.float32)) if self._scale else None
 
     @property
+    def left_out(self) -> Tensor | None:
+        """What `settle_scale` has returned last."""
+        return self._scale.left_out if self._scale else None
+
+    @property
     def num_left_out(self) -> Tensor | None:
         """How many steps of this client `settle_scale` has left out: 0-dim float32, on the device. None in other
         precisions."""

@@ -2,7 +2,8 @@
 
 Per step: one batch out of resident data, forward, backward, the method's regularizer, the optimizer. No
 value is read back to the host and nothing but activations is allocated; the losses of all steps
-stay on the device and are read once, at the end. On a GPU the first three can be a CUDA graph (`replay`).
+stay on the device and are read once, at the end. Only `on_divergence: upload_last_finite` reads each
+loss, because a bad one ends the training. On a GPU the first three can be a CUDA graph (`replay`).
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ class LocalTrainer:
             self.net.copy_parameters_to(self._last_finite)
 
     def _keep_or_restore(self, loss: Tensor) -> bool:
-        """After a good loss remembers the parameters it was taken at; after a bad one restores the last good ones."""
+        """After a good loss remembers the parameters it was taken at; after a bad one restores the last good ones.
+        Waits for the device."""
         assert self._last_finite is not None
         if bool(torch.isfinite(loss) & (loss <= LARGEST_LOSS)):
             self.net.copy_parameters_to(self._last_finite)
@@ -194,7 +196,7 @@ def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tu
 
 def outcome_of(losses: Tensor, num_left_out: Tensor | None = None) -> TrainOutcome:
     """The outcome of steps with these losses, float32 (steps,), of which fp16 left out so many (0-dim, on the same
-    device); the one place that waits for the device.
+    device); waits for the device.
     """
     # Both in one tensor, because each that crosses to the host is waited for.
     read = losses if num_left_out is None else torch.cat([losses, num_left_out[None]])

@@ -28,8 +28,8 @@ class LossScale:
     def __init__(self, initial: float, device: torch.device | str) -> None:
         self._initial = initial
         self._scale, self._inverse, self._num_good = (torch.zeros((), device=device) for _ in range(3))
-        self.num_left_out = torch.zeros((), device=device)
-        """Steps of this client that were left out: 0-dim float32, on the device."""
+        self.left_out, self.num_left_out = torch.zeros((), device=device), torch.zeros((), device=device)
+        """1 if the last step was left out, else 0; and how many of this client were: 0-dim float32, on the device."""
         self.reset()
 
     def reset(self) -> None:
@@ -61,9 +61,9 @@ class LossScale:
         factor = torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0))
         self._scale.mul_(factor)
         self._inverse.div_(factor)
-        left_out = is_bad.float()
-        self.num_left_out.add_(left_out)
-        return left_out
+        self.left_out = is_bad.float()
+        self.num_left_out.add_(self.left_out)
+        return self.left_out
 
 
 class _Scaled(torch.autograd.Function):

@@ -92,13 +92,14 @@ class WarmBases:
         return partial(_within, basis=state[BASIS + layer], last=state[SPECTRUM + layer])
 
     def notes(self, state: Params) -> dict[str, object]:
-        """What the last audit found, for the record: the layer, its excess, and the layers whose bases come from the
-        Gram matrix for now."""
+        """What the round's audit found, for the record: the layer and its excess, both None where there was none, and
+        the layers whose bases come from the Gram matrix for now."""
         if AUDIT not in state:
             return {}
         number, excess, *left = state[AUDIT].tolist()
         by_gram = [name for name, rounds in zip(self._names, left, strict=True) if rounds]
-        return {"svd": {"audited": self._names[int(number)], "excess": float(f"{excess:.3g}"), "by_gram": by_gram}}
+        found = (self._names[int(number)], float(f"{excess:.3g}")) if FOUND in state else (None, None)
+        return {"svd": {"audited": found[0], "excess": found[1], "by_gram": by_gram}}
 
     def _matrix(self, state: Params, name: str) -> Tensor:
         """A layer's matrix or its transpose, whichever has no more rows than columns."""
@@ -118,15 +119,16 @@ def _orthonormal(rows: Tensor) -> Tensor:
 
 
 def _within(matrix: Tensor, *, basis: Tensor, last: Tensor) -> Triplets:
-    """The triplets of (M, N) within a basis, and singular values: those, and beyond them the `last` known ones, scaled
-    to the energy that is there, which is right to some 1e-7 of the whole."""
+    """The triplets of (M, N) within a basis, and singular values: those, and beyond them the `last` known ones (equal
+    ones if all of these are 0), scaled to the energy that is there, which is right to some 1e-7 of the whole."""
     if matrix.shape[0] > matrix.shape[1]:
         right, sigma, left = _within(matrix.t(), basis=basis, last=last)
         return left.t(), sigma, right.t()
     left, sigma, right = gram(basis.to(matrix) @ matrix)
     rest = (torch.linalg.vector_norm(matrix, dtype=torch.float64).square() - sigma.square().sum()).clamp_min(0)
     tail = last[len(sigma) :].double()
-    scaled = tail * (rest / tail.square().sum().clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
+    tail = tail.where(tail.any(), 1.0)  # a layer of zeros at its last audit may have become another
+    scaled = tail * (rest / tail.square().sum()).sqrt()
     return (left.t().to(basis) @ basis).t(), torch.cat([sigma, scaled]), right
 
 

@@ -16,7 +16,8 @@ Differences from the paper:
   momentum 0.9 diverges in 5 rounds. Weight decay counts as part of the gradient there, as if it
   were in the loss; in option I it does not. Option I with that momentum does not diverge there, but
   has 42 % after 6 rounds, where without momentum there are 90 %.
-- Option I, the gradient at x, is taken in one more pass over the client's data, in batches as in training.
+- Option I, the gradient at x, is taken in one more pass over the client's data, in batches as in training. Examples
+  of batches that fp16 leaves out do not count; where it leaves out all, c_i stays.
 """
 
 from __future__ import annotations
@@ -107,15 +108,19 @@ class Scaffold(Method):
         """Lines 7 to 12; leaves in `scratch` what `_change` makes the new control variate of."""
         import torch
 
-        scratch, published = client.scratch, client.published
+        scratch, published, at_x = client.scratch, client.published, None
         if self.options.option == "I":
-            scratch |= {f"gradient.{name}": value for name, value in _gradient(trainer, client, work).items()}
+            gradient, at_x = _gradient(trainer, client, work)
+            scratch |= {f"gradient.{name}": value for name, value in gradient.items()}
         own = self._own_control(trainer.net, client)
         scratch |= {f"correction.{name}": published[_control(name)] - value for name, value in own.items()}
         outcome = super().train(trainer, client, work)
-        if num_taken := outcome.steps - outcome.left_out:
+        num_taken, *at_x_taken = (one.steps - one.left_out for one in (outcome, at_x) if one)
+        if num_taken and all(at_x_taken):
             scratch["path"] = torch.tensor(num_taken * work.lr, dtype=torch.float64)
-        return outcome
+        # Told with the others. As steps, too, because a client whose steps were all left out has not trained.
+        more = at_x.left_out if at_x else 0
+        return replace(outcome, steps=outcome.steps + more, left_out=outcome.left_out + more)
 
     def _own_control(self, net: FlatNet, client: Client) -> Params:
         """c_i, on the net's device; zeros until the client has taken part."""
@@ -134,8 +139,8 @@ class Scaffold(Method):
         torch._foreach_add_(list(net.grads.values()), corrections)
 
     def _change(self, name: str, value: Tensor, client: Client) -> Tensor:
-        """c_i^+ - c_i; nothing for a client that took no step, or whose path was cut short by divergence: how many of
-        its steps are left is not known."""
+        """c_i^+ - c_i; nothing for a client that took no step (option I: or none at x), or whose path was cut short by
+        divergence: how many of its steps are left is not known."""
         if client.is_restored or "path" not in client.scratch:
             return value.new_zeros(value.shape)
         control = client.published[_control(name)]
@@ -159,22 +164,32 @@ def _control(name: str) -> str:
     return f"control.{name}"
 
 
-def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> Params:
-    """The gradient of the client's mean loss, at the parameters that the net has: an epoch of steps of length 0."""
+def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[Params, TrainOutcome]:
+    """The gradient of the mean loss, over those of the client's batches that fp16 does not leave out, at the parameters
+    that the net has; and how it went: an epoch of steps of length 0."""
     import torch
 
+    is_scaled = trainer.net.left_out is not None
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
-    sizes: list[int] = []
+    sizes, num_taken = [0], torch.zeros((), device=trainer.net.device)
+
+    def unit(size: int) -> int:
+        # In fp16 the loss is multiplied by at most 1, so that it overflows no earlier than in training, and the
+        # gradient by the rest: a power of two, which rounds nothing.
+        return 1 << (size - 1).bit_length() if is_scaled else 1
 
     def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         sizes.append(len(targets))
         value = loss(net.module(inputs), targets)
-        gradients(value * len(targets))
+        gradients(value * (sizes[-1] / unit(sizes[-1])))
         return value.detach()
 
     def add_up(net: FlatNet) -> None:
-        torch._foreach_add_(list(total.values()), list(net.grads.values()))
+        torch._foreach_add_(list(total.values()), list(net.grads.values()), alpha=unit(sizes[-1]))
+        if net.left_out is not None:
+            num_taken.add_(sizes[-1] * (1 - net.left_out))
 
     draws = work.data.draws(client.examples, 1, client.generator("control"))
-    trainer.run(draws, 0.0, work.loss, backward, add_up)
-    return {name: value / max(1, sum(sizes)) for name, value in total.items()}
+    outcome = trainer.run(draws, 0.0, work.loss, backward, add_up)
+    count = num_taken.clamp_min(1) if is_scaled else max(1, sum(sizes))
+    return {name: value / count for name, value in total.items()}, outcome

@@ -229,9 +229,9 @@ def _usual(examples: Mapping[str, float]) -> tuple[float, str]:
 
 
 def spectrum_lines(histories: Mapping[str, Sequence[Sequence[Record]]]) -> list[str]:
-    """The lines of each method that notes it, after the last round, means over seeds: by tier the energy of its factorized
-    layers that a tier lacks; their effective rank, a mean over the layers, too; and by tier the predicted factor of that
-    round. `histories` are the records of each method's finished runs."""
+    """The lines of each method that notes it, after the last round, means over seeds: by tier the energy of its
+    factorized layers that a tier lacks; their effective rank, a mean over the layers, too; and by tier the predicted
+    factor of that round. `histories` are the records of each method's finished runs."""
     lines = []
     for method, runs in histories.items():
         notes = [records[-1].get("method") or {} for records in runs]

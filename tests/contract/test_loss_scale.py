@@ -18,6 +18,7 @@ from fedmpi.learning.local import TrainOutcome, outcome_of
 from fedmpi.methods.protocol import gradients
 from fedmpi.rounds.state import ServerState
 from fedmpi.running import start
+from fedmpi.running.results import untrained
 from fedmpi.store.stored import digest_of
 
 
@@ -133,14 +134,18 @@ def test_a_run_without_a_step_says_so_once(tmp_path: Path, exchange: str, capsys
     assert "16777216" in said and "round 1:" in said
 
 
-def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path) -> None:
-    """SCAFFOLD: where none was taken, c_i stays and sends no change, whatever c is."""
-    setup = small_setup(tmp_path, "method.name=scaffold", "train.precision=fp16", "train.loss_scale=16777216")
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path, option: str) -> None:
+    """SCAFFOLD: where none was taken, c_i stays and sends no change, whatever c is; each step is counted and told."""
+    words = ("method.name=scaffold", f"method.option={option}", "partition.name=iid")
+    setup = small_setup(tmp_path, *words, "train.precision=fp16", "train.loss_scale=16777216")
     state = ServerState({name: value.clone() for name, value in setup.method.initial_state().items()})
     for name, value in state.params.items():
         value.fill_(1e-3) if name.startswith("control.") else None
-    after = one_round(setup, 1, state)[0]
+    after, _, result = one_round(setup, 1, state)
     assert digest_of(after.params) == digest_of(state.params)
+    assert [report.left_out for report in result.reports] == [4 if option == "I" else 2] * 4
+    assert "4 of 4 trainings" in untrained(setup.config.train, 1, result.reports)
 
 
 def scale_of(net: FlatNet) -> float:

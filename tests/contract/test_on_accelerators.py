@@ -102,6 +102,15 @@ def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.M
     assert of(events, "new"), "nothing was computed on the device"
 
 
+def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_path: Path) -> None:
+    """Four clients of 15 examples take 2 steps each, in batches of 8."""
+    words = ("method.name=fedavg", "partition.name=iid", "rounds=1", "train.on_divergence=upload_last_finite")
+    with with_accelerators(), device.log.kept() as events:
+        run_all(small_config(*words, *NOWHERE), SerialComm(), tmp_path / "run")
+    waits = of(events, "wait", within="rounds.client.simulate_client")
+    assert len(waits) == 4 * (2 + 2), places(waits)
+
+
 def counted_clients(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Fills as clients are simulated: whether each has sent something."""
     simulate, found = train_round.simulate_client, []

@@ -23,7 +23,7 @@ SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20"
 
 GLOBAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
-    **dict.fromkeys(("fedadam", "fedavgm", "fedyogi"), SHORT),
+    **dict.fromkeys(("fedadam", "fedavg_group", "fedavgm", "fedyogi"), SHORT),
     "fedrolex": ("evaluation.every=34",),
     **dict.fromkeys(("fedhm", "fedhm_delta"), ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8")),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),

@@ -105,6 +105,20 @@ def test_a_bad_basis_is_found_and_the_gram_matrix_takes_over_for_ten_rounds() ->
     assert rounds == list(range(warm.NUM_ROUNDS_BY_GRAM, -1, -1))
 
 
+def test_the_record_has_no_audit_where_there_was_none() -> None:
+    """In turn tall, flat, tall, flat; the bases of tall come from the Gram matrix in the first three rounds."""
+    state = BASES.refreshed(state_of(13))
+    assert BASES.notes(state) == {"svd": {"audited": None, "excess": None, "by_gram": []}}
+    state = {**state, warm.AUDIT: torch.tensor([1.0, 0, 3, 0]).double()}
+    told = []
+    for _ in range(4):
+        state = BASES.audited(BASES.refreshed(state))
+        notes = BASES.notes(state)["svd"]
+        assert isinstance(notes, dict) and (notes["audited"] is None) == (notes["excess"] is None)
+        told.append((notes["audited"], notes["by_gram"]))
+    assert told == [(None, ["tall"]), ("flat", ["tall"]), ("tall", []), ("flat", [])]
+
+
 def test_an_audit_changes_nothing_before_the_next_round() -> None:
     """It may happen twice, and what is published of the state before and after it is the same."""
     state = BASES.refreshed({**BASES.refreshed(state_of(7)), **state_of(8)})
@@ -129,6 +143,17 @@ def test_a_layer_of_zeros_is_audited() -> None:
     assert state[warm.AUDIT].tolist() == [1, 0, 0, 0]
     u, v, sigma = truncated_svd(torch.zeros(FLAT), R, solver(state, "flat"))
     assert not u.any() and not v.any() and not sigma.any() and not state[warm.FOUND].any()
+
+
+def test_a_layer_of_zeros_that_changes_has_its_energy_spread_evenly_beyond_its_basis() -> None:
+    """Its last known singular values are all 0, and say nothing of how what is there now is spread."""
+    state = BASES.refreshed({**state_of(11), "flat.weight": torch.zeros(FLAT).t()})
+    matrix = torch.randn(FLAT, generator=torch.Generator().manual_seed(12))
+    state = BASES.refreshed({**state, "flat.weight": matrix.t()})
+    *_, sigma = truncated_svd(matrix, R, solver(state, "flat"))
+    beyond = sigma[R + warm.NUM_MORE :]
+    assert len(sigma) == min(FLAT) and float(beyond[0]) > 1 and torch.equal(beyond, beyond[:1].expand_as(beyond))
+    torch.testing.assert_close(sigma.square().sum(), matrix.square().sum(), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("smallest", [1e-3, 1e-6])
