@@ -141,7 +141,8 @@ def test_memory_by_hand() -> None:
     FC 80 -> 128 and 40 -> 64: 1088. FedAvg publishes just that.
 
     Worker: parameters, gradients, momentum, published, two uploads: 6 x 1088. Server: states 2, published 1, int64
-    sums of 2, a term of 36 x 16 bytes, two uploads for each of 2 workers, of this wave and the next: int64 sums are counted as twice the state.
+    sums of 2, a term of 36 x 16 bytes, two uploads for each of 2 workers, of this wave and the next: int64 sums are
+    counted as twice the state.
     """
     words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
     run = plan(*words)
