@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 from studied_runs import write_config
 
 from fedmpi.config import yaml_text
+from fedmpi.main import main
+from fedmpi.studies.study import making
 from fedmpi.studies.study.asked import Study, read
 from fedmpi.studies.study.kept import Kept
 from fedmpi.studies.study.making import Note
@@ -78,3 +81,28 @@ def final_runs(first: Sequence[tuple[float, float]], second: Sequence[tuple[floa
 
 BETTER = [(0.9 + seed / 100, 0.8) for seed in range(6)]
 WORSE = [(0.85, 0.81)] * 6
+
+
+class Ended:
+    """A process that has ended with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+    def poll(self) -> int:
+        return self.code
+
+    def terminate(self) -> None: ...
+
+
+@pytest.fixture
+def runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """Makes runs in this process, which is a tenth of the time; the commands so far."""
+    commands: list[Sequence[str]] = []
+
+    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Ended:
+        commands.append(command)
+        return Ended(main(command[command.index("fedmpi.main") + 1 :]))
+
+    monkeypatch.setattr(making, "start", start)
+    return commands

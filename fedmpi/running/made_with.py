@@ -150,13 +150,19 @@ _distributions = functools.cache(importlib.metadata.packages_distributions)
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:
     """One line about sources that are not those of the run's last start; empty if they are, or are not known."""
-    before, told = manifest.brought(run_dir), []
-    for section, entry in brought(config).get(manifest.BROUGHT, {}).items():
-        if before.get(section, {}).get("digest") not in (None, entry.get("digest")):
-            told.append(f"{section} {entry['name']} ({entry.get('file', entry['module'])})")
+    told = unlike_sources(manifest.brought(run_dir), config)
     if not told:
         return ""
     return f"the source of {' and of '.join(told)} has changed since the last start; the rounds from here on may differ"
+
+
+def unlike_sources(before: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
+    """What of a config is not built in and has another source than `before` (as `manifest.brought` has it) knows."""
+    return [
+        f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
+        for section, entry in brought(config).get(manifest.BROUGHT, {}).items()
+        if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
+    ]
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ SIZES = "sizes"
 _SIZES = ("params", "macs", "down_bytes", "up_bytes")
 RESUME = "resume"
 """The key for what a command names that continues the run: `ranks`, `folder`, `words`, `run_dir` (`report.again`)."""
+DIRTY = "-dirty"
+"""What ends the commit of a source that has changed since."""
 BROUGHT = "brought"
 """The key for what a start uses that is not built in."""
 
@@ -54,7 +56,7 @@ def start_entry(
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": versions(),
-        "git": git_commit(Path(__file__).parent),
+        "git": git_commit(Path(fedmpi.__file__).parent),
         "ranks": [dict(rank) for rank in ranks],
         **more,
     }
@@ -156,12 +158,15 @@ def _now() -> str:
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit that the source in `folder` is at, with `-dirty` if changed; None where git has no answer."""
+    """The commit that the source in `folder` is at, with `-dirty` if a module of it has changed; None where git has no
+    answer.
+    """
     try:
         if not git(folder, "ls-files", "--error-unmatch", "__init__.py"):
             return None
         commit = git(folder, "rev-parse", "--verify", "HEAD")
-        return f"{commit}-dirty" if git(folder, "status", "--porcelain", "--untracked-files=no") else commit
+        changed = git(folder, "status", "--porcelain", "--untracked-files=no", "--", "*.py")
+        return commit + DIRTY * bool(changed)
     except (OSError, subprocess.SubprocessError):
         return None
 

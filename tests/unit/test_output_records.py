@@ -216,6 +216,22 @@ def test_directories_in_their_place_are_one_line(run_dir: RunDir) -> None:
         assert "\n" not in caught.value.text()
 
 
+def test_git_commit_tells_of_the_source_alone(tmp_path: Path) -> None:
+    """Not of results beside it, nor of its documentation."""
+    source = tmp_path / "source"
+    source.mkdir()
+    files = [tmp_path / "report.md", source / "README.md", source / "__init__.py"]
+    for path in files:
+        path.write_text("")
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e@x", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True, capture_output=True)
+    found = []
+    for path in files:
+        path.write_text("1")
+        found.append((manifest.git_commit(source) or "").endswith("-dirty"))
+    assert found == [False, False, True]
+
+
 def test_git_commit_of_a_repository_that_tracks_the_source(tmp_path: Path) -> None:
     def git(*words: str) -> str:
         who = ["-c", "user.name=n", "-c", "user.email=e@x"]

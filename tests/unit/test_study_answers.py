@@ -44,6 +44,26 @@ def test_not_confirmed(tmp_path: Path, first: Any, second: Any, verdict: str, p:
     assert (answer.verdict, answer.p) == (verdict, p)
 
 
+@pytest.mark.parametrize(
+    ("top", "low", "margin", "ends"),
+    [
+        (0.95, 0.78, 0.02, "(condition not met: smallest is -3.00 points, allowed is above -2.00 points)."),
+        (0.95, 0.81, 0, "(condition not met: smallest is +0.00 points, allowed is above +0.00 points)."),
+        (0.8, 0.7, 0.02, "allowed is above -2.00 points; the difference is the other way round)."),
+        (0.85, 0.81, 0.02, "(p = 1 after Holm's correction)."),  # the largest is as good, which is no condition
+    ],
+)
+def test_a_condition_that_fails_is_said_instead_of_a_p_value(
+    tmp_path: Path, top: float, low: float, margin: float, ends: str
+) -> None:
+    """The second method has 85 % and 81 % in all seeds."""
+    question = {**FILE["questions"][0], "provided": [{"measure": "smallest", "margin": margin}]}
+    study = study_of(tmp_path, questions=[question])
+    (answer,) = answers(study, final_runs([(top, low)] * 6, WORSE))
+    said = sentence(study, answer)
+    assert "**not confirmed**" in said and said.endswith(ends) and ("p = 1" in said) == (not answer.unmet)
+
+
 def test_holm_counts_all_questions_in_all_settings(tmp_path: Path) -> None:
     """In two settings 2 x 2/64 is above 0.05, whatever the runs say; eight seeds would do. So with five seeds."""
     question = {**FILE["questions"][0], "settings": []}
@@ -143,6 +163,25 @@ def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> Non
         choose(study, runs[:-1])
 
 
+def test_a_choice_at_an_edge_of_its_grid_is_said(tmp_path: Path) -> None:
+    """The edge of three numbers. Words and switches have none, nor have two numbers."""
+    own = {"method.tau": [2, 5], "train.nesterov": [False, True], "method.solver": ["gram", "auto", "exact"]}
+    grids = {"avg": {"train.lr": [0.01, 0.1, 0.02] * 4}, "hm": {"train.lr": [0.1], **own}}
+    study = study_of(tmp_path, methods={name: {"grid": [grid]} for name, grid in grids.items()})
+    hm = {"train.lr": 0.1, "method.tau": 5, "train.nesterov": False, "method.solver": "gram"}
+
+    def said(lr: float, *settings: str) -> list[str]:
+        values = {"avg": {"train.lr": lr}, "hm": hm}
+        of_all = {name: {"trial": 0, "values": of, "scores": []} for name, of in values.items()}
+        choices = dict.fromkeys(settings, of_all)
+        return [line for line in report(study, choices, [], [], []).splitlines() if "that was tried" in line]
+
+    for lr, settings, words in ((0.01, ("one", "two"), "one, two, lowest"), (0.1, ("one",), "one, highest")):
+        (line,) = said(lr, *settings)
+        assert all(word in line for word in [*words.split(), "avg", "train.lr", f"{lr}"]), line
+    assert said(0.02, "one") == []
+
+
 def test_the_energy_that_tiers_lack_is_drawn_where_records_have_it(tmp_path: Path) -> None:
     """Of the first seed's run, whose records have it for every round, of nets with several ranks, without zeros."""
     runs, study = final_runs(BETTER, WORSE), study_of(tmp_path)
@@ -183,6 +222,16 @@ def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
     assert "12 final runs" in report(study, {}, runs, answers(study, runs), []), "of the other setting"
     assert "one" in line and "avg" in line and "cohorts" in line
     assert line in report(study, {}, odd, answers(study, odd), [])
+
+
+def test_runs_of_code_that_was_not_committed_are_counted(tmp_path: Path) -> None:
+    study = study_of(tmp_path)
+    runs = [
+        replace(run, made_with={"git": "c" + "-dirty" * (run.wanted.seed < 2)}) for run in final_runs(BETTER, WORSE)
+    ]
+    for some, count in ((runs, "4 runs"), (runs[2:6], "")):
+        lines = [line for line in report(study, {}, some, [], []).splitlines() if "not committed" in line]
+        assert len(lines) == bool(count) and all(count in line for line in lines)
 
 
 def test_cohorts_of_unlike_numbers_of_rounds_are_not_held_against_each_other(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from asked_studies import BETTER, FILE, WORSE, final_runs, study_of
+from asked_studies import BETTER, FILE, WORSE, Ended, final_runs, made, runs_in_this_process, study_of
 from small_runs import small_config
 from studied_runs import Called, calling
 
@@ -18,13 +18,13 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
-from fedmpi.main import main
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store import manifest
 from fedmpi.studies.study import conduct, kept, making
+from fedmpi.studies.study.asked import Study, read
 from fedmpi.studies.study.kept import initial_digest
-from fedmpi.studies.study.wanted import jobs_of, trials
+from fedmpi.studies.study.wanted import finals, jobs_of, trials
 
 
 @pytest.mark.parametrize("method", ["fedhm", "heterofl", "fedprox", "scaffold", "topk", "hermes", "prism", "origdrop"])
@@ -47,31 +47,13 @@ def test_split_mix_begins_with_values_of_its_own() -> None:
     assert initial_digest(small_config(*mixed)) != initial_digest(small_config("method.name=fedavg"))
 
 
-class Ended:
-    """A process that has ended with this exit code."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-    def poll(self) -> int:
-        return self.code
-
-    def terminate(self) -> None: ...
+@pytest.fixture(autouse=True)
+def is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where fedmpi is no checkout, because somebody may be changing this one."""
+    monkeypatch.setattr(making, "_PACKAGE", tmp_path / "no_checkout")
 
 
-@pytest.fixture
-def runs_here(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
-    """Makes runs in this process, which is a tenth of the time; the commands so far."""
-    commands: list[Sequence[str]] = []
-
-    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Ended:
-        commands.append(command)
-        return Ended(main(command[command.index("fedmpi.main") + 1 :]))
-
-    monkeypatch.setattr(making, "start", start)
-    return commands
-
-
+runs_here = runs_in_this_process
 called = calling(conduct.main)
 SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
          "set": {"evaluation": {"every": 2}}}  # fmt: skip
@@ -111,6 +93,11 @@ def test_a_whole_study(tmp_path: Path, called: Called, runs_here: list[Sequence[
     for does in ("--run", "--report", "--status"):
         code, _, error = called(*words, does)
         assert code == 2 and str(study.path) in error and study.digest[:12] in error
+        assert "(8 such runs)" in error, "known by their records alone"
+    (tmp_path / "elsewhere").rename(out)
+    note = next(out.glob("*.study.json"))
+    note.write_text(note.read_text().replace(study.digest, read(study.path).digest))
+    assert "(8 such runs)" in called(*words, "--status")[2], "each counts once, and a note hides no record"
     assert len(runs_here) == 8
 
 
@@ -159,22 +146,105 @@ def test_a_config_that_changed_after_a_run_is_refused(
     assert len(runs_here) == 1
 
 
+def git(folder: Path, *arguments: str) -> None:
+    named = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True, capture_output=True)
+
+
+OWN_METHOD = """
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+
+class OwnOptions(FedAvgOptions):
+    name: str = "own"
+
+class Own(FedAvg):
+    Options = OwnOptions
+"""
+
+
+@pytest.fixture
+def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The module of a method of the user's, which a study may name `study_code:Own`."""
+    path = tmp_path / "study_code.py"
+    path.write_text(OWN_METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield path
+    sys.modules.pop("study_code", None)
+
+
+def study_of_own_code(folder: Path) -> Study:
+    own = {"set": {"method": {"name": "study_code:Own"}}, "grid": FILE["methods"]["avg"]["grid"]}
+    return study_of(folder, **SHORT, methods={"hm": own, "avg": FILE["methods"]["avg"]})
+
+
+def test_code_that_is_not_committed_makes_no_run(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], own_code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module of fedmpi's or of the user's; other files may have changes."""
+    study, package = study_of_own_code(tmp_path), tmp_path / "package"
+    module, text = package / "__init__.py", package / "README.md"
+    package.mkdir()
+    for path in (module, text):
+        path.write_text("first\n")
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "A study and its code")
+    monkeypatch.setattr(making, "_PACKAGE", package)
+    words = [study.path, "--run", "--out", tmp_path / "out"]
+    for changed, named in ((module, package), (own_code, own_code)):
+        before = changed.read_text()
+        changed.write_text(before + "# more\n")
+        code, _, error = called(*words)
+        assert code == 2 and str(named) in error and "not committed" in error and len(error.splitlines()) == 1
+        changed.write_text(before)
+    assert not runs_here
+    text.write_text("second\n")
+    assert called(*words)[0] == 0 and len(runs_here) == 8
+    module.write_text("second\n")
+    assert called(*words)[0] == 0, "no run is left"
+
+
+def test_own_code_that_changed_after_a_run_is_refused(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], own_code: Path
+) -> None:
+    """Known by a run's folder, also before it is finished, and by its record. What is not known is no change."""
+    study = study_of_own_code(tmp_path)
+    words = [study.path, "--out", tmp_path / "out", "--results", tmp_path / "results"]
+    ((_, job),) = jobs_of(study, trials(study)[:1], tmp_path / "out")
+    list(making.make(study, [job], 1))
+
+    def refused(does: str) -> bool:
+        code, _, error = called(*words, does)
+        if code:
+            assert code == 2 and len(error.splitlines()) == 1 and "method study_code:Own" in error, error
+            assert job.run.folder.path.name in error and "(1 such run)" in error, error
+        return code != 0
+
+    own_code.write_text(OWN_METHOD + "# more\n")
+    assert refused("--run") and refused("--report") and refused("--status") and len(runs_here) == 1
+    own_code.write_text(OWN_METHOD)
+    assert not refused("--report")
+    (tmp_path / "out").rename(tmp_path / "gone")
+    own_code.write_text(OWN_METHOD + "# more\n")
+    assert refused("--run") and refused("--report") and len(runs_here) == 1
+    digest, choices, (run,) = kept.read(tmp_path / "results")
+    old = {key: value for key, value in run.made_with.items() if key != "brought"}
+    kept.write(tmp_path / "results", digest, choices, [replace(run, made_with=old)])
+    assert run.made_with != old and not refused("--report")
+
+
 def test_a_file_that_is_not_committed_is_not_run(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
 ) -> None:
     study = study_of(tmp_path, **SHORT)
     words = [study.path, "--run", "--out", tmp_path / "out"]
 
-    def git(*arguments: str) -> None:
-        named = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", "-C", str(tmp_path), *named, *arguments], check=True, capture_output=True)
-
-    git("init")
+    git(tmp_path, "init")
     assert called(*words)[0] == 2
-    git("add", study.path.name)
+    git(tmp_path, "add", study.path.name)
     code, _, error = called(*words)
     assert code == 2 and str(study.path) in error and "commit it" in error and not runs_here
-    git("commit", "-m", "A study")
+    git(tmp_path, "commit", "-m", "A study")
     assert called(*words)[0] == 0 and len(runs_here) == 8
     commit = manifest.git(tmp_path, "rev-parse", "HEAD")
     assert f"commit {commit}" in (tmp_path / "out" / "results" / "report.md").read_text()
@@ -220,6 +290,24 @@ def test_a_failed_run_ends_no_other_and_is_tried_again(
     assert called(*words)[0] == 0 and len(runs_here) == 8
 
 
+def test_what_runs_warn_of_is_in_the_report_once_for_each_method(tmp_path: Path, called: Called) -> None:
+    """An MLP has no norm layers, so HeteroFL's scaler enlarges its layers: by 2, because the smallest tier has half the
+    width. The records alone suffice.
+    """
+    mlp = {"model": {"name": "mlp", "hidden": [8]}}
+    scaled = {"set": {"method": {"name": "heterofl", "widths": [1, 0.5]}}}
+    for settings, where in (({"one": mlp, "two": mlp}, ""), ({"one": {}, "two": mlp}, "in two, ")):
+        study = study_of(tmp_path, settings=settings, tuning=None, seeds=[0, 1],
+                         methods={"hm": scaled, "avg": {"set": {"method": {"name": "fedavg"}}}})  # fmt: skip
+        jobs = jobs_of(study, finals(study, {}), tmp_path / "out")
+        runs = [made(one, 0.9, 0.8, config=making.config_text(job.config)) for one, job in jobs]
+        kept.write(tmp_path, study.digest, {}, runs)
+        assert called(study.path, "--report", "--out", tmp_path / "out", "--results", tmp_path)[0] == 0
+        lines = [line for line in (tmp_path / "report.md").read_text().splitlines() if "enlarges" in line]
+        assert len(lines) == 1 and lines[0].startswith(f"- careful: {where}hm: without norm layers"), lines
+        assert "2-fold" in lines[0]
+
+
 def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> None:
     runs = final_runs(BETTER, WORSE)
     kept.write(tmp_path, "digest", {"one": {}}, runs)
@@ -237,7 +325,9 @@ def test_a_killed_study_continues(tmp_path: Path, called: Called) -> None:
     """Killed with SIGKILL in the middle, and continued: every value is that of a study that was left alone."""
     study = study_of(tmp_path, **SHORT)
     words = [str(study.path), "--run", "--jobs", "2"]
-    program = [sys.executable, "-m", "fedmpi", "study", *words, "--out", str(tmp_path / "killed")]
+    text = "from fedmpi.studies.study import conduct as c; from pathlib import Path; import sys"
+    text += "; c.making._PACKAGE = Path('no_checkout'); sys.exit(c.main())"
+    program = [sys.executable, "-c", text, *words, "--out", str(tmp_path / "killed")]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert "finished" in process.stdout.readline()

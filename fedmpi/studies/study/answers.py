@@ -77,6 +77,11 @@ class Answer:
         return bool(self.setting) and self.question.primary
 
     @property
+    def unmet(self) -> tuple[Part, ...]:
+        """The conditions that do not hold by their means."""
+        return tuple(part for part in self.parts[1:] if not part.holds)
+
+    @property
     def is_opposite(self) -> bool:
         """Whether the primary measure alone differs the other way round."""
         return bool(self.parts) and self.parts[0].mean < 0

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
 from fedmpi.studies.study.asked import Study
 from fedmpi.studies.study.kept import Kept
@@ -52,6 +53,26 @@ def choose(study: Study, runs: Sequence[Kept]) -> Choices:
 def numbers(choices: Choices) -> Chosen:
     """The number of the chosen trial, by setting and method."""
     return {(setting, method): one["trial"] for setting, of in choices.items() for method, one in of.items()}
+
+
+def at_edges(study: Study, choices: Choices) -> list[str]:
+    """A line for each chosen number that is the lowest or the highest of at least three that the method's grid has: a
+    better one may lie beyond, where the option allows it.
+    """
+    found: dict[str, list[str]] = {}
+    for setting, methods in choices.items():
+        for method, one in methods.items():
+            for key, value in one["values"].items():
+                tried = {trial[key] for trial in study.asked.methods[method].trials if _is_number(trial.get(key))}
+                if _is_number(value) and len(tried) > 2 and value in (min(tried), max(tried)):
+                    edge = "lowest" if value == min(tried) else "highest"
+                    line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(value)}"
+                    found.setdefault(line, []).append(setting)
+    return [f"in {', '.join(settings)}, {line}" for line, settings in found.items()]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_possible(study: Study, choices: Choices) -> bool:

@@ -10,9 +10,10 @@ runs at a time, each on one core and nice to other work (default: as many as the
 continues after an interruption; what is finished is not made again.
 
 --report makes the report again: report.md, values.csv and figures in --results, out of records.json.gz there, to which
-it first adds what is finished in --out. A file that is not committed is not run, and one that has changed since its
-runs began is refused, also where only a config that it starts from has. Of a study in the repository's configs/studies
-the results are in jobs/studies/NAME, of another one in --out/results.
+it first adds what is finished in --out. A file that is not committed is not run, nor is one by code that is not. A file
+that has changed since its runs began is refused, also where only a config that it starts from has, or code of one's own
+that it names. Of a study in the repository's configs/studies the results are in jobs/studies/NAME, of another one in
+--out/results.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError, counted
 from fedmpi.store.files import make_folder, read_json, write_text
+from fedmpi.store.manifest import BROUGHT, brought
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import stoppable
+from fedmpi.studies.launch import Job, stoppable
 from fedmpi.studies.study import choice, findings, kept, making, plots
 from fedmpi.studies.study.answers import answers
 from fedmpi.studies.study.asked import Study, read
@@ -63,15 +65,23 @@ class Place:
     def check(self) -> None:
         """Raises RunDirError where the file, or a config that it starts from, has changed since a run began."""
         digest, _, runs = self.archived
-        if runs:
-            making.refuse_changed(self.study, iter([(runs[0].name, digest)]))
-        making.refuse_changed(self.study, making.noted_in(self.out))
+        making.refuse_changed(self.study, [*((run.name, digest) for run in runs), *making.noted_in(self.out)])
         notes = {one: making.note_of(run_of(one, self.out)) for one in trials(self.study)}
         began = {one: note.config for one, note in notes.items() if note}
         began |= {run.wanted: run.config for run in runs}
-        asked = jobs_of(self.study, list(began), self.out, self.data_dir)
+        asked = self.jobs(list(began))
         found = ((job.run.folder.path.name, began[one], job.config) for one, job in asked)
         making.refuse_other_configs(self.study, found)
+
+    def jobs(self, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Job]]:
+        """Each run with its config. Raises `UserError`: as `jobs_of` does, or the user's code has changed since one of
+        them began.
+        """
+        known = {run.wanted: run.made_with.get(BROUGHT, {}) for run in self.archived[2]}
+        found = list(jobs_of(self.study, wanted, self.out, self.data_dir))
+        sources = ((job, then) for one, job in found for then in (brought(job.run.folder), known.get(one, {})))
+        making.refuse_other_sources(self.study, sources)
+        return found
 
     def choices(self) -> Choices:
         """What was chosen on validation data; empty if nothing has been yet. Raises RunDirError for a damaged file."""
@@ -104,7 +114,7 @@ class Place:
         known = {run.wanted: run for run in self.archived[2]}
         new = [one for one in wanted if one not in known and run_of(one, self.out).has_begun()]
         first = self.study.asked.seeds[0]
-        found = {one: kept.noted(one, job, first) for one, job in jobs_of(self.study, new, self.out, self.data_dir)}
+        found = {one: kept.noted(one, job, first) for one, job in self.jobs(new)}
         both = {**known, **{one: run for one, run in found.items() if run is not None}}
         return [both[one] for one in wanted if one in both]
 
@@ -155,8 +165,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def _make(place: Place, wanted: Sequence[Wanted], at_once: int) -> bool:
     """Makes what is left of these runs; whether some of them did not finish."""
     known = {run.wanted for run in place.archived[2]}
-    all_jobs = jobs_of(place.study, [one for one in wanted if one not in known], place.out, place.data_dir)
+    all_jobs = place.jobs([one for one in wanted if one not in known])
     left = [job for _, job in all_jobs if not job.run.is_finished()]
+    if left:
+        making.refuse_uncommitted_code(job.config for job in left)
     for count, (job, how) in enumerate(making.make(place.study, left, at_once), 1):
         print(f"[{count}/{len(left)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
     failed = sum(not job.run.is_finished() for job in left)
@@ -176,7 +188,9 @@ def _report(place: Place) -> None:
     kept.write(make_folder(place.results), study.digest, choices, runs)
     found = answers(study, runs)
     drawn = plots.draw(study, runs, found, place.results)
-    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn))
+    firsts = {(run.wanted.setting, run.wanted.method): run.wanted for run in runs if run.wanted.phase == "final"}
+    warned = findings.warnings(study, place.jobs(list(firsts.values())))
+    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn, warned))
     write_text(place.results / "values.csv", findings.by_seed(study, runs))
     print(*(findings.sentence(study, answer) for answer in found), sep="\n")
     print(f"written: {place.results}/{', '.join(['report.md', 'values.csv', kept.FILE, *drawn])}", flush=True)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
+from fedmpi import methods
 from fedmpi.config import yaml_text
-from fedmpi.errors import counted
+from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
+from fedmpi.running import start
+from fedmpi.running.remarks import remarks
+from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
+from fedmpi.studies.launch import Job
 from fedmpi.studies.runs import mean_std
 from fedmpi.studies.study.answers import Answer, Part, is_final
 from fedmpi.studies.study.asked import Measure, Study
-from fedmpi.studies.study.choice import Choices
+from fedmpi.studies.study.choice import Choices, at_edges
 from fedmpi.studies.study.evidence import smallest_p
 from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.wanted import finals
+from fedmpi.studies.study.wanted import Wanted, finals
 
 
 def report(
-    study: Study, choices: Choices, runs: Sequence[Kept], answers: Sequence[Answer], pictures: Sequence[str]
+    study: Study,
+    choices: Choices,
+    runs: Sequence[Kept],
+    answers: Sequence[Answer],
+    pictures: Sequence[str],
+    warned: Sequence[str] = (),
 ) -> str:
+    """The whole text; `pictures` are files beside it, `warned` is what `warnings` gives."""
     lines = [f"# {study.asked.title}", "", *_left(study, runs), *_answers(study, answers), ""]
-    lines += ["## What was run", "", *_runs(study, runs)]
+    lines += ["## What was run", "", *_runs(study, choices, runs)]
+    lines += [f"- careful: {line}" for line in warned]
     for setting in study.asked.settings:
         lines += ["", f"## Setting {setting}", "", *_methods(study, setting, choices, runs)]
         if differences := list(_differences(study, [answer for answer in answers if answer.setting == setting])):
@@ -42,7 +55,17 @@ def sentence(study: Study, answer: Answer) -> str:
     if not answer.is_test:
         return f"{head}: {numbers}."
     opposite = "; the difference is the other way round" * answer.is_opposite
+    if answer.unmet:
+        unmet = ", ".join(_missed(study, part) for part in answer.unmet)
+        return f"{head}: {numbers} (condition not met: {unmet}{opposite})."
     return f"{head}: {numbers} (p = {answer.p:.2g} after Holm's correction{opposite})."
+
+
+def _missed(study: Study, part: Part) -> str:
+    """By how much a condition fails; it has to be above minus its margin."""
+    measure = study.asked.measures[part.condition.measure]
+    found, allowed = (_signed(measure, number) for number in (part.mean, -part.condition.margin or 0.0))
+    return f"{part.condition.measure} is {found}, allowed is above {allowed}"
 
 
 def _said(study: Study, part: Part) -> str:
@@ -79,7 +102,7 @@ def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
         )
 
 
-def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
+def _runs(study: Study, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
     final = [run for run in runs if run.wanted.phase == "final"]
     asked = len(finals(study, {}))
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
@@ -91,7 +114,10 @@ def _runs(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
     yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
     for text in dict.fromkeys(_versions(run) for run in runs):
         yield f"- {text}"
+    if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
+        yield f"- careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
     yield from (f"- {line}" for line in unlike(study, runs))
+    yield from (f"- careful: {line}" for line in at_edges(study, choices))
 
 
 def _versions(run: Kept) -> str:
@@ -123,6 +149,24 @@ def unlike(study: Study, runs: Sequence[Kept]) -> list[str]:
         lines += _unlike_lengths(setting, own)
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
     return lines or [nothing]
+
+
+def warnings(study: Study, jobs: Iterable[tuple[Wanted, Job]]) -> list[str]:
+    """What runs of these configs warn of before they begin, once for each method; nothing of a config whose data are
+    needed for it and are not here.
+    """
+    settings: dict[tuple[str, str], list[str]] = {}
+    for wanted, job in jobs:
+        with contextlib.suppress(UserError):
+            info = job.config.data.info()
+            method = methods.create(start.method_context(job.config, info))
+            for line in remarks(job.config, info, method, num_workers=1, per_round=job.config.clients.per_round):
+                settings.setdefault((wanted.method, line), []).append(wanted.setting)
+    found = []
+    for (name, line), own in settings.items():
+        where = "" if len(own) == len(study.asked.settings) else f"in {', '.join(own)}, "
+        found.append(f"{where}{name}: {line}")
+    return found
 
 
 def _unlike_lengths(setting: str, runs: Sequence[Kept]) -> list[str]:
@@ -197,8 +241,8 @@ def _choices(study: Study, choices: Choices) -> Iterator[str]:
     yield f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
     yield ""
     lines = []
-    for setting, methods in choices.items():
-        for method, one in methods.items():
+    for setting, of in choices.items():
+        for method, one in of.items():
             for number, score in enumerate(one["scores"]):
                 values = study.asked.methods[method].trials[number]
                 said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items())

@@ -21,7 +21,7 @@ from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record, net_scores
 from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
-from fedmpi.store.manifest import read_starts, with_rounds
+from fedmpi.store.manifest import BROUGHT, brought, read_starts, with_rounds
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of as digest_of_tensors
 from fedmpi.studies import measures
@@ -55,7 +55,9 @@ class Kept:
     cohorts: str
     initial: str
     made_with: Mapping[str, Any]
-    """Commit of the code, versions, platform."""
+    """Commit of the code, versions, platform; where the user brought code, the digests of its source by section, which
+    older records do not have.
+    """
     num_starts: int
     seconds: Mapping[str, float]
     """Mean over the rounds, by stage; `wall` is the whole round."""
@@ -119,12 +121,18 @@ def keep(wanted: Wanted, job: Job, note: Note, *, all_diagnostics: bool) -> Kept
         partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
         cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
         initial=initial_digest(job.config),
-        made_with={key: last.get(key) for key in ("git", "versions", "platform")},
+        made_with={**{key: last.get(key) for key in ("git", "versions", "platform")}, **_sources(run)},
         num_starts=len(starts),
         seconds={stage: round(statistics.fmean(each.get(stage, 0.0) for each in seconds), 6) for stage in stages},
         nets=[{key: net[key] for key in ("name", "params", "macs")} for net in run.nets],
         rounds=[_trimmed(record, all_diagnostics or record is records[-1]) for record in records],
     )
+
+
+def _sources(run: Run) -> dict[str, Any]:
+    """Without the file's path, which is that of one machine; empty where all code is fedmpi's own."""
+    found = {section: {"digest": entry.get("digest")} for section, entry in brought(run.folder).items()}
+    return {BROUGHT: found} if found else {}
 
 
 def _trimmed(record: Record, with_diagnostics: bool) -> Record:

@@ -11,18 +11,22 @@ import shutil
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import fedmpi
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
+from fedmpi.running.made_with import brought, unlike_sources
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, write_text, writing
 from fedmpi.studies.launch import Begun, Job, end, environment, start
 from fedmpi.studies.runs import Run
 from fedmpi.studies.study.asked import Study
 
+_PACKAGE = Path(fedmpi.__file__).parent
 _LOOK_S = 0.1
 _NICE = ("nice", "-n", "10")
 _NOTE = ".study.json"
@@ -91,6 +95,42 @@ def refuse_uncommitted(path: Path) -> None:
         )
 
 
+def refuse_uncommitted_code(configs: Iterable[Config]) -> None:
+    """Raises RunDirError where a module of fedmpi, or one that these configs bring, is not as git has it; where there
+    is no git, or git ignores it, as it does a virtual environment, there is nothing to ask.
+    """
+    entries = [entry for config in configs for entry in brought(config).get(manifest.BROUGHT, {}).values()]
+    files = sorted({Path(entry["file"]) for entry in entries if "file" in entry})
+    changed = [_PACKAGE] if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY) else []
+    changed += [path for path in files if _has_changed(path)]
+    if changed:
+        text = (
+            "has changes that are not committed; commit or restore them, so that all can see which code makes the runs"
+        )
+        raise RunDirError(str(changed[0]), text)
+
+
+def _has_changed(path: Path) -> bool:
+    try:
+        return bool(manifest.git(path.parent, "status", "--porcelain", "--", path.name))
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
+def refuse_other_sources(study: Study, found: Iterable[tuple[Job, Mapping[str, Any]]]) -> None:
+    """Raises RunDirError where one of these (run, sources that it was begun with, as `manifest.brought` has them) was
+    begun with another source of the user's code than there is now; a source without a digest is not known.
+    """
+    changed = {job.run.folder.path.name: what for job, then in found if (what := unlike_sources(then, job.config))}
+    if changed:
+        name, what = next(iter(changed.items()))
+        text = (
+            f"the source of {' and of '.join(what)} has changed since run {name} was begun ({len(changed)} such "
+            f"run{'s' * (len(changed) > 1)}); restore it, or give the study another name and run that"
+        )
+        raise RunDirError(str(study.path), text)
+
+
 def refuse_other_configs(study: Study, found: Iterable[tuple[str, str, Config]]) -> None:
     """Raises RunDirError where one of these (run, config that it was begun with, config asked for now) differs."""
     other = [name for name, began, asked in found if began != config_text(asked)]
@@ -103,11 +143,11 @@ def refuse_other_configs(study: Study, found: Iterable[tuple[str, str, Config]])
         raise RunDirError(str(study.path), text)
 
 
-def refuse_changed(study: Study, digests: Iterator[tuple[str, str]]) -> None:
+def refuse_changed(study: Study, digests: Iterable[tuple[str, str]]) -> None:
     """Raises RunDirError where one of these (run, digest of the file when it began) is not of this text."""
-    changed = [(name, digest) for name, digest in digests if digest != study.digest]
+    changed = {name: digest for name, digest in digests if digest != study.digest}
     if changed:
-        name, digest = changed[0]
+        name, digest = next(iter(changed.items()))
         text = (
             f"has changed since its runs began: its digest is {study.digest[:12]}, run {name} was begun with "
             f"{digest[:12]} ({len(changed)} such run{'s' * (len(changed) > 1)}); restore the file, or give the changed "
