@@ -53,7 +53,9 @@ def _start_and_train(course: Course) -> bool:
     material, folder = course.material(), course.folder()
     with ExitStack() as stack:
         lock = together(comm, lambda: _lock(stack, course) if comm.is_root else None)
-        setup = start.prepare(config, comm, folder, material)
+        config, server_device = resuming.with_server_device(config, comm, folder, asked.origin)
+        course.config = config  # in the run's own words
+        setup = start.prepare(config, comm, folder, material, server_device)
         course.limits.clock = setup.clock
         if asked.origin is not None:
             resuming.begin_branch(setup, folder, asked.origin)

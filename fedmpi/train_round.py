@@ -72,7 +72,7 @@ def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
         with clock.stage("aggregation" if comm.is_root else "communication", number):
             exchange.post(task, result)
         num_done += sum(task is not None for task in wave)
-        setup.show_progress(num_done, len(planned.tasks))
+        setup.show_progress(num_done - exchange.num_awaited(), len(planned.tasks))
     with clock.stage("aggregation", number):
         results = exchange.finish(opened.state.params)
         comm.agree()  # the phase counts only if all ranks came through it

@@ -185,7 +185,7 @@ class Mpi(Section):
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
     server_device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where factorization and lifting run, on whichever rank does it; `auto` takes GPUs if every worker trains on one
-    and rank 0 sees one, which it may share. Results depend on it.
+    and rank 0 sees one, which it may share, and in a run that continues what it has had. Results depend on it.
     """
     factorization: Literal["root", "shared"] = free("root")
     """Who factorizes layers before each broadcast, where the method does (`fedhm`). `root`: rank 0, as a real server.
@@ -250,7 +250,9 @@ NAMED_SECTIONS = ("data", "partition", "model", "method")
 
 
 class Config(Section):
-    """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round."""
+    """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round, on devices of the
+    same kinds. What `auto` has come to is no part of a config: the run records it, and a resume keeps the server's.
+    """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything random: partition, initial values, cohorts, tiers, batches, augmentation."""
@@ -292,13 +294,20 @@ class Config(Section):
 
     def hash(self) -> str:
         """SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
-        values = {".".join(key): canonical(value) for key, value in self._deciding(self.to_dict()).items()}
+        deciding = self._deciding(self.to_dict())
+        if deciding.get(_SERVER_DEVICE) == "auto":
+            deciding[_SERVER_DEVICE] = "cpu"  # as in the hashes that runs have; it says nothing of the device
+        values = {".".join(key): canonical(value) for key, value in deciding.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
-        """One line for each key that changes results and differs from a saved `to_dict()`."""
+        """One line for each key that changes results and differs from a saved `to_dict()`. `mpi.server_device: auto` is
+        no difference: it takes what the run has had.
+        """
         ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
         defaults, lines = dict(marked(self, "later", True)), []
+        if "auto" in (ours.get(_SERVER_DEVICE), theirs.get(_SERVER_DEVICE)):
+            ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             sides = ({**defaults, **side} for side in (ours, theirs))
             here, there = (short(side[key]) if key in side else "nothing" for side in sides)
@@ -312,6 +321,4 @@ class Config(Section):
             free_keys.add(("rounds",))
         defaults = dict(marked(self, "later", True))
         deciding = {key: value for key, value in leaves(plain) if key not in free_keys}
-        if deciding.get(_SERVER_DEVICE) == "auto":
-            deciding[_SERVER_DEVICE] = "cpu"  # the default of older runs, which so continue; what it means is recorded
         return {key: value for key, value in deciding.items() if key not in defaults or value != defaults[key]}

@@ -62,12 +62,20 @@ def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
     return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
 
 
-def resolve_server(want: str, train: str, gpus_of_server: int) -> str:
+def resolve_server(want: str, train: str, gpus_of_server: int, had: str = "") -> str:
     """`mpi.server_device: auto` means a GPU if workers train on GPUs and rank 0 sees one, whatever the exchange, which
-    must not change bits.
+    must not change bits; in a run that continues, the kind that it `had`. Raises `DeviceError` where that is missing.
     """
-    if want != "auto":
+    if want != "auto" and not had:
         return want
+    if had == "cuda" and not gpus_of_server:
+        raise DeviceError(
+            "mpi.server_device",
+            "the server's part of this run was computed on a GPU so far, but rank 0 sees none; ask the scheduler for "
+            "one, or begin a new run after its last round: --resume-from, with mpi.server_device=cpu",
+        )
+    if had:
+        return had
     return "cuda" if train == "cuda" and gpus_of_server > 0 else "cpu"
 
 

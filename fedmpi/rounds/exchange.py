@@ -1,8 +1,8 @@
 """How clients' results reach the server: `gather` or `reduce`, with the same bits.
 
 gather   Factor tensors travel. Workers start sending a client's upload and train the next one while it moves; rank 0
-         takes the uploads in waves of one client per worker (or parts of them), lifts them and adds them up, so it
-         never holds a whole cohort.
+         takes the uploads in waves of one client per worker (or parts of them), receives the next wave while it lifts
+         and adds one (`receiving`), and never holds a whole cohort.
 reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins for large cohorts of
          large uploads.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,10 +23,11 @@ from torch import Tensor
 from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import ExactSum, WeightSum
-from fedmpi.federation.assignment import PART_BYTES, Assignment, Task, parts_of
+from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
+from fedmpi.rounds.receiving import Receiver
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Region, Spec, host_buffer, moved
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose
@@ -174,6 +176,9 @@ class Exchange(Protocol):
     def post(self, task: Task | None, result: ClientResult | None) -> None:
         """Hands over the result of this rank's client of the wave, if it has one; copies what it needs."""
 
+    def num_awaited(self) -> int:
+        """How many clients of the waves so far rank 0 has yet to wait for."""
+
     def finish(self, state: Params) -> Results:
         """Waits for what is under way; rank 0 gets all reports and the means."""
 
@@ -187,7 +192,7 @@ class Gather:
 
     def __init__(self, phase: OpenPhase) -> None:
         self._comm, self._device = phase.comm, phase.device
-        self._is_pinned = phase.pinned
+        self._new_buffer = partial(host_buffer, is_pinned=phase.pinned)
         self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
         self._sums = _Sums(phase) if phase.comm.is_root else None
         self._posted: dict[int, Tensor] = {}
@@ -196,18 +201,14 @@ class Gather:
         self.begin_again(phase.assignment)
 
     def begin_again(self, left: Assignment) -> None:
-        waves = [parts_of(wave, self._sizes(wave), PART_BYTES) for wave in left.waves]
-        self._waves = iter(waves)
         self._held, self._posted = self._held | self._posted, {}
         mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[self._comm.rank]), default=0)
-        # With one more, a result is posted before this rank waits, and learns of a loss.
-        self._slots = [self._buffer(mine) for _ in range(_UNDER_WAY + self._comm.recovers)]
+        self._receiver = Receiver(self._comm, left.waves, self._layouts, self._new_buffer)
+        # Where ranks may die: with one more, a result is posted before this rank waits, and learns of a loss. Another
+        # one is for the wave that rank 0 has received and not yet added.
+        more = (1 + self._receiver.is_ahead) * self._comm.recovers
+        self._slots = [self._new_buffer(mine) for _ in range(_UNDER_WAY + more)]
         self._under_way: list[tuple[Request, ...]] = []
-        received = max((sum(self._sizes(part)) for parts in waves for part in parts), default=0)
-        self._received = self._buffer(received if self._comm.is_root else 0)
-
-    def _buffer(self, num_bytes: int) -> Tensor:
-        return host_buffer(num_bytes, is_pinned=self._is_pinned)
 
     def has(self) -> dict[int, int]:
         held = dict.fromkeys([*self._held, *self._posted], HELD)
@@ -217,20 +218,19 @@ class Gather:
         return task.client not in self._held
 
     def post(self, task: Task | None, result: ClientResult | None) -> None:
-        parts = next(self._waves)
         slot = self._slots[0]
         self._slots = [*self._slots[1:], slot]
-        self._wait_for_less_than(len(self._slots))
+        self._wait_for_less_than(_UNDER_WAY + self._comm.recovers)
         if task is not None:
             self._fill(slot, task, result)
         self._wait_for_less_than(_UNDER_WAY)
         requests = []
-        for part in parts:
-            requests.append(self._comm.start_gather(slot, self._sizes(part), self._received))
-            if self._sums is not None:
-                requests[-1].wait()
-                self._take(part)
-        # A send is done when MPI has a copy. Where ranks may die, a result is held until rank 0 has added it up.
+        for request in self._receiver.start_wave(slot):
+            requests.append(request)
+            for arrived, message in self._receiver.arrived():
+                self._take(arrived, message)
+        # A send is done when MPI has a copy. Where ranks may die, a result is held until rank 0 has added it up. The
+        # barrier says so of the waves before, and in the last one of all.
         taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
         self._under_way.append((*requests, *taken))
 
@@ -256,27 +256,24 @@ class Gather:
                 slot[: layout.num_bytes].copy_(packed)
         layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
 
-    def _take(self, part: Sequence[Task | None]) -> None:
-        """Rank 0: adds up what has arrived of one wave, or a part of it."""
-        start = 0
-        for task, num_bytes in zip(part, self._sizes(part), strict=True):
-            if task is None:
-                continue
-            upload = self._layouts[task.client].views(self._received[start : start + num_bytes])
-            report = ClientReport.from_row(upload.pop(_REPORT_NAME).numpy().view(_REPORT)[0])
-            self._reports.append(report)
-            if report.status == CONTRIBUTED:
-                assert self._sums is not None
-                # Not asynchronously: the buffer takes the next wave as soon as this returns.
-                self._sums.add(task, report, moved(upload, self._device))
-            start += num_bytes
+    def _take(self, task: Task, message: Tensor) -> None:
+        """Rank 0: adds up one client's upload."""
+        layout = self._layouts[task.client]
+        report = ClientReport.from_row(layout.views(message)[_REPORT_NAME].numpy().view(_REPORT)[0])
+        self._reports.append(report)
+        if report.status == CONTRIBUTED:
+            # Up as it lies, and not asynchronously: the buffer takes another part as soon as this returns.
+            upload = layout.views(message.to(self._device))
+            del upload[_REPORT_NAME]
+            assert self._sums is not None
+            self._sums.add(task, report, upload)
 
-    def _sizes(self, wave: Sequence[Task | None]) -> list[int]:
-        return [self._layouts[task.client].num_bytes if task else 0 for task in wave]
+    def num_awaited(self) -> int:
+        return self._receiver.num_awaited
 
     def finish(self, state: Params) -> Results:
         self._wait_for_less_than(1)
-        self._received = torch.empty(0, dtype=torch.uint8)  # the means take as much
+        del self._receiver  # the means take as much
         return Results() if self._sums is None else self._sums.results(state, self._reports)
 
 
@@ -311,6 +308,9 @@ class Reduce:
         self._reports.append(report)
         if upload is not None:
             self._sums.add(task, report, moved(upload, self._device))
+
+    def num_awaited(self) -> int:
+        return 0
 
     def finish(self, state: Params) -> Results:
         buffer = self._sums.exact.buffer

@@ -19,7 +19,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.rounds.factors import divided, factorized_by_all
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
 from fedmpi.store.memory import Version
-from fedmpi.tensors import Layout, Params, Spec, max_magnitudes, moved
+from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, moved
 
 _BOUNDS, _VERSIONS = "#bounds", "#versions"
 _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
@@ -48,14 +48,16 @@ def broadcast(
     wanted = method.published_specs(nets)
     sent, computed = divided(setup, wanted)
     layout = Layout.of({**head, **sent})
-    buffer = layout.new_buffer(setup.device.server if comm.is_root else "cpu")
+    on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
+    computes_here = comm.is_root and setup.device.server != "cpu"
+    buffer = layout.new_buffer(setup.device.server) if computes_here else on_host
     with clock.stage(method.traits.publishing_is, round_number):
         if comm.is_root:
             views = layout.views(buffer)
             _write_head(method, views, state, tasks)
             method.publish(state.params, nets, views)
     with clock.stage("communication", round_number):
-        buffer = buffer.cpu()
+        buffer = on_host.copy_(buffer)  # of itself a copy is nothing
         comm.bcast(buffer)
         views = layout.views(buffer)
         bounds = dict(zip(method.state_specs(), views.pop(_BOUNDS).tolist(), strict=True))

@@ -27,6 +27,7 @@ from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import NO_BREAK, wrapped
+from fedmpi.rounds.receiving import is_ahead
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.running.rarer_tests import CostOfTests, count_tests, many_tests
@@ -139,7 +140,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tests_per_run=count_tests(config)[0],
         test_macs_per_run=tests.of(config),
         exact_cohorts=is_drawn,
-        **_memory(config, info, method, workers),
+        **_memory(config, info, method, num_ranks),
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
@@ -244,8 +245,9 @@ def _tier(
     )
 
 
-def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int) -> dict[str, int]:
+def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: int) -> dict[str, int]:
     """Bytes of a worker's and the server's buffers, and of the data set on each node."""
+    workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     uploads = [Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers]
     skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     sizes = [Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons]
@@ -256,12 +258,13 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, workers: int
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     moments = 2 * config.method.num_moments * state  # old and new ones
     at_once = min(workers * max(uploads), max(PART_BYTES, max(uploads)))
-    received = at_once if config.mpi.exchange != "reduce" else 0
+    num_parts = 1 + (config.clients.per_round * max(uploads) > at_once)
+    received = (1 + is_ahead(num_ranks, num_parts)) * at_once if config.mpi.exchange != "reduce" else 0
     values = math.prod(info.example_shape)
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * max(sizes) + published + 2 * max(uploads),
-        # old and new state, with moments; what is published; sums in int64 and one term; uploads at once
+        # old and new state, with moments; what is published; sums in int64 and one term; uploads at once, and the next
         "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
         "data_bytes_node": (info.num_train + info.num_test) * (values * _ELEMENT_BYTES[info.kind] + 8),
     }

@@ -142,7 +142,8 @@ def continue_run(course: Course, setup: Setup, server: Server | None, opened: Op
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
     # Rank 0 is alone now, and has to train.
-    alone = start.prepare(course.config, course.comm, course.folder(), course.material())
+    had = setup.computed_with["server_device"]
+    alone = start.prepare(course.config, course.comm, course.folder(), course.material(), had)
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         start.warn(other_bits)
     opened.published = None  # it may lie on another device

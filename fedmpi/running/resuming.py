@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data import partition, reading
 from fedmpi.data.options import PLACES
 from fedmpi.errors import RunDirError, RunStateError
-from fedmpi.mpi.communicator import together
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.best import Best
 from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.report.terminal import wrapped
@@ -41,6 +41,47 @@ _SHAPING = ("method.", "model.", "clients.")
 _DIVIDING = ("seed:", "partition.", "clients.count:", "data.", "evaluation.on:", "evaluation.validation_share:")
 # A parent that is running deletes its old checkpoints, perhaps while one is being copied; then the next one is tried.
 _MAX_ATTEMPTS = 10
+
+
+def with_server_device(config: Config, comm: Communicator, folder: RunDir, origin: Origin | None) -> tuple[Config, str]:
+    """The config in the words of the run in `folder`, and the kind of device that its server has computed on so far; of
+    a new run as it is, and empty. A branch keeps its parent's kind where it does not name one. Raises `StartupError` on
+    all ranks together where another kind is asked for.
+    """
+
+    def find() -> tuple[str, str]:
+        asked = config.mpi.server_device
+        if not comm.is_root or not (found := _noted(folder.checkpoints())):
+            parents = _noted(origin.checkpoints()) if comm.is_root and origin and asked == "auto" else None
+            return asked, parents[2] if parents else ""
+        number, said, had = found
+        if asked not in ("auto", had):
+            kind = "a GPU" if had == "cuda" else "the CPU"
+            raise RunStateError(
+                str(folder.path),
+                f"the run has computed the server's part on {kind}, by its checkpoint of round {number}, "
+                f"and you ask mpi.server_device={asked}; {had} or auto continues it; "
+                f"--resume-from={shlex.quote(str(folder.path))} begins a new run after that round, with {asked}",
+            )
+        return said, had
+
+    said, had = json.loads(comm.allgather_text(json.dumps(together(comm, find)))[0])
+    mpi = config.mpi.model_copy(update={"server_device": said})
+    return config.model_copy(update={"mpi": mpi}), had
+
+
+def _noted(checkpoints: Sequence[tuple[int, Path]]) -> tuple[int, str, str] | None:
+    """Of the newest checkpoint that can be read: its round, what its config says of the server's device, and the kind
+    that was meant, which in older runs was the CPU unless it is noted. None if there is none.
+    """
+    for number, path in checkpoints:
+        with contextlib.suppress(RunDirError):
+            config, versions = checkpoint.noted(path)
+            match config:
+                case {"mpi": {"server_device": "auto" | "cpu" | "cuda" as said}}:
+                    had = versions.get("server_device", "cuda" if said == "cuda" else "cpu")
+                    return number, said, "cuda" if had == "cuda" else "cpu"
+    return None
 
 
 def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
@@ -235,8 +276,9 @@ def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> chec
         if clients:
             _refuse_other_shapes(setup, origin, snapshot)
     ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
+    versions = {**snapshot.versions, "server_device": setup.computed_with["server_device"]}  # which a branch may choose
     # The statistics are of the parent's nets, and the progress is of its rounds.
-    return replace(ours, server=server, clients=clients, statistics={}, progress=asdict(Best()))
+    return replace(ours, versions=versions, server=server, clients=clients, statistics={}, progress=asdict(Best()))
 
 
 def _refuse_other_shapes(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> None:

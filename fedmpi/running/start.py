@@ -182,10 +182,14 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
         raise ConfigError(config.where, *problems)
 
 
-def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None) -> Setup:
-    """Everything a rank is given once. Raises `StartupError` on all ranks together."""
+def prepare(
+    config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None, server_device: str = ""
+) -> Setup:
+    """Everything a rank is given once. `server_device` is the kind that the run's server has computed on so far, empty
+    if it has not. Raises `StartupError` on all ranks together.
+    """
     make_deterministic(config.mpi.threads)
-    kinds, device = _devices(config, comm)
+    kinds, device = _devices(config, comm, server_device)
     computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
     info, labels, partition = material.info, material.dataset.train_y, material.partition
@@ -250,16 +254,16 @@ def blocks(config: Config) -> tuple[int, ...]:
     return config.clients.tier_blocks or own
 
 
-def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], placement.Device]:
+def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, str], placement.Device]:
     """The kinds of device that all workers train on and that the server's part runs on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
-    asks = config.mpi.device != "cpu" or config.mpi.server_device == "cuda"
+    asks = config.mpi.device != "cpu" or "cuda" in (config.mpi.server_device, had)
     gpus = placement.visible_gpus() if asks else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
-    server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
+    server_kind = together(comm, lambda: placement.resolve_server(config.mpi.server_device, kind, counts[0], had))
     needs_server = comm.is_root or config.mpi.exchange != "gather" or config.mpi.factorization == "shared"
     server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []

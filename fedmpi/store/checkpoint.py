@@ -183,6 +183,15 @@ def index_of(path: Path) -> dict[int, tuple[int, str]]:
         raise container.DamagedFileError(str(path), str(error)) from None
 
 
+def noted(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The config of a checkpoint and its `versions`, from its table of contents alone. Raises RunDirError."""
+    found = container.unpack_attributes(path, KIND)
+    try:
+        return _object(found["config"]), _object(found["versions"])
+    except (KeyError, ValueError, RecursionError) as error:
+        raise container.DamagedFileError(str(path), f"is not a fedmpi checkpoint: {error}") from None
+
+
 def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None = None) -> None:
     """Raises RunDirError where a snapshot is not of the round of its file's name, or lacks a client's memory."""
     if snapshot.round < 1 or snapshot.round != round_number:

@@ -126,6 +126,12 @@ def test_a_loss_at_every_call(tmp_path: Path, case: str, every: int) -> None:
             assert again == trained, f"a loss at call {number} cost a client"
 
 
+def test_a_loss_while_two_parts_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several ranks, where rank 0 receives one part while it adds another."""
+    monkeypatch.setattr("fedmpi.rounds.receiving.is_ahead", lambda num_ranks, num_parts: num_parts > 1)
+    test_a_loss_at_every_call(tmp_path, "fedhm, gather", 5)
+
+
 def test_results_at_hand_come_first_and_cost_nothing() -> None:
     """Costs 5, 4, 3, 2, 1; client 4's result lies on rank 2, client 1's on rank 1: 5, 3 and 2 are dealt as if anew."""
     tasks = [Task(cost, 0, 1, "", 10, float(cost)) for cost in (5, 4, 3, 2, 1)]

@@ -138,18 +138,30 @@ def place(event: Event) -> tuple[str, str]:
 
 
 def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Path) -> None:
-    """Under `gather` with the server on the device: one copy down by the worker, one up by the server."""
+    """Under `gather` with the server on the device: one copy down by the worker, one up by the server, from the buffer
+    that it was received in, which is page-locked. What is published goes down and up through such memory, too.
+    """
     with with_accelerators() as pinned, device.log.kept() as events:
         run_all(small_config("method.name=fedavg", "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
     assert len(of(events, "down", within="rounds.exchange._fill")) == 8
     assert len(of(events, "up", within="rounds.exchange._take")) == 8
-    assert len(pinned) == 2 * 3, "in each phase two uploads under way and what rank 0 receives"
+    assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
+    crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts(events)]
+    places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]
+    assert len(crossing) == 2 * 8 + 2 * 3
+    assert all(any(event.on_host in place for place in places_of) for event in crossing), places(crossing)
+
+
+def broadcasts(events: Sequence[Event]) -> list[Event]:
+    """The copies of what is published, without the head, which the server writes."""
+    found = of(events, "up", "down", within="rounds.publish.broadcast")
+    return [event for event in found if event.where[-1] == "rounds.publish.broadcast"]
 
 
 def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
     with with_accelerators() as pinned, device.log.kept() as events:
         run_all(small_config("method.name=fedavg", "rounds=2", *REDUCED), SerialComm(), tmp_path / "run")
-    assert not pinned and of(events, "down", "up", within="rounds.exchange.post") == []
+    assert len(pinned) == 3 and of(events, "down", "up", within="rounds.exchange.post") == []
     assert len(of(events, "down", within="rounds.exchange.finish")) == 2
     assert len(of(events, "up", within="rounds.exchange.finish")) == 2
 

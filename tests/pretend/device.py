@@ -49,6 +49,8 @@ class Event:
     operator: str
     where: tuple[str, ...]
     """The functions of fedmpi that led to it, the innermost last, as `module.function`."""
+    on_host: int = 0
+    """Of a copy up or down, where the host's memory begins."""
 
 
 @dataclass
@@ -58,9 +60,9 @@ class Log:
     events: list[Event] = field(default_factory=list)
     is_on: bool = False
 
-    def note(self, kind: str, num_bytes: int, operator: object) -> None:
+    def note(self, kind: str, num_bytes: int, operator: object, on_host: int = 0) -> None:
         if self.is_on and (num_bytes or kind == "wait"):
-            self.events.append(Event(kind, num_bytes, str(operator), _callers()))
+            self.events.append(Event(kind, num_bytes, str(operator), _callers(), on_host))
 
     @contextmanager
     def kept(self) -> Iterator[list[Event]]:
@@ -213,7 +215,8 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
         if source.device != target.device:
             log.note("across", num_bytes, operator)
     else:
-        log.note("up" if is_pretend(target) else "down", num_bytes, operator)
+        on_host = source if is_pretend(target) else target
+        log.note("up" if is_pretend(target) else "down", num_bytes, operator, on_host.data_ptr())
         if num_bytes and not non_blocking:
             log.note("wait", num_bytes, operator)
     with torch._C._AutoDispatchBelowAutograd():

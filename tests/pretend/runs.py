@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmpi.mpi import placement
-from fedmpi.rounds import exchange
+from fedmpi.rounds import exchange, publish
 from fedmpi.running import made_with
 from pretend import device
 
@@ -20,19 +20,20 @@ ARCHITECTURE = 90
 
 
 @contextmanager
-def with_accelerators() -> Iterator[list[int]]:
-    """Within the block `mpi.device=cuda` means the pretend accelerator, and so does `auto`. Yields the bytes of each
-    page-locked buffer that the exchanges ask for.
+def with_accelerators() -> Iterator[list[Tensor]]:
+    """Within the block `mpi.device=cuda` means the pretend accelerator, and so does `auto`. Yields each page-locked
+    buffer that exchanges and broadcasts ask for.
     """
-    place, host_buffer, pinned = placement.place, exchange.host_buffer, []
+    place, host_buffer, pinned = placement.place, exchange.host_buffer, list[Tensor]()
 
     def placed(*args: Any, **kwargs: Any) -> placement.Device:
         found = place(*args, **kwargs)
         return replace(found, **{key: _renamed(getattr(found, key)) for key in ("train", "server", "description")})
 
     def unpinned(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
-        pinned.extend([num_bytes] * is_pinned)
-        return host_buffer(num_bytes)
+        buffer = host_buffer(num_bytes)
+        pinned.extend([buffer] * is_pinned)
+        return buffer
 
     with pytest.MonkeyPatch.context() as patch, device.available():
         gpus = tuple(placement.Gpu("Pretend", ARCHITECTURE) for _ in range(device.NUM_DEVICES))
@@ -41,7 +42,8 @@ def with_accelerators() -> Iterator[list[int]]:
         patch.setattr(torch.cuda, "get_arch_list", lambda: [f"sm_{ARCHITECTURE}"])
         patch.setattr(torch.cuda, "set_device", lambda chosen: None)
         patch.setattr(made_with, "_gpu", lambda chosen: "Pretend")
-        patch.setattr(exchange, "host_buffer", unpinned)
+        for module in (exchange, publish):
+            patch.setattr(module, "host_buffer", unpinned)
         yield pinned
 
 

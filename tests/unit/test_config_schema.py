@@ -59,10 +59,19 @@ def test_what_a_resumed_run_may_change(override: str) -> None:
 )
 def test_what_changes_results(override: str) -> None:
     key, _, _ = override.partition("=")
-    changed = config(override)
-    assert changed.hash() != config().hash()
-    (line,) = changed.diff(config().to_dict())
+    changed, before = config(override), config("mpi.server_device=cpu")
+    assert changed.hash() != before.hash()
+    (line,) = [line for line in changed.diff(before.to_dict()) if line.startswith(key)]
     assert line.startswith(f"{key}: run has ")
+
+
+@pytest.mark.parametrize("said", ["auto", "cpu", "cuda"])
+def test_where_a_server_has_computed_is_no_part_of_a_config(said: str) -> None:
+    """`auto` takes what a run has had, whatever that says. Runs have the hash of `cpu` where they say `auto`."""
+    asked = config(f"mpi.server_device={said}")
+    assert config("mpi.server_device=auto").diff(asked.to_dict()) == []
+    assert asked.diff(config("mpi.server_device=auto").to_dict()) == []
+    assert (asked.hash() == config("mpi.server_device=auto").hash()) == (said != "cuda")
 
 
 def test_diff_says_what_run_has_and_what_is_asked(told: Told) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from golden_file import Told
 
 from fedmpi.errors import DeviceError
 from fedmpi.mpi.placement import Device, Gpu, place, resolve, resolve_server, worker_index
@@ -93,6 +94,15 @@ def test_a_worker_that_lifts_does_it_on_its_own_gpu() -> None:
     """Under `exchange: reduce` workers lift, too, on `mpi.server_device`."""
     assert place(3, [V100] * 2, train="cuda", server="cuda", built_for=CUDA_126).server == "cuda:1"
     assert place(3, [V100] * 2, train="cpu", server="cuda", built_for=CUDA_126).train == "cpu"
+
+
+def test_a_run_that_continues_keeps_the_server_s_kind(told: Told) -> None:
+    """Whatever the ranks see now, and where that is missing it ends in a line."""
+    assert resolve_server("auto", "cuda", 1) == "cuda" and resolve_server("auto", "cuda", 1, "cpu") == "cpu"
+    assert resolve_server("auto", "cpu", 1) == "cpu" and resolve_server("auto", "cpu", 1, "cuda") == "cuda"
+    for want in ("auto", "cuda"):
+        with told.by(DeviceError):
+            resolve_server(want, "cuda", 0, "cuda")
 
 
 @pytest.mark.parametrize(("worker", "gpus", "train"), [(0, [V100], "cpu"), (None, [V100], "cuda"), (None, [], "cuda")])

@@ -1,0 +1,84 @@
+"""A run's server computes where it began, on the CPU or on the pretend accelerator, however a resume puts it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from golden_file import Told
+from pretend import device
+from pretend.runs import with_accelerators
+from small_runs import finished, run_all, small_config, undisturbed
+
+from fedmpi.check.bits import difference
+from fedmpi.errors import StartupError
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.running.folder import Origin
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+
+pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
+
+WORDS = ("method.name=fedavg", "mpi.device=cuda")
+
+
+def run(folder: Path, rounds: int, asked: str, origin: Path | None = None) -> bool:
+    """Makes the run's rounds up to this one, and says whether its uploads went up to the accelerator."""
+    config = small_config(*WORDS, f"rounds={rounds}", f"mpi.server_device={asked}")
+    begins = None if origin is None else Origin(RunDir(origin))
+    with with_accelerators(), device.log.kept() as events:
+        run_all(config, SerialComm(), folder, resume=rounds > 1 and origin is None, origin=begins)
+    return bool(device.of(events, "up", within="rounds.exchange._take"))
+
+
+def newest(folder: Path) -> checkpoint.Snapshot:
+    _, path = RunDir(folder).checkpoints()[0]
+    return checkpoint.load(path)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"), [("auto", "cuda"), ("auto", "auto"), ("cuda", "auto"), ("cpu", "auto"), ("cpu", "cpu")]
+)
+def test_a_resume_keeps_it(tmp_path: Path, first: str, then: str) -> None:
+    """`auto` is the accelerator here. The checkpoints are those of one run, in the words that it began with."""
+    on_it = first != "cpu"
+    assert run(tmp_path / "run", 1, first) == on_it and run(tmp_path / "run", 2, then) == on_it
+    found = newest(tmp_path / "run")
+    assert found.round == 2 and found.versions["server_device"] == ("cuda" if on_it else "cpu")
+    assert found.config["mpi"]["server_device"] == first
+    folder = RunDir(tmp_path / "run")
+    assert [number for number, _ in checkpoint.of_run(folder, found.config_hash)] == [2, 1]
+    expected = undisturbed(tmp_path, *WORDS[:1], "rounds=2", "mpi.device=cpu")
+    assert difference(finished(tmp_path / "run"), expected) == ""
+
+
+@pytest.mark.parametrize(("first", "then"), [("auto", "cpu"), ("cpu", "cuda")])
+def test_another_kind_is_refused(tmp_path: Path, first: str, then: str, told: Told) -> None:
+    run(tmp_path / "run", 1, first)
+    with told.by(StartupError):
+        run(tmp_path / "run", 2, then)
+    assert newest(tmp_path / "run").round == 1
+
+
+def test_a_run_of_an_older_version_computes_on_the_cpu(tmp_path: Path) -> None:
+    """Its checkpoint does not say where, and its config says what was the default."""
+    run(tmp_path / "run", 1, "cpu")
+    before = newest(tmp_path / "run")
+    versions = {name: text for name, text in before.versions.items() if name != "server_device"}
+    checkpoint.save(RunDir(tmp_path / "run"), replace(before, versions=versions))
+    assert not run(tmp_path / "run", 2, "auto")
+
+
+def test_a_branch_keeps_it_unless_it_names_another(tmp_path: Path) -> None:
+    run(tmp_path / "run", 1, "cpu")
+    assert not run(tmp_path / "like", 2, "auto", tmp_path / "run")
+    assert run(tmp_path / "other", 2, "cuda", tmp_path / "run")
+    assert run(tmp_path / "other", 3, "auto")
+
+
+def test_a_gpu_that_is_gone_is_named(tmp_path: Path) -> None:
+    """A run whose clients train on the CPU, where there is no accelerator any more."""
+    words = (*WORDS[:1], "mpi.device=cpu")
+    with with_accelerators():
+        run_all(small_config(*words, "rounds=1", "mpi.server_device=cuda"), SerialComm(), tmp_path / "run")
+    with pytest.raises(StartupError, match="^mpi.server_device: .*rank 0 sees none"):
+        run_all(small_config(*words, "rounds=2"), SerialComm(), tmp_path / "run", resume=True)
