@@ -135,8 +135,8 @@ def test_the_next_part_is_under_way_while_one_is_added(
 def test_a_worker_holds_what_rank_0_may_not_have_added(
     phase: tuple[OpenPhase, dict[int, ClientResult], ServerState],
 ) -> None:
-    """Where ranks may die, on one worker, which gets on until it has to wait for rank 0. After its barrier of wave j
-    rank 0 has added the waves before j, and in the last one all.
+    """One worker of a run that outlives lost ranks trains on until it must wait for rank 0. When rank 0 reaches the
+    barrier of wave j it has added the waves before j, and at the last barrier it has added all.
     """
     opened, results, state = phase
     planned = on_ranks(opened, 2)

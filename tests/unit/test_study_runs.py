@@ -49,7 +49,7 @@ def test_split_mix_begins_with_values_of_its_own() -> None:
 
 @pytest.fixture(autouse=True)
 def is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where fedmpi is no checkout, because somebody may be changing this one."""
+    """The tests see fedmpi as an installed package: the checkout that they run in may have uncommitted changes."""
     monkeypatch.setattr(making, "_PACKAGE", tmp_path / "no_checkout")
 
 

@@ -1,4 +1,4 @@
-"""The methods and nets that benchmarks measure, and the command line of a benchmark that has such cases."""
+"""The cases of the benchmarks, each a method on a net, and the command line that offers them."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def asked(
     more: Callable[[argparse.ArgumentParser], Any] = lambda parser: None,
 ) -> argparse.Namespace:
     """The command line of the benchmark `what`: overrides, `--case` of those `allowed`, `--pairs` with this help, and
-    `--ranks` with this default (0: one process, without the option). `more` adds arguments. Some overrides are the
-    benchmark's own: those `on_top` of a case, which the user may change, and those that it `sets`, which are refused
-    here. The result's `runs` has all overrides of each case. Raises `ConfigError` for a mistake.
+    `--ranks` with this default (0: one process, without the option). `more` adds arguments. The benchmark adds the
+    overrides `on_top` to each case; the user may change them. It `sets` others, which the user may not give. The
+    result's `runs` has all overrides of each case. Raises `ConfigError` for a mistake.
     """
     parser = Parser(f"jobs/bench.py {what}", doc)
     parser.add_argument("what", choices=[what])
