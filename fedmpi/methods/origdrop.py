@@ -1,4 +1,4 @@
-"""OrigDrop: clients train the leading channels of every layer; only the full net is tested.
+"""OrigDrop: clients train the leading channels of every layer; the full net is tested.
 
 The baseline that drops original channels instead of orthogonal kernels in Y. Niu, S. Prakash,
 S. Kundu, S. Lee, S. Avestimehr: Overcoming Resource Constraints in Federated Learning: Large Models
@@ -43,6 +43,7 @@ class OrigDrop(WidthMethod):
     """HeteroFL's aggregation without its Scaler; the last net is the full one, for testing."""
 
     Options = OrigDropOptions
+    options: OrigDropOptions
     rounding = "ceil"
 
     @property
@@ -53,7 +54,7 @@ class OrigDrop(WidthMethod):
         return _with_whole_stem(super().net(number, empty=empty), self._widest)
 
     def tested(self) -> tuple[TestedNet, ...]:
-        return (TestedNet("full", len(self.tiers), 1.0),)
+        return (TestedNet("full", len(self.tiers), 1.0), *(super().tested() if self.options.test_tiers else ()))
 
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:

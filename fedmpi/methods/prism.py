@@ -143,7 +143,7 @@ class OrthDrop(Method):
     # The nets: one for each tier, and the whole one that is tested.
 
     def tested(self) -> tuple[TestedNet, ...]:
-        return (TestedNet("server", self._whole, 1.0),)
+        return (TestedNet("server", self._whole, 1.0), *(super().tested() if self.options.test_tiers else ()))
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         from fedmpi.lowrank.kernels import kernel_net

@@ -144,6 +144,9 @@ class KeepRatioOptions(MethodOptions):
     keep_ratio: Shares = (0.4, 0.2)
     """Share of every layer's channels (PriSM and OrthDrop: kernels and outputs) that each tier trains, largest first;
     rounded up. Two tiers have 40 and 60 % of the clients, unless `clients.tier_blocks` says otherwise."""
+    test_tiers: bool = False
+    """Test the tiers' nets, too: the leading channels, or kernels and outputs. Where no client trains the rest, the
+    whole net, which the paper tests, needs many rounds to become as good."""
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """The blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""

@@ -45,6 +45,11 @@ def test_only_the_full_net_is_tested(tmp_path: Path) -> None:
     assert len(net.params) == len(state) and {tier.index for tier in method.tiers} == {0, 1}
 
 
+def test_tiers_can_be_tested_too() -> None:
+    method = OrigDrop(context(OrigDropOptions(test_tiers=True)))
+    assert [(net.name, net.net) for net in method.tested()] == [("full", 2), ("0.4", 0), ("0.2", 1)]
+
+
 def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
     """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; block 1 reads all 64."""
     method = OrigDrop(context_of(OrigDropOptions(), ResNet18(), CIFAR10))

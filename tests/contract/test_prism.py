@@ -140,6 +140,22 @@ def test_the_initial_state_is_the_initial_net(federation_of: Callable) -> None:
     torch.testing.assert_close(flat.module(images), net(images), rtol=0, atol=1e-4)
 
 
+def test_a_tiers_net_has_the_leading_kernels_and_outputs() -> None:
+    """3 x 3 in kernels of rank one, r = q = 2: with `test_tiers` also the net of the first two kernels and rows."""
+    method = OrthDrop(context(OrthDropOptions(keep_ratio=(2 / 3,), test_tiers=True), one_layer))
+    assert [(net.name, net.net, net.capacity) for net in method.tested()] == [
+        ("server", 1, 1.0),
+        ("0.666667", 0, 2 / 3),
+    ]
+    net = method.net(0)
+    parts = dict(net.named_parameters())
+    with torch.no_grad():
+        method.narrow(numbered_state(method), 0, parts)
+    assert parts["0.u.weight"].tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert parts["0.v.weight"].tolist() == [[11, 12], [21, 22]]
+    assert [net.net for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
+
+
 def test_refresh_leaves_the_net_as_it_is(federation_of: Callable) -> None:
     federation = federation_of("prism")
     generator = torch.Generator().manual_seed(0)

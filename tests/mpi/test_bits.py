@@ -84,9 +84,10 @@ def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
-def test_convs_that_tested_nets_share(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["fedhm", "prism-tiers"])
+def test_convs_that_tested_nets_share(bits: Bits, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
     """The ranks deal tests by batch and compute shared convs once, as they do for large nets; one process does not."""
-    config = small_config(*CASES["fedhm"], "rounds=2", "evaluation.bn=restat", "evaluation.batch_size=8")
+    config = small_config(*method_cases.CASES[case], "rounds=2", "evaluation.bn=restat", "evaluation.batch_size=8")
     with monkeypatch.context() as patch:
         patch.setattr("fedmpi.learning.leading.LEAST_MACS", 0.0)
         bits.run(config)
@@ -105,7 +106,7 @@ def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
 VARIANTS = {
     *("fedavg-adam", "fedhm-adamw", "fedhm-low-only", "fedhm-delta", "fedhm-delta-low", "prism-cut", "heterofl-ceil"),
     *("heterofl-group", "fjord-distillation", "lgfedavg-pretrained", "perfedavg-hf", "scaffold-gradient"),
-    *("topk-tensor", "fdnnc-bfirst"),
+    *("prism-tiers", "topk-tensor", "fdnnc-bfirst"),
 }
 MAIN_CASES = [case for case in method_cases.CASES if case not in VARIANTS]
 
