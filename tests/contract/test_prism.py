@@ -162,7 +162,7 @@ def test_runs_from_before_the_tiers_could_be_tested_continue(name: str) -> None:
     saved = config.to_dict()
     assert saved["method"].pop("test_tiers") is False and config.diff(saved) == []
     (line,) = small_config(f"method.name={name}", "method.test_tiers=true").diff(saved)
-    assert line == "method.test_tiers: run has False, you ask True"
+    assert "method.test_tiers" in line and "True" in line
 
 
 def test_refresh_leaves_the_net_as_it_is(federation_of: Callable) -> None:
