@@ -21,7 +21,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 - Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches
   and the cosine are settings of `train`. Momentum begins at zero; `server_momentum` shares it as the
   code does, but for stem, shortcuts and classifier, where the code keeps each client's stale one.
-- The server's net is tested as a dense one, multiplied back.
+- The server's net is tested as a dense one, multiplied back; `test_tiers` also tests the leading kernels and outputs.
 - Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
 """
 
