@@ -1,4 +1,4 @@
-"""OrigDrop: clients train the leading channels of every layer; the full net is tested.
+"""OrigDrop: clients train the leading channels of every layer; only the full net is tested, unless `test_tiers` is set.
 
 The baseline that drops original channels instead of orthogonal kernels in Y. Niu, S. Prakash,
 S. Kundu, S. Lee, S. Avestimehr: Overcoming Resource Constraints in Federated Learning: Large Models
@@ -11,7 +11,7 @@ each entry becomes the unweighted mean over the clients that sent it.
 Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 - The code divides by the size of the cohort, so that channels nobody trained become 0; here, as in
   HeteroFL, which the paper says it follows, by the number of clients that hold an entry, and one that
-  nobody holds keeps its value.
+  nobody holds keeps its value: where no client has the full net, the tested one keeps some of its random start.
 - The code masks: BatchNorm stays whole, and the residual stream always has the stem's channels. Here a
   client really has the small net: BatchNorm and every layer's inputs are cut with the channels that
   they belong to. The stem stays whole, as in the code, and what bypasses the next layer continues
@@ -36,7 +36,7 @@ class OrigDropOptions(KeepRatioOptions, ServerOptions):
     """Options of `origdrop`."""
 
     name: str = "origdrop"
-    """PriSM's baseline: leading channels by capacity, the full net is tested."""
+    """PriSM's baseline: leading channels by capacity; the full net is tested."""
 
 
 class OrigDrop(WidthMethod):

@@ -106,7 +106,7 @@ def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
 VARIANTS = {
     *("fedavg-adam", "fedhm-adamw", "fedhm-low-only", "fedhm-delta", "fedhm-delta-low", "prism-cut", "heterofl-ceil"),
     *("heterofl-group", "fjord-distillation", "lgfedavg-pretrained", "perfedavg-hf", "scaffold-gradient"),
-    *("prism-tiers", "topk-tensor", "fdnnc-bfirst"),
+    *("prism-tiers", "origdrop-tiers", "topk-tensor", "fdnnc-bfirst"),
 }
 MAIN_CASES = [case for case in method_cases.CASES if case not in VARIANTS]
 
