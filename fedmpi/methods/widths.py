@@ -145,8 +145,8 @@ class KeepRatioOptions(MethodOptions):
     """Share of every layer's channels (PriSM and OrthDrop: kernels and outputs) that each tier trains, largest first;
     rounded up. Two tiers have 40 and 60 % of the clients, unless `clients.tier_blocks` says otherwise."""
     test_tiers: bool = later(False)
-    """Test each tier's net beside the whole one: the leading channels, or kernels and outputs. The paper tests the whole
-    net alone. Clients of `prism` train drawn kernels, so none of them has exactly its tier's leading net."""
+    """Test each tier's net beside the whole one: the leading channels, or kernels and outputs. The paper tests the
+    whole net alone. Clients of `prism` train drawn kernels, so none of them has exactly its tier's leading net."""
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """The blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
