@@ -43,7 +43,7 @@ COMMANDS = {
     "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
     "compare": Command("methods over seeds, with equal budgets", "fedmpi.studies.compare"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
-    "study": Command("questions and tests fixed beforehand, run and answered", "fedmpi.studies.study.conduct"),
+    "study": Command("questions and tests fixed beforehand, run and answered", "fedmpi.results.grid"),
     "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
     "status": Command("how far runs are: rounds, accuracy, time to go", "fedmpi.studies.slurm.status"),
     "report": Command("a run, or several, as one HTML page", "fedmpi.command.report"),

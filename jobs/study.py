@@ -2,7 +2,7 @@
 
 import sys
 
-from fedmpi.studies.study.conduct import main
+from fedmpi.results.grid import main
 
 if __name__ == "__main__":
     sys.exit(main())

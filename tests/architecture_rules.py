@@ -30,7 +30,7 @@ LAYERS = (
     ("fedmpi.experiment",),  # the run
     ("fedmpi.command",),  # the parts of commands
     ("fedmpi.main", "fedmpi.draws", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
-    ("fedmpi.studies", "fedmpi.data.__main__"),  # many runs
+    ("fedmpi.results", "fedmpi.data.__main__"),  # many runs
     ("fedmpi.check", "fedmpi.library"),  # what a user brings, put to the tests; what a user calls from Python
     ("fedmpi.doctor", "fedmpi.__main__"),  # whether a machine is ready; the command of all these
 )
@@ -118,7 +118,7 @@ def walk_at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 def owner(dotted: str) -> str:
     """The entry of the layer table that a dotted name belongs to; '' for one that is in no layer."""
-    parts = dotted.split(".")
+    parts = dotted.replace("fedmpi.studies", "fedmpi.results").split(".")  # the one moves into the other
     for length in range(len(parts), 1, -1):
         if ".".join(parts[:length]) in LEVELS:
             return ".".join(parts[:length])

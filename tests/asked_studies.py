@@ -12,11 +12,11 @@ from studied_runs import write_config
 
 from fedmpi.config import yaml_text
 from fedmpi.main import main
-from fedmpi.studies.study import making
-from fedmpi.studies.study.asked import Study, read
-from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.making import Note
-from fedmpi.studies.study.wanted import Wanted
+from fedmpi.results import making
+from fedmpi.results.archive import Kept
+from fedmpi.results.grid_file import Study, read
+from fedmpi.results.grid_runs import Wanted
+from fedmpi.results.making import Note
 
 FILE: dict[str, Any] = {
     "title": "Two rates",

@@ -10,10 +10,10 @@ import pytest
 from golden_file import check_golden
 from studied_runs import own_paper, without_squeue, write_config
 
+from fedmpi.results import grid as conduct
 from fedmpi.studies import compare, reproduce
 from fedmpi.studies.bench import benchmarks, gpu, pruned
 from fedmpi.studies.slurm import submit
-from fedmpi.studies.study import conduct
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {

@@ -11,8 +11,8 @@ from golden_file import Told
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.studies.study.asked import read
-from fedmpi.studies.study.wanted import Wanted, finals, jobs_of, overrides, trials
+from fedmpi.results.grid_file import read
+from fedmpi.results.grid_runs import Wanted, finals, jobs_of, overrides, trials
 
 # The file.
 

@@ -8,14 +8,14 @@ import pytest
 from asked_studies import BETTER, FILE, WORSE, final_runs, made, study_of
 
 from fedmpi.errors import RunDirError
+from fedmpi.results.answers import answers
+from fedmpi.results.archive import Kept
+from fedmpi.results.grid_figures import draw
+from fedmpi.results.grid_file import Measure
+from fedmpi.results.grid_report import report, sentence, unlike
+from fedmpi.results.grid_runs import Wanted, finals, trials
+from fedmpi.results.tuning import choose, numbers
 from fedmpi.store import units
-from fedmpi.studies.study.answers import answers
-from fedmpi.studies.study.asked import Measure
-from fedmpi.studies.study.choice import choose, numbers
-from fedmpi.studies.study.findings import report, sentence, unlike
-from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.plots import draw
-from fedmpi.studies.study.wanted import Wanted, finals, trials
 
 
 def test_confirmed_where_all_parts_hold(tmp_path: Path) -> None:

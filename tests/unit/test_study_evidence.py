@@ -6,7 +6,7 @@ import statistics
 import numpy as np
 import pytest
 
-from fedmpi.studies.study.evidence import holm, interval, sign_flip_p, smallest_p
+from fedmpi.results.evidence import holm, interval, sign_flip_p, smallest_p
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,15 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
+from fedmpi.results import archive as kept
+from fedmpi.results import grid as conduct
+from fedmpi.results import making
+from fedmpi.results.archive import initial_digest
+from fedmpi.results.grid_file import Study, read
+from fedmpi.results.grid_runs import finals, jobs_of, trials
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store import manifest
-from fedmpi.studies.study import conduct, kept, making
-from fedmpi.studies.study.asked import Study, read
-from fedmpi.studies.study.kept import initial_digest
-from fedmpi.studies.study.wanted import finals, jobs_of, trials
 
 
 @pytest.mark.parametrize("method", ["fedhm", "heterofl", "fedprox", "scaffold", "topk", "hermes", "prism", "origdrop"])
@@ -325,7 +327,7 @@ def test_a_killed_study_continues(tmp_path: Path, called: Called) -> None:
     """Killed with SIGKILL in the middle, and continued: every value is that of a study that was left alone."""
     study = study_of(tmp_path, **SHORT)
     words = [str(study.path), "--run", "--jobs", "2"]
-    text = "from fedmpi.studies.study import conduct as c; from pathlib import Path; import sys"
+    text = "from fedmpi.results import grid as c; from pathlib import Path; import sys"
     text += "; c.making._PACKAGE = Path('no_checkout'); sys.exit(c.main())"
     program = [sys.executable, "-c", text, *words, "--out", str(tmp_path / "killed")]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)

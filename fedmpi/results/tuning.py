@@ -8,9 +8,9 @@ from typing import Any
 
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError
-from fedmpi.studies.study.asked import Study
-from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.wanted import Chosen, trials
+from fedmpi.results.archive import Kept
+from fedmpi.results.grid_file import Study
+from fedmpi.results.grid_runs import Chosen, trials
 
 Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """By setting and method: `trial` (its number), `values` that it sets, and `scores`, the mean of each trial."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from fedmpi.pages import drawing
 from fedmpi.pages.charts import Line, over_seeds
 from fedmpi.pages.figure import colour_of, composed, save
+from fedmpi.results.answers import Answer, Part, is_final
+from fedmpi.results.archive import Kept
+from fedmpi.results.grid_file import Study
 from fedmpi.studies.runs import accuracy_of, moved
-from fedmpi.studies.study.answers import Answer, Part, is_final
-from fedmpi.studies.study.asked import Study
-from fedmpi.studies.study.kept import Kept
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,6 +20,9 @@ from fedmpi.data.partition import saved
 from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record, net_scores
+from fedmpi.results.grid_file import Measure
+from fedmpi.results.grid_runs import Wanted
+from fedmpi.results.making import Note, config_text, note_of
 from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
 from fedmpi.store.manifest import BROUGHT, brought, read_starts, with_rounds
 from fedmpi.store.run_dir import RunDir
@@ -27,9 +30,6 @@ from fedmpi.store.stored import digest_of as digest_of_tensors
 from fedmpi.studies import measures
 from fedmpi.studies.launch import Job
 from fedmpi.studies.runs import History, Run, moved
-from fedmpi.studies.study.asked import Measure
-from fedmpi.studies.study.making import Note, config_text, note_of
-from fedmpi.studies.study.wanted import Wanted
 
 FILE = "records.json.gz"
 _MOST_TEXT_BYTES = 2**30

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedmpi.studies.study.asked import Condition, Question, Study
-from fedmpi.studies.study.evidence import holm, interval, sign_flip_p, smallest_p
-from fedmpi.studies.study.kept import Kept
+from fedmpi.results.archive import Kept
+from fedmpi.results.evidence import holm, interval, sign_flip_p, smallest_p
+from fedmpi.results.grid_file import Condition, Question, Study
 
 Verdict = Literal["confirmed", "not confirmed", "not decidable here", "descriptive"]
 

@@ -10,18 +10,18 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
+from fedmpi.results.answers import Answer, Part, is_final
+from fedmpi.results.archive import Kept
+from fedmpi.results.evidence import smallest_p
+from fedmpi.results.grid_file import Measure, Study
+from fedmpi.results.grid_runs import Wanted, finals
+from fedmpi.results.tuning import Choices, at_edges
 from fedmpi.running import start
 from fedmpi.running.remarks import remarks
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
 from fedmpi.studies.launch import Job
 from fedmpi.studies.runs import mean_std
-from fedmpi.studies.study.answers import Answer, Part, is_final
-from fedmpi.studies.study.asked import Measure, Study
-from fedmpi.studies.study.choice import Choices, at_edges
-from fedmpi.studies.study.evidence import smallest_p
-from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.wanted import Wanted, finals
 
 
 def report(

@@ -32,18 +32,22 @@ from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError, counted
+from fedmpi.results import archive as kept
+from fedmpi.results import grid_figures as plots
+from fedmpi.results import grid_report as findings
+from fedmpi.results import making
+from fedmpi.results import tuning as choice
+from fedmpi.results.answers import answers
+from fedmpi.results.archive import Kept
+from fedmpi.results.evidence import smallest_p
+from fedmpi.results.grid_file import Study, read
+from fedmpi.results.grid_runs import Wanted, finals, jobs_of, run_of, trials
+from fedmpi.results.tuning import Choices
 from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.manifest import BROUGHT, brought
 from fedmpi.store.units import duration
 from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import Job, stoppable
-from fedmpi.studies.study import choice, findings, kept, making, plots
-from fedmpi.studies.study.answers import answers
-from fedmpi.studies.study.asked import Study, read
-from fedmpi.studies.study.choice import Choices
-from fedmpi.studies.study.evidence import smallest_p
-from fedmpi.studies.study.kept import Kept
-from fedmpi.studies.study.wanted import Wanted, finals, jobs_of, run_of, trials
 
 _CHOICES = "choices.json"
 _CHOOSE_AGAIN = "restore it, or remove it to have it written again"

@@ -13,11 +13,11 @@ from fedmpi.config.address import file_and_cell
 from fedmpi.config.comparing import leaves
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
+from fedmpi.results.grid_file import Study
 from fedmpi.store.files import make_folder, read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.launch import Job, planned
 from fedmpi.studies.runs import Run
-from fedmpi.studies.study.asked import Study
 
 Phase = Literal["tuning", "final"]
 Chosen = Mapping[tuple[str, str], int]
