@@ -39,7 +39,6 @@ COMMANDS = {
     "plan": Command("what a run will cost; trains nothing", "fedmpi.main", ("--plan",)),
     "list": Command("every method, model, data set and partition", "fedmpi.main", ("--list",)),
     "data": Command("list, fetch, prepare and show data sets", "fedmpi.command.data"),
-    "draws": Command("what was drawn in each round of a run", "fedmpi.draws"),
     "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
     "compare": Command("methods over seeds, with equal budgets", "fedmpi.studies.compare"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),

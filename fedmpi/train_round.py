@@ -38,7 +38,7 @@ from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import CONTRIBUTED, Results
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, is_evaluated, plan_phase
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, drawn, is_evaluated, plan_phase
 
 
 def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
@@ -65,6 +65,8 @@ def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
     planned = plan_phase(setup, number, phase)
     opened.published = published = opened.published or publish(setup, opened.state, number, opened.num_phases)
     exchange, left = opened.exchange_for(setup, planned, published)  # after a loss of ranks: for what is left
+    with clock.stage("submodel_creation", number):  # for the record; workers train meanwhile
+        draws = tuple(drawn(setup, task, published) for task in planned.tasks) if comm.is_root else ()
     num_done = len(planned.tasks) - len(left.tasks)
     for wave in left.waves:
         task = wave[comm.rank]
@@ -78,7 +80,7 @@ def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
         comm.agree()  # the phase counts only if all ranks came through it
         state, brought = update(setup, opened.state, results, phase, planned.tasks, published)
     with clock.stage("svd", number):
-        opened.close_phase(planned, results, refresh(setup, state, brought), brought)
+        opened.close_phase(planned, draws, results, refresh(setup, state, brought), brought)
 
 
 def update(

@@ -29,7 +29,7 @@ LAYERS = (
     ("fedmpi.running",),  # how a run begins, continues and ends
     ("fedmpi.experiment",),  # the run
     ("fedmpi.command",),  # the parts of commands
-    ("fedmpi.main", "fedmpi.draws", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
+    ("fedmpi.main", "fedmpi.verify", "fedmpi.export"),  # the commands; trained nets as files
     ("fedmpi.results", "fedmpi.data.__main__"),  # many runs
     ("fedmpi.check", "fedmpi.library"),  # what a user brings, put to the tests; what a user calls from Python
     ("fedmpi.doctor", "fedmpi.__main__"),  # whether a machine is ready; the command of all these

@@ -27,7 +27,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -347,4 +347,9 @@ class Prism(OrthDrop):
         tier = client.task.tier
         kernels = zip(self.factorized, self._kernels(tier, client), strict=True)
         chosen = ((layer, drawn) for layer, drawn in kernels if layer.factor_names[0] in self._leading[tier])
-        return {"kernels": {layer.name: drawn.tolist() for layer, drawn in chosen}}
+        return {"kernels": {layer.name: _bits(drawn.tolist()) for layer, drawn in chosen}}
+
+
+def _bits(numbers: Sequence[int]) -> str:
+    """Returns a hexadecimal number whose bit i is set for each i of `numbers`: records stay short."""
+    return f"{sum(1 << number for number in numbers):x}"

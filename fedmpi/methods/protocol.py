@@ -206,9 +206,8 @@ class Method:
     def drawn(self, client: Client) -> Mapping[str, object]:
         """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
 
-        For `fedmpi.draws`, so it must come out of the very functions that training uses. Of `client.published` only the
-        tensors of `traits.draws_on` are there, and no memory. By default the tensors that other clients of its tier
-        send, but not this one.
+        The server calls it for the record of the round, so it must use the very functions that training uses, and no
+        memory. By default it names the tensors that other clients of its tier send, but not this one.
         """
         sent = self.upload_specs(client.task.tier, client.task)
         withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]

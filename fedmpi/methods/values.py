@@ -124,7 +124,7 @@ class Traits:
     where tiers are meant to have one net, so that nothing is said.
     """
     draws_on: Collection[str] = ()
-    """Names of the server's tensors that `drawn` reads. Each round's record keeps them, as the next round has them."""
+    """Names of the published tensors that `drawn` reads: they lie on the host."""
     own_steps: bool = False
     """`train` computes gradients otherwise than by `backward` as it stands, so a GPU cannot replay them."""
     own_decay: Collection[str] = ()

@@ -28,9 +28,6 @@ _MOST_LINE_BYTES = 64 * 2**20
 BRANCHED_FROM = "branched_from"
 """The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
 
-DRAWS_ON = "draws_on"
-"""The key of tensors that the method draws on in the next round: their bytes in base64, for `fedmpi.draws`."""
-
 TIERS = "tiers"
 """The key, in the record of a round that was tested, of the scores of each net that all clients share."""
 

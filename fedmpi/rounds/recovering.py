@@ -67,13 +67,19 @@ class OpenRound:
         return exchange, left
 
     def close_phase(
-        self, planned: Assignment, results: Results, state: ServerState, brought: Contributions | None
+        self,
+        planned: Assignment,
+        draws: tuple[Mapping[str, object], ...],
+        results: Results,
+        state: ServerState,
+        brought: Contributions | None,
     ) -> None:
         """The phase counts: all ranks have agreed that they came through it."""
         self.result = replace(
             self.result,
             reports=self.result.reports + results.reports,
             tasks=self.result.tasks + planned.tasks,
+            draws=self.result.draws + draws,
             exchange=self.kind,
         )
         self.state, self.num_phases, self.brought = state, self.num_phases + 1, brought or self.brought

@@ -91,6 +91,8 @@ class RoundResult:
 
     reports: tuple[ClientReport, ...] = ()
     tasks: tuple[Task, ...] = ()
+    draws: tuple[Mapping[str, object], ...] = ()
+    """`drawn` of each task, in the order of `tasks` (on rank 0 only)."""
     scores: tuple[TierScore, ...] | None = None
     client_scores: ClientScores | None = None
     diagnostics: Mapping[str, object] = field(default_factory=dict)
@@ -140,6 +142,12 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
         return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
 
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
+
+
+def drawn(setup: Setup, task: Task, published: Published) -> Mapping[str, object]:
+    """Names a client's phase and tier, and adds what the method draws for it in this round."""
+    by_method = setup.method.drawn(client_of(setup, task, published, None))
+    return {"client": task.client, "phase": task.phase, "tier": setup.method.tiers[task.tier].name, **by_method}
 
 
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:

@@ -16,19 +16,18 @@ from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.diverged import divergences
 from fedmpi.report.lineage import lineage
-from fedmpi.report.records import CLIENTS, DRAWS_ON, TIERS, Record
+from fedmpi.report.records import CLIENTS, TIERS, Record
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport
-from fedmpi.rounds.state import RoundResult, ServerState, Setup
-from fedmpi.store.stored import to_text
+from fedmpi.rounds.state import RoundResult, Setup
 
 Times = Mapping[str, Mapping[str, float]]
 """What a record has of the time of a round: its `seconds` by stage, the mean over the ranks, and `busy_s` of each rank,
 without waiting for others."""
 
 
-def record_of(setup: Setup, round_number: int, state: ServerState, result: RoundResult, times: Times) -> dict[str, Any]:
+def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
     """One line of rounds.jsonl."""
-    method, config, draws_on = setup.method, setup.config, setup.method.traits.draws_on
+    method, config = setup.method, setup.config
     is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
@@ -40,10 +39,10 @@ def record_of(setup: Setup, round_number: int, state: ServerState, result: Round
         "lr": learning_rate(config.train, round_number, config.rounds),
         **({TIERS: tested} if tested else {}),
         **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
-        **({DRAWS_ON: {name: to_text(state.params[name]) for name in draws_on}} if draws_on else {}),
         **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
+        "draws": list(result.draws),
         "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
         **({"restored": restored} if restored else {}),
         **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),

@@ -182,7 +182,7 @@ class Server:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
         config, setup = self._setup.config, self._setup
         self._client_scores = result.client_scores or self._client_scores
-        record = record_of(setup, round_number, state, result, times) | self._notes()
+        record = record_of(setup, round_number, result, times) | self._notes()
         self._best.round_done(record)
         self._means[round_number] = mean_accuracy(record)
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)

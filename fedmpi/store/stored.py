@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Mapping
 from urllib.parse import quote, unquote
@@ -51,16 +50,6 @@ def from_array(array: np.ndarray, name: str) -> Tensor:
     if name in _AS_PAIRS:
         return torch.complex(plain[..., 0], plain[..., 1])  # view_as_complex refuses empty ones
     return plain.view(getattr(torch, name))
-
-
-def to_text(tensor: Tensor) -> str:
-    """The tensor's bytes in base64, for a record."""
-    return base64.b64encode(to_array(tensor).tobytes()).decode()
-
-
-def from_text(text: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """The tensor that `to_text` made `text` of. Raises ValueError, RuntimeError or TypeError if it cannot have been."""
-    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=dtype).view(shape)
 
 
 def digest_of(tensors: Params) -> str:

@@ -1,23 +1,19 @@
-"""`python -m fedmpi.draws` against what runs did: seen in the nets that clients were given and in their uploads."""
+"""The draws in a record are those of the run: seen in the nets that clients were given and in their uploads."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from golden_file import Told
-from small_runs import TOY, run_all, small_config
+from small_runs import run_all, small_config
 from torch import Tensor
 
-from fedmpi import draws, methods
-from fedmpi.errors import RunDirError
+from fedmpi import methods
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.running.folder import Origin
 from fedmpi.store.run_dir import RunDir
 
 Seen = dict[tuple[int, str, int], Any]
@@ -112,7 +108,7 @@ CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = 
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """Three rounds; then the run directory alone tells every client, its tier, and what it was given."""
+    """Three rounds; then the records tell every client, its tier, and what it was given."""
     kind, see, words = CASES[case]
     seen: Seen = {}
 
@@ -126,54 +122,35 @@ def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("fedmpi.methods.create", make)
     name = case.partition("-")[0]
     run_all(small_config(f"method.name={name}", *words, "partition.name=class_dirichlet"), SerialComm(), tmp_path)
-    found = draws.Draws(tmp_path)
+    records = read_records(RunDir(tmp_path))
     told = {
-        (number, client.phase, client.client): client.drawn[kind]
-        for number in found.rounds
-        for client in found.of_round(number)
-        if client.drawn
+        (record["round"], drawn["phase"], drawn["client"]): numbers(drawn[kind])
+        for record in records
+        for drawn in record["draws"]
+        if kind in drawn
     }
     assert told == seen and len(told) >= 6
-    cohorts = [record["cohort"] for record in read_records(RunDir(tmp_path))]
-    assert [[client.client for client in found.of_round(number)] for number in found.rounds] == cohorts
+    for record in records:
+        assert [drawn["client"] for drawn in record["draws"]] == record["cohort"]
 
 
-def test_a_cohort_without_the_largest_tier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One client a round: of the four tiers, three have nobody, and the list says so. Rounds to come are known."""
-    run_all(small_config("method.name=fedhm", "clients.per_round=1", "rounds=2"), SerialComm(), tmp_path)
-    capsys.readouterr()
-    assert draws.main([str(tmp_path), "--json"]) == 0
-    rounds = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [record["round"] for record in rounds] == [1, 2] and all(len(one["clients"]) == 1 for one in rounds)
-    assert draws.main([str(tmp_path), "--round", "1000"]) == 0
-    head, client = capsys.readouterr().out.splitlines()
-    assert head.count("0 of tier") == 3 and client.startswith("  client ")
+def numbers(drawn: Any) -> Any:
+    """The kernels of each layer are a hexadecimal number: bit i is kernel i."""
+    if not isinstance(drawn, dict):
+        return drawn
+    return {layer: [i for i in range(4 * len(bits)) if int(bits, 16) >> i & 1] for layer, bits in drawn.items()}
 
 
-def test_what_cannot_be_known_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told) -> None:
-    assert draws.main([str(tmp_path)]) == 2 and "holds no run" in capsys.readouterr().err
-    run_all(small_config("method.name=prism", "rounds=2"), SerialComm(), tmp_path / "run")
-    with told.by(RunDirError):
-        draws.Draws(tmp_path / "run").of_round(9)
-    assert draws.Draws(tmp_path / "run").of_round(3)  # the next one
-    assert draws.main([str(tmp_path / "run"), "--round", "0"]) == 2
-
-
-def test_rounds_of_a_branch_s_parent_are_the_parent_s(tmp_path: Path) -> None:
-    """With other cohorts since, the branch cannot say what was drawn before, but who can."""
-    run_all(small_config("method.name=splitmix", "rounds=1"), SerialComm(), tmp_path / "run")
-    branch = small_config("method.name=splitmix", "rounds=2", "clients.per_round=3")
-    run_all(branch, SerialComm(), tmp_path / "branch", origin=Origin.named(str(tmp_path / "run")))
-    found = draws.Draws(tmp_path / "branch")
-    assert len(found.of_round(2)) == 3
-    with pytest.raises(RunDirError, match=f"ask {tmp_path / 'run'}"):
-        found.of_round(1)
-
-
-def test_a_run_of_one_s_own_method_needs_its_name_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_all(small_config(*TOY, "rounds=1"), SerialComm(), tmp_path / "run")
-    capsys.readouterr()
-    run = str(tmp_path / "run")
-    assert draws.main([run]) == 2 and TOY[0] in capsys.readouterr().err
-    assert draws.main([run, TOY[0]]) == 0 and ", phase wide: 2 " in capsys.readouterr().out
-    assert draws.main([run, "--round", "1", TOY[0], "--json"]) == 0
+def test_the_tier_of_each_client_is_on_record(tmp_path: Path) -> None:
+    """Six clients in blocks of three tiers all take part: two of each tier. FedHM draws nothing more."""
+    words = (
+        "method.name=fedhm",
+        "method.rank_ratio=[1,0.5,0.25]",
+        "clients.count=6",
+        "clients.per_round=6",
+        "rounds=1",
+    )
+    run_all(small_config(*words), SerialComm(), tmp_path)
+    (record,) = read_records(RunDir(tmp_path))
+    tiers = ["1", "1", "0.5", "0.5", "0.25", "0.25"]
+    assert record["draws"] == [{"client": i, "phase": "train", "tier": tier} for i, tier in enumerate(tiers)]

@@ -45,7 +45,7 @@ def table(head: str) -> dict[str, str]:
     ("words", "brings"),
     [
         (("method.name=fedhm",), {"tiers", "method"}),
-        (("method.name=prism",), {"draws_on"}),
+        (("method.name=prism",), {"draws"}),
         (("method.name=fedavg", "evaluation.personal=on"), {"clients"}),
         (("method.name=fedavg", "train.lr=1e12", "train.on_divergence=upload_last_finite"), {"restored"}),
         (("method.name=fedavg", "train.precision=fp16"), {"left_out_steps"}),
