@@ -15,7 +15,7 @@ from pathlib import Path
 from launched import LIMIT_S, environment
 from torture.processes import kill_all
 
-from fedmpi.studies.launch import files_in
+from fedmpi.mpi.mpirun import files_in
 
 
 class Terminal:

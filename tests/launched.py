@@ -21,10 +21,10 @@ import pytest
 from torture.processes import descendants, environment, is_running, kill_all, only_starts, started, state_of
 
 from fedmpi.errors import UserError
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.report.records import read_records
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import launcher
 
 __all__ = ["descendants", "environment", "is_running", "only_starts"]
 
@@ -46,7 +46,7 @@ TOPK = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
 def mpirun() -> str:
     """Its path; skips the test if there is none."""
     try:
-        return launcher(2)[0]
+        return start_words(2)[0]
     except UserError as error:
         pytest.skip(error.text())
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from launched import environment
 
-from fedmpi.studies.launch import files_in
+from fedmpi.mpi.mpirun import files_in
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT_S = 300.0

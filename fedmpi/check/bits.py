@@ -17,9 +17,9 @@ from fedmpi.check.contract import BrokenError, require
 from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.mpirun import environment, files_in, start_words
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
-from fedmpi.studies.launch import environment, files_in, launcher
 
 _LIMIT_S = 600.0
 
@@ -63,7 +63,7 @@ def bits_stay(folder: Path, words: Sequence[str], ranks: int) -> None:
 
 
 def _launch(ranks: int, folder: Path, words: Sequence[str]) -> None:
-    command = [*launcher(ranks), sys.executable, "-m", "fedmpi.check.bits", str(folder), *words]
+    command = [*start_words(ranks), sys.executable, "-m", "fedmpi.check.bits", str(folder), *words]
     with_files = environment(ranks) | files_in(folder.parent)
     try:
         done = run(command, stdout=PIPE, stderr=STDOUT, text=True, env=with_files, timeout=_LIMIT_S, check=False)
@@ -76,7 +76,7 @@ def _launch(ranks: int, folder: Path, words: Sequence[str]) -> None:
 def has_launcher(ranks: int) -> bool:
     """Whether this machine has an mpirun."""
     try:
-        return bool(launcher(ranks))
+        return bool(start_words(ranks))
     except UserError:
         return False
 

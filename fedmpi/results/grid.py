@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config.address import CONFIGS, located
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import RunDirError, counted
+from fedmpi.mpi import mpirun
 from fedmpi.results import archive as kept
 from fedmpi.results import grid_figures as plots
 from fedmpi.results import grid_report as findings
@@ -156,7 +156,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--run", action="store_true", help="make what is left of all runs, then the report")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
     does.add_argument("--status", action="store_true", help="how far the runs are")
-    cores = len(os.sched_getaffinity(0))
+    cores = mpirun.cores()
     parser.add_argument(
         "--jobs", type=number(int, 1), default=cores, help=f"runs at a time (default {cores}, the cores)"
     )

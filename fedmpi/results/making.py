@@ -19,11 +19,12 @@ from typing import Any
 import fedmpi
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
+from fedmpi.mpi.mpirun import environment
 from fedmpi.results.grid_file import Study
 from fedmpi.running.made_with import brought, unlike_sources
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, write_text, writing
-from fedmpi.studies.launch import Begun, Job, end, environment, start
+from fedmpi.studies.launch import Begun, Job, end, start
 from fedmpi.studies.runs import Run
 
 _PACKAGE = Path(fedmpi.__file__).parent

@@ -25,6 +25,7 @@ from fedmpi.federation.assignment import PART_BYTES, worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Phase, Turn
+from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import NO_BREAK, wrapped
 from fedmpi.rounds.receiving import is_ahead
@@ -191,7 +192,7 @@ def lacking_here(plan: Forecast) -> Iterator[str]:
     needed = plan.data_bytes_node + max(models, plan.data_bytes_node * (others > 0))
     if needed > (has := machine_bytes()):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(has)}"
-    if plan.ranks > (cores := len(os.sched_getaffinity(0))):
+    if plan.ranks > (cores := mpirun.cores()):
         yield f"{plan.ranks} ranks share {counted(cores, 'core')} here; give mpirun more nodes, or fewer ranks"
 
 

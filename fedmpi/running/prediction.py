@@ -24,7 +24,7 @@ from fedmpi.data.partition import Partition, make_partition
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
-from fedmpi.mpi import placement
+from fedmpi.mpi import mpirun, placement
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
@@ -169,7 +169,7 @@ def probed_plan(config: Config, plan: Forecast) -> MeasuredPlan:
 
 def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:
     """The whole run on the plan's ranks; `num_cores` are those that this process may use unless given."""
-    cores = num_cores or len(os.sched_getaffinity(0))
+    cores = num_cores or mpirun.cores()
     workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
     at_once = min(workers, torch.cuda.device_count() if found.gpu_peak_bytes else max(1, cores // found.threads))
     has_core = 1 < plan.ranks <= cores // found.threads

@@ -34,13 +34,14 @@ from fedmpi.config import words
 from fedmpi.config.address import CONFIGS, is_address, label
 from fedmpi.config.load import load, only_overrides
 from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import comparison
 from fedmpi.studies.arguments import SEEDS, add_run_arguments, changes, number
 from fedmpi.studies.comparison import Row, effort_of, rows_of
-from fedmpi.studies.launch import Job, launcher, make, planned, scaled, stoppable
+from fedmpi.studies.launch import Job, make, planned, scaled, stoppable
 from fedmpi.studies.runs import Run, missing_rounds, other_data, runs_in
 
 
@@ -55,7 +56,7 @@ def _compare(given: Sequence[str]) -> int:
     if arguments.collect:
         _collect(arguments)
         return 0
-    starter = launcher(arguments.ranks)
+    starter = start_words(arguments.ranks)
     jobs = _jobs(arguments)
     _keep_settings(arguments, jobs, shlex.join([*called_as("jobs/compare.py"), *given]))
     failed = [job.run for job in make(jobs, starter, arguments.ranks) if not job.run.is_finished()]

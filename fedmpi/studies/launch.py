@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.disk.plain import open_in_place, open_to_read
 from fedmpi.errors import INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError, UserError, counted, reason
+from fedmpi.mpi.mpirun import environment
 from fedmpi.report.records import rounds_done
 from fedmpi.report.terminal import wrapped
 from fedmpi.running import stopping
@@ -32,7 +31,6 @@ from fedmpi.store.manifest import read_starts
 from fedmpi.store.units import took
 from fedmpi.studies.runs import Run
 
-_STARTERS = ("mpirun", "mpiexec", "prterun", "srun")
 # mpirun passes the signal on and waits for its ranks.
 _PATIENCE_S = 20.0
 _LOG_END_BYTES = 2**20
@@ -100,44 +98,6 @@ def differences(asked: Config, saved: Mapping[str, Any]) -> list[str]:
     if saved["rounds"] != asked.rounds and not any(line.startswith("rounds:") for line in found):
         found.append(f"rounds: run has {saved['rounds']}, you ask {asked.rounds}")
     return found
-
-
-def launcher_words(ranks: int, given: str) -> list[str]:
-    """A launcher of one's own, its `{ranks}` filled in. Raises `UserError` for words that a shell would not take or
-    would fill in, or that start another number of ranks."""
-    if "$" in given:
-        problem = f"variables are not filled in, but there is a $ in {given!r}; write {{ranks}} for the number"
-        raise UserError("--launcher", problem)
-    if "{" in given.replace("{ranks}", "") or "}" in given.replace("{ranks}", ""):
-        raise UserError("--launcher", f"only {{ranks}} is filled in, but there are other braces in {given!r}")
-    try:
-        words = shlex.split(given.replace("{ranks}", str(ranks)))
-    except ValueError as error:
-        raise UserError("--launcher", f"cannot be read: {error}, in {given!r}") from None
-    if not words:
-        raise UserError("--launcher", "expected a program and its arguments, as 'srun -n {ranks}', got nothing")
-    place = next((place for place, word in enumerate(words) if Path(word).name in _STARTERS), len(words))
-    starts = re.search(r" (?:-n|-np|--np|--ntasks)[ =]?(\d+)(?: |$)", " ".join(words[place:]))
-    if starts and int(starts[1]) != ranks:
-        problem = f"starts {starts[1]} ranks, but --ranks is {ranks}; write {{ranks}} for the number"
-        raise UserError("--launcher", problem)
-    return words
-
-
-def launcher(ranks: int, given: str | None = None) -> list[str]:
-    """What starts that many ranks: `given` or mpirun. Raises `UserError` if there is none."""
-    if given is not None:
-        words = launcher_words(ranks, given)
-        if shutil.which(words[0]) is None:
-            raise UserError("--launcher", f"no program {words[0]!r} in PATH")
-        return words
-    if ranks == 1:
-        return []
-    beside = Path(sys.executable).with_name("mpirun")
-    mpirun = str(beside) if beside.exists() else shutil.which("mpirun")
-    if mpirun is None:
-        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
-    return [mpirun, "-n", str(ranks)]
 
 
 def make(jobs: Sequence[Job], starter: Sequence[str], ranks: int) -> Iterator[Job]:
@@ -306,24 +266,3 @@ def refuse_failure(code: int, command: Sequence[str]) -> None:
         raise SystemExit(code)
     if code:
         raise subprocess.CalledProcessError(code, command)
-
-
-def environment(ranks: int) -> dict[str, str]:
-    """Ours, and what Open MPI needs to start as root, or more ranks than cores."""
-    environment = dict(os.environ)
-    if ranks > (os.cpu_count() or 1):
-        environment.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-        environment.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-        environment.setdefault("PRTE_MCA_hwloc_default_binding_policy", "none")
-    if os.geteuid() == 0:
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return environment
-
-
-def files_in(folder: Path) -> dict[str, str]:
-    """Variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`.
-
-    A job that is killed leaves both behind. The files would end a later mpirun that has the same process number when
-    it starts; the memory would be lost until the machine starts again.
-    """
-    return {"TMPDIR": str(folder), "OMPI_MCA_btl_sm_backing_directory": str(folder)}

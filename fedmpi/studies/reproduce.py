@@ -38,6 +38,7 @@ from fedmpi.config.load import without_overrides
 from fedmpi.data import reading
 from fedmpi.data.files.source import below_home
 from fedmpi.errors import TO_CONTINUE, ConfigError, counted
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.report import table_text
 from fedmpi.report.ending import unless_all_saved
 from fedmpi.report.records import rounds_done
@@ -45,7 +46,7 @@ from fedmpi.report.terminal import printable, wrapped
 from fedmpi.store.files import make_folder, write_text
 from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
-from fedmpi.studies.launch import Job, is_stopped, launcher, make, stoppable
+from fedmpi.studies.launch import Job, is_stopped, make, stoppable
 from fedmpi.studies.reproduction import Budget, Named, Request, chosen, every, find, runs_of
 from fedmpi.studies.slurm import job_file, queue
 
@@ -73,7 +74,7 @@ def _reproduce(given: Sequence[str]) -> int:
     if arguments.slurm:
         job_file.check_words(given)
         job_file.check_time(arguments.sbatch_option)
-    starter = [] if arguments.slurm or arguments.collect else launcher(arguments.ranks, arguments.launcher)
+    starter = [] if arguments.slurm or arguments.collect else start_words(arguments.ranks, arguments.launcher)
     jobs = [request.job_of(run, seed) for run, seed in wanted]  # what is asked for must make sense, whatever is done
     if arguments.slurm:
         return _hand_over(named, request, jobs, arguments)

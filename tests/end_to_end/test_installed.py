@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import venvs
 
-from fedmpi.studies.launch import environment, files_in
+from fedmpi.mpi.mpirun import environment, files_in
 
 pytestmark = pytest.mark.slow
 

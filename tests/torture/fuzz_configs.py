@@ -36,8 +36,8 @@ from fedmpi import costs, errors
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import MAX_PROBLEMS
 from fedmpi.main import main as command
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import launcher
 
 from . import bounded, config_mutations, print_groups, processes
 from .bounded import Outcome
@@ -182,7 +182,7 @@ def command_outcome(number: int, seed: int, ranks: int, *, trains: bool = False)
             return None
         plans = expected != "refused" and not trains
         mode = "--plan=json" if plans else f"--run-dir={folder}/run"
-        full = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", mode, *words]
+        full = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", mode, *words]
         how = {"cwd": folder, "env": processes.environment(), "text": True, "errors": "replace"}
         done = subprocess.run(full, capture_output=True, timeout=LIMIT_COMMAND_S, check=False, **how)
     verdict, detail = expected, ""

@@ -32,10 +32,10 @@ from typing import Any, Literal
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import yaml_text
 from fedmpi.main import main as fedmpi_main
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import launcher
 
 from . import leave, new_folder, print_groups, processes
 from .moments import SERVER_STAGES, WORKER_STAGES
@@ -183,7 +183,7 @@ def _start(job: Job, ranks: int, kills: Sequence[Kill], markers: Path, run_dir: 
     # What the rank does to itself: 0 it kills itself, null it only says that the moment has come, else it stops.
     pairs = [(kill, None if job.kind == "job" else kill.stop_s) for kill in kills]
     told = json.dumps([(kill.rank, kill.round, kill.stage, kill.delay_s, stop_s) for kill, stop_s in pairs])
-    mpirun, ulfm = launcher(ranks), ["--with-ft", "ulfm"] if job.kind != "job" and ranks > 1 else []
+    mpirun, ulfm = start_words(ranks), ["--with-ft", "ulfm"] if job.kind != "job" and ranks > 1 else []
     words = [*mpirun[:1], *ulfm, *mpirun[1:], *processes.program("killed_rank"), str(markers), told]
     words += [*COMMON, *CASES[job.case], "--run-dir", str(run_dir)]
     words += [f"mpi.round_timeout_s={job.timeout_s:g}"] if job.timeout_s else []

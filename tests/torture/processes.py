@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedmpi.studies import launch
+from fedmpi.mpi import mpirun
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def environment() -> dict[str, str]:
     """Ours, without marks of an MPI job that this process may be part of, and fit for more ranks than cores."""
     marks = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_JOB")
-    kept = {key: value for key, value in launch.environment(sys.maxsize).items() if not key.startswith(marks)}
+    kept = {key: value for key, value in mpirun.environment(sys.maxsize).items() if not key.startswith(marks)}
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
 
@@ -31,7 +31,7 @@ def started(
     words: Sequence[str], out: Path, err: Path | None = None, *, folder: Path = ROOT
 ) -> subprocess.Popen[bytes]:
     """A command under way in `folder`; it adds its output to files, so it never waits for us to read."""
-    own = environment() | launch.files_in(out.parent)
+    own = environment() | mpirun.files_in(out.parent)
     with open(out, "ab") as output, open(err or out, "ab") as errors:
         return subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=own, cwd=folder, start_new_session=True

@@ -30,8 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.command.manners import Parser, run_command
+from fedmpi.mpi.mpirun import start_words
 from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import launcher
 
 from . import leave, new_folder, print_groups, processes
 from .combinations import NUM_RANKS, Combination, draw, write_data
@@ -66,7 +66,7 @@ def run(seed: int, numbers: Sequence[int], folder: Path, seconds: float = math.i
     """
     write_data(folder / "data")
     until, left = time.monotonic() + seconds, list(numbers)
-    program = [*launcher(NUM_RANKS), *_SEEDED, *processes.program("combination_ranks"), str(folder), str(seed)]
+    program = [*start_words(NUM_RANKS), *_SEEDED, *processes.program("combination_ranks"), str(folder), str(seed)]
     while left and time.monotonic() < until:
         process = processes.started([*program, *map(str, left)], folder / "log.txt")
         try:

@@ -30,14 +30,6 @@ from fedmpi.studies.runs import Run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_without_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(running.shutil, "which", lambda name: None)
-    monkeypatch.setattr(running.sys, "executable", str(tmp_path / "python"))
-    assert compare.main(["--methods", "fedavg", "--out", str(tmp_path / "out")]) == 2
-    assert "no mpirun" in capsys.readouterr().err and not (tmp_path / "out").exists()
-    assert running.launcher(1) == []
-
-
 def test_all_are_the_data_set_s_configs_without_their_bases() -> None:
     stems = [path.stem for path in compare._configs("all", "digits")]
     assert {"fedavg_digits", "fedhm_digits"} <= set(stems)

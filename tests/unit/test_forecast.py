@@ -106,7 +106,7 @@ def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that take most of the time, ranks beyond the cores, and memory beyond the machine's are warned of."""
     few = "train.local_epochs=1", "clients.per_round=1", "evaluation.bn=restat"
     assert any("evaluation.every=" in line for line in plan(*TINY, *few).warnings)
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr("fedmpi.mpi.mpirun.cores", lambda: 2)
     monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": 10**6}.__getitem__)
     memory, cores = lacking_here(plan(*TINY, num_ranks=150))
     assert "150 ranks share 2 cores" in cores and "1.00 MB" in memory

@@ -103,14 +103,7 @@ reproduce own.yaml:table1 train.lt=1
 reproduce own.yaml:table1 train.lr=0.1 ' seed = 7'
 reproduce own.yaml:table1 --only FedAvg rounds=0
 reproduce own.yaml:table1 --collect --only zzz
-reproduce own.yaml:table1 --ranks 1 --launcher "env 'x"
-reproduce own.yaml:table1 --slurm --launcher "env 'x"
 reproduce own.yaml:table1 --slurm --sbatch-option time=1
-reproduce own.yaml:table1 --launcher 'no-such-program -n {{ranks}}'
-reproduce own.yaml:table1 --launcher 'mpirun -n 2'
-reproduce own.yaml:table1 --launcher 'nice -n 9 /opt/srun -n5'
-reproduce own.yaml:table1 --launcher 'no-mpi -n $N'
-reproduce own.yaml:table1 --launcher ''
 reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
 study
 study mine.yaml
@@ -126,8 +119,6 @@ submit mine.yaml --sweep seed=1,,2
 submit mine.yaml --sweep seed=1,1
 submit mine.yaml --sweep seed=1,01
 submit mine.yaml --sweep seed=1 --sweep ' seed =2'
-submit mine.yaml --ranks 3 --launcher 'srun --ntasks=5'
-submit mine.yaml --launcher 'mpirun -n {{ranks'
 submit mine.yaml --sbatch-option '-p gpu'
 submit mine.yaml --sbatch-option 'partition gpu'
 submit mine.yaml --sbatch-option time=

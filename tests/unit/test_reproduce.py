@@ -140,7 +140,7 @@ def test_a_run_that_another_process_makes_is_left_alone(
 def test_a_launcher_that_cannot_be_started_is_one_line(own: str, tmp_path: Path, called: Called, told: Told) -> None:
     (tmp_path / "start").write_bytes(b"\x00\x01")
     (tmp_path / "start").chmod(0o755)
-    code, _, err = called(f"{own}:table2", "--launcher", f"{tmp_path}/start", "--seeds", "0")
+    code, _, err = called(f"{own}:table2", "--launcher", f"{tmp_path}/start {{ranks}}", "--seeds", "0")
     assert code == 2
     told(err)
 
@@ -176,7 +176,7 @@ def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
     """USR1 from outside is passed on to the command, whose exit code says that it is to continue later."""
     before = signal.getsignal(signal.SIGUSR1)
     script = "trap 'exit 75' USR1; kill -USR1 $PPID; while :; do sleep 0.05; done"
-    assert running.launch(["bash", "-c", script], tmp_path / "log", running.environment(1)) == 75
+    assert running.launch(["bash", "-c", script], tmp_path / "log", {}) == 75
     assert signal.getsignal(signal.SIGUSR1) is before
 
 
@@ -217,11 +217,3 @@ def test_the_array_has_what_is_left(
     told(err)
     assert called(*words, "--run", "1")[0] == 0
     assert "all 2 runs of own.yaml:table2 are finished" in called(*words, "--slurm")[1]
-
-
-def test_a_launcher_of_one_s_own() -> None:
-    assert running.launcher(4, "env --mpi='p mix' -n {ranks}") == ["env", "--mpi=p mix", "-n", "4"]
-    words = ["nice", "-n", "10", "/opt/mpirun", "-n", "4"]
-    assert running.launcher_words(4, "nice -n 10 /opt/mpirun -n {ranks}") == words
-    assert running.launcher_words(4, "site-mpi -n 2")[0] == "site-mpi"  # whose -n may mean anything
-    assert running.launcher(1, None) == []

@@ -15,13 +15,13 @@ import torch
 
 from fedmpi.config.address import CONFIGS
 from fedmpi.errors import UserError, counted
+from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.mpi.version import library_version
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
 from fedmpi.studies.bench.sections import Measuring, SectionError
-from fedmpi.studies.launch import environment, launcher
 
 _SAYS = ("CUDA graphs", "GPU-aware")
 """Lines of a run's log that are repeated below its digest."""
@@ -153,7 +153,7 @@ def workers(measuring: Measuring) -> list[str]:
 def _run(measuring: Measuring, ranks: int, folder: str) -> str:
     """What the run in `folder` prints. Raises `SectionError`; the run itself has said why on stderr."""
     words = [*measuring.words, "--run-dir", str(Path(folder, "run"))]
-    command = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", *words]
+    command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words]
     done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise SectionError(f"the run on {counted(ranks, 'rank')} ended with exit code {done.returncode}")

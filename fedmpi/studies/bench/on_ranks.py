@@ -25,20 +25,21 @@ import numpy as np
 from fedmpi.command.manners import complain
 from fedmpi.config.load import load
 from fedmpi.errors import UserError
+from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.mpi.starting import world
 from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Setup
 from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import environment, launcher, refuse_failure
+from fedmpi.studies.launch import refuse_failure
 from fedmpi.train_round import train_round
 
 
 def launched(module: str, words: Sequence[str], ranks: int = 1, **more: object) -> dict[str, Any]:
     """What `on_ranks` of a module of this folder finds on so many ranks. Raises as `refuse_failure` does."""
     program = ["-m", "fedmpi.studies.bench.on_ranks", module, json.dumps([list(words), more])]
-    command = [*launcher(ranks), sys.executable, *program]
+    command = [*start_words(ranks), sys.executable, *program]
     done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
     refuse_failure(done.returncode, command)
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

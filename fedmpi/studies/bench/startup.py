@@ -24,11 +24,12 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import FAILED, ConfigError
+from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.report.observer import Started
 from fedmpi.report.table_text import print_lines
 from fedmpi.studies.arguments import number, numbers
 from fedmpi.studies.bench.cases import overrides_of
-from fedmpi.studies.launch import environment, launcher, refuse_failure
+from fedmpi.studies.launch import refuse_failure
 
 _CONFIG = str(CONFIGS / "fedhm_digits.yaml")
 _SETS = ("rounds=", "output.dir=", "output.observers=")
@@ -109,7 +110,7 @@ def _started_once(ranks: int, overrides: Sequence[str], folder: str) -> dict[str
 def _seconds(ranks: int, words: Sequence[str], code: int) -> dict[str, float]:
     """From the command to each moment that it says, and to its end. Raises as `refuse_failure` does for
     another code."""
-    command, started = [*launcher(ranks), sys.executable, *words], time.time()
+    command, started = [*start_words(ranks), sys.executable, *words], time.time()
     # With the code of fedmpi compiled, as torch's is.
     variables = {**environment(ranks), "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(command, env=variables, capture_output=True, text=True)

@@ -33,9 +33,10 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.launch import launched_as
+from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.studies.bench import growth
 from fedmpi.studies.bench.cases import CASES, asked, overrides_of
-from fedmpi.studies.launch import end, environment, launcher, refuse_failure
+from fedmpi.studies.launch import end, refuse_failure
 
 _LOOKS_EVERY_S = 0.03
 _KB = 1024
@@ -140,7 +141,7 @@ def of_job(words: Sequence[str], ranks: int) -> Peak:
     """Makes the run and looks at its ranks. Raises as `refuse_failure` does."""
     peak = Peak()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        command = [*launcher(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
+        command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
         process = subprocess.Popen(command, env=environment(ranks), stdout=subprocess.DEVNULL)
         stack.callback(end, process)
         while process.poll() is None:

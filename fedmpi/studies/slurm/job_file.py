@@ -13,7 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from fedmpi.errors import ConfigError
-from fedmpi.studies.launch import launcher_words
+from fedmpi.mpi.mpirun import launcher_words
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _IS_CHECKOUT = _PACKAGE.with_name("setup.cfg").is_file()

@@ -1,0 +1,104 @@
+"""Starts ranks on this machine: the number of cores, the words of mpirun and the environment that it needs.
+
+    python -m fedmpi.mpi.mpirun 5      prints that environment for 5 ranks, for a shell to read (jobs/setup.sh)
+
+Open MPI gives each rank a physical core, and refuses to start more ranks than it counts.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import psutil
+
+from fedmpi.errors import UserError
+
+_OVERSUBSCRIBE = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
+}
+# Without this every mpirun binds its ranks to the machine's first cores, also where another one runs there.
+_UNBOUND = {"PRTE_MCA_hwloc_default_binding_policy": "none"}
+_AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+def cores() -> int:
+    """Returns the number of physical cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return min(physical_cores(), len(os.sched_getaffinity(0)))
+    return physical_cores()
+
+
+def physical_cores() -> int:
+    """Returns the number of this machine's cores. One core may run several hardware threads."""
+    return psutil.cpu_count(logical=False) or os.cpu_count() or 1
+
+
+def start_words(ranks: int, launcher: str | None = None) -> list[str]:
+    """Returns the words that start that many ranks: of `launcher`, as `srun -n {ranks}`, or of mpirun.
+
+    One rank needs none. Raises `UserError` where the program is missing or `launcher` cannot be read.
+    """
+    if launcher is not None:
+        words = launcher_words(ranks, launcher)
+        if shutil.which(words[0]) is None:
+            raise UserError("--launcher", f"no program {words[0]!r} in PATH")
+        return words
+    if ranks == 1:
+        return []
+    mpirun = shutil.which("mpirun") if (beside := mpirun_beside_python()) is None else beside
+    if mpirun is None:
+        raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
+    return [mpirun, "-n", str(ranks)]
+
+
+def mpirun_beside_python() -> str | None:
+    """Returns the path of the mpirun in this interpreter's environment, if there is one."""
+    path = Path(sys.executable).with_name("mpirun")
+    return str(path) if path.exists() else None
+
+
+def launcher_words(ranks: int, launcher: str) -> list[str]:
+    """Splits a launcher as a shell does, with the number of ranks in place of `{ranks}`. Raises `UserError`."""
+    if "$" in launcher:
+        raise UserError("--launcher", f"variables are not filled in, but there is a $ in {launcher!r}")
+    if "{ranks}" not in launcher:
+        raise UserError("--launcher", f"expected {{ranks}} for the number, as 'srun -n {{ranks}}', got {launcher!r}")
+    try:
+        return shlex.split(launcher.replace("{ranks}", str(ranks)))
+    except ValueError as error:
+        raise UserError("--launcher", f"cannot be read: {error}, in {launcher!r}") from None
+
+
+def environment(ranks: int, at_once: int = 1) -> dict[str, str]:
+    """Returns our environment with what Open MPI needs for `at_once` jobs of so many ranks.
+
+    As root it does not start without being told so twice; more ranks than cores, or several jobs, must share cores.
+    What the user has set for the sharing of cores stays.
+    """
+    added = {}
+    if ranks * at_once > cores():
+        added = _OVERSUBSCRIBE | _UNBOUND
+    elif at_once > 1:
+        added = _UNBOUND
+    as_root = _AS_ROOT if os.geteuid() == 0 else {}
+    return added | dict(os.environ) | as_root
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """Returns variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`.
+
+    A job that is killed leaves both behind. The files would end a later mpirun that has the same process number; the
+    memory would be lost until the machine starts again.
+    """
+    return {"TMPDIR": str(folder), "OMPI_MCA_btl_sm_backing_directory": str(folder)}
+
+
+if __name__ == "__main__":
+    for name, value in environment(int(sys.argv[1])).items():
+        if os.environ.get(name) != value:
+            print(f"export {name}={shlex.quote(value)}")
