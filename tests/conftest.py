@@ -20,7 +20,6 @@ from pathlib import Path
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data
 from golden_file import told
-from progress import show_progress
 
 from fedmpi.mpi import starting
 from fedmpi.mpi.launch import launched_as
@@ -99,6 +98,7 @@ def is_slow(item: pytest.Item, num_ranks: int) -> bool:
     return any(mark.kwargs.get("but_on") != num_ranks for mark in item.iter_markers("slow"))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("with_mpi", False) and "mpi4py.MPI" in sys.modules:
         # A process of pytest-xdist ends without MPI's own end, and leaves its shared memory behind.
@@ -121,7 +121,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # Without --with-mpi this process is alone, whatever started it: serial tests must not start MPI.
     world = starting.world() if config.getoption("with_mpi", False) else SerialComm()
     config.stash[WORLD] = world
-    show_progress(config)
     if world.rank > 0:
         config.pluginmanager.register(QuietRank(config, world.rank))
 

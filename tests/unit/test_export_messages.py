@@ -1,4 +1,4 @@
-"""What users of `python -m fedmpi.export` are told of their mistakes, word for word (`golden/export_messages.txt`)."""
+"""What users of `python -m fedmpi.export` are told of their mistakes, word for word."""
 
 import re
 import shlex
@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from golden_file import check_golden
 from small_runs import run_all, small_config
+from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.export.__main__ import main
 from fedmpi.mpi.serial import SerialComm
@@ -50,7 +50,9 @@ empty
 MISSING = ("onnx", "onnxscript", "safetensors", "safetensors.torch")
 
 
-def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_messages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.chdir(tmp_path)
     words = {
         "run": ("method.name=fedhm",),
@@ -78,5 +80,5 @@ def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monkey
     # What depends on versions: torch's words, and how Python quotes choices.
     text = text.replace(str(tmp_path), "FOLDER")
     text = re.sub(r"traced: .*?; take", "traced: ...; take", text)
-    check_golden("export_messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))
+    assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
     assert not [*tmp_path.glob("*.*")]

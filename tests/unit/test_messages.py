@@ -1,6 +1,6 @@
 """What users are told of their mistakes, word for word: each line of `MISTAKES` on the default config.
 
-The texts stand in `tests/golden/messages.txt` and nowhere else; other tests match the key and the value that a message
+The texts stand in this module's snapshot and nowhere else; other tests match the key and the value that a message
 names.
 """
 
@@ -9,7 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from golden_file import check_golden
+from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.main import main
 
@@ -156,12 +156,14 @@ def told(words: str, capsys: pytest.CaptureFixture[str]) -> str:
     return err
 
 
-def test_messages(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_messages(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_config.yml").write_text("rounds: 3\n")
     text = "\n".join(f"$ {words}\n{told(words, capsys)}" for words in MISTAKES.splitlines() if words)
     text = text.replace(str(Path(__file__).parents[2]), "HERE")
     # What depends on versions: torchvision's, and how Python quotes choices.
     text = re.sub(r"torchvision \d\S+", "torchvision", text)
-    check_golden("messages.txt", re.sub(r"\(choose from .*?\)", "(choose from ...)", text))
+    assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
     assert [path.name for path in tmp_path.iterdir()] == ["mine_config.yml"]

@@ -1,14 +1,14 @@
 """What the programs of `jobs/` and `fedmpi.verify` say of mistakes, word for word: each line of `MISTAKES`.
 
-The texts stand in `tests/golden/messages_of_jobs.txt` and nowhere else. Nothing is written for a mistake.
+The texts stand in this module's snapshot and nowhere else. Nothing is written for a mistake.
 """
 
 import shlex
 from pathlib import Path
 
 import pytest
-from golden_file import check_golden
 from studied_runs import own_paper, without_squeue, write_config
+from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.results import grid as conduct
 from fedmpi.studies import compare, reproduce
@@ -148,7 +148,9 @@ no_squeue = without_squeue
 
 
 @pytest.mark.usefixtures("no_squeue")
-def test_messages_of_jobs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_messages_of_jobs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     write_config(tmp_path / "mine.yaml", "method.name=fedavg")
@@ -163,4 +165,4 @@ def test_messages_of_jobs(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         assert out == "" and err.count("\n") == 1, line
         told.append(f"$ {line:.99}\n{err}")
     assert sorted(tmp_path.rglob("*")) == before
-    check_golden("messages_of_jobs.txt", "\n".join(told).replace(str(tmp_path), "HERE"))
+    assert "\n".join(told).replace(str(tmp_path), "HERE") == snapshot
