@@ -1,0 +1,343 @@
+"""Reads a run's folder: config, records, lineage, sizes, how it ended. The page, `show`, grids and the library use it.
+
+Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record and its
+report is written, which is the last thing that a run does. Accuracies are shares.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from fedmpi.config import yaml_text
+from fedmpi.config.load import Override
+from fedmpi.config.schema import Config
+from fedmpi.errors import RunDirError
+from fedmpi.report.best import Best
+from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
+from fedmpi.report.lineage import Lineage, Parent, lineage
+from fedmpi.report.records import CLIENTS, Record, by_ranks, gaps_of, net_scores, read_records, rounds_done, scores_of
+from fedmpi.running.folder import config_of
+from fedmpi.store import manifest
+from fedmpi.store.files import read_json, read_whole
+from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, meant, runs_below
+
+FINISHED, QUEUED, REQUEUED = "finished", "queued", "requeued"
+AXES: Mapping[str, Sequence[str]] = {
+    "rounds": (),
+    "bytes": ("protocol_down_bytes", "protocol_up_bytes"),
+    "macs": ("training_macs",),
+}
+"""What curves are drawn by, and the keys of a record that add up to it."""
+_MOST_NOTE_BYTES = 65_536
+_MOST_NAMED = 4
+"""Of more runs without a round, an error names so many and counts the others."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run's folder. Each value is read once: make a new `Run` to read anew. Raises RunDirError for damaged files."""
+
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def dir(self) -> RunDir:
+        return RunDir(self.folder)
+
+    def has_begun(self) -> bool:
+        return self.dir.has_config()
+
+    @cached_property
+    def config_text(self) -> str:
+        content = read_whole(self.dir.config_path)
+        if content is None:
+            raise RunDirError(
+                str(self.folder), f"holds no run (no config.yaml); name a run's folder{meant(self.folder)}"
+            )
+        return content.decode(errors="replace")
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The config that the run began with, as its file says it."""
+        try:
+            values = yaml_text.parse(self.config_text).value
+        except yaml_text.YamlError as error:
+            raise RunDirError(str(self.dir.config_path), f"is damaged: {error}") from None
+        match values:
+            case {"rounds": int(), "seed": int(), "method": {"name": str()}, "data": {"name": str()}}:
+                return dict(values)
+        raise RunDirError(str(self.dir.config_path), "is no run's config: rounds, seed, method or data are missing")
+
+    def config(self, overrides: Sequence[Override] = ()) -> Config:
+        """Validates the config. Raises ConfigError where it names code in full, as `method.name=package.module:Class`,
+        and the user's own words do not: a folder alone makes fedmpi import nothing.
+        """
+        return config_of(self.dir, overrides)
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds that the run was asked for."""
+        return int(self.values["rounds"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.values["seed"])
+
+    @cached_property
+    def records(self) -> list[dict[str, Any]]:
+        return read_records(self.dir)
+
+    @cached_property
+    def lineage(self) -> Lineage:
+        return lineage(self.records)
+
+    @property
+    def own(self) -> Sequence[Record]:
+        """The records of the rounds that the run has made itself."""
+        return self.lineage.own
+
+    @property
+    def parent(self) -> Parent | None:
+        """The run that this one is a branch of."""
+        return self.lineage.parent
+
+    @property
+    def done(self) -> int:
+        """The last round on record."""
+        return rounds_done(self.records)
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The first and last round of each stretch without records."""
+        return gaps_of(self.records, self.done)
+
+    @cached_property
+    def starts(self) -> list[dict[str, Any]]:
+        return manifest.read_starts(self.dir)
+
+    @property
+    def working_starts(self) -> Sequence[Mapping[str, Any]]:
+        """The starts that did rounds, or all starts if none did any."""
+        return manifest.with_rounds(self.starts, self.done) or self.starts
+
+    def is_finished(self) -> bool:
+        has_report = (self.dir.report_dir / "summary.json").exists()
+        return self.has_begun() and has_report and self.done >= self.rounds
+
+    @cached_property
+    def ending(self) -> Ending | None:
+        """Says how the run ended, or that it is running; None for a finished run."""
+        return None if self.is_finished() else ending(self.dir, self.records)
+
+    @cached_property
+    def state(self) -> str:
+        """Names `finished`, `queued` (submitted, not begun since), `requeued` (its job went back into the queue by
+        itself), or the state of its `Ending`. A job that was cancelled in the queue leaves no word, so its run stays
+        `queued`.
+        """
+        if self.is_finished():
+            return FINISHED
+        state = state_of(self.dir, self.records)
+        if state == RUNNING:
+            return state
+        if self.submission and len(self.starts) <= self.submission.get("starts", 0):
+            return QUEUED
+        return REQUEUED if self._is_requeued() else state
+
+    def _is_requeued(self) -> bool:
+        """A start since the note would have written the manifest."""
+        paths = self.dir.requeued_path, self.dir.manifest_path
+        noted_ns, begun_ns = (path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
+        return noted_ns > 0 and noted_ns >= begun_ns
+
+    @property
+    def continues_after(self) -> int:
+        """The last round that counts: of a run that has ended early, the one after which a resume continues."""
+        return self.done if self.state in (RUNNING, FINISHED) else self.dir.last_saved()
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds of work to go, by the last rounds; the time in a queue comes on top."""
+        recent_s = recent_seconds(self.records)
+        if not (self.has_begun() and recent_s) or self.state in (FINISHED, NOTE_DIVERGED, NOTE_FAILED):
+            return None
+        return (self.rounds - self.continues_after) * sum(recent_s) / len(recent_s)
+
+    @property
+    def silent_s(self) -> float | None:
+        """Seconds since the run last touched its lock (every few seconds) or wrote a record; None before it began."""
+        paths = [path for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
+        return max(0.0, time.time() - max(path.stat().st_mtime for path in paths)) if paths else None
+
+    @property
+    def num_ranks(self) -> list[int]:
+        """Lists how many ranks did the rounds: several numbers where the run was resumed on others, or lost some. A
+        start that is in its first round counts.
+        """
+        found = dict.fromkeys(by_ranks(self.own))
+        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
+        begins = self.state == RUNNING and (last.get("resumed_round") or 0) >= self.done
+        if last.get("ranks") and (begins or not found):
+            found[len(last["ranks"])] = None
+        return list(found)
+
+    @cached_property
+    def submission(self) -> dict[str, Any]:
+        """The note of the batch job that is to make the run; empty where there is none."""
+        found = read_json(self.dir.submission_path, _MOST_NOTE_BYTES)
+        return found if isinstance(found, dict) else {}
+
+    def jobs(self) -> set[str]:
+        """The batch jobs that may be making the run: the submitted one, the last start's, and the requeued one."""
+        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
+        note = (read_whole(self.dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
+        found = [self.submission.get("job"), last.get("job"), *note.split()[:1]]
+        return {str(job) for job in found if job}
+
+    @property
+    def nets(self) -> list[dict[str, Any]]:
+        """A row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and its accuracies. The
+        clients' own nets have none.
+        """
+        best = Best.of(self.own)
+        rows = manifest.sizes(self.starts)
+        sized = {row["name"] for row in rows}
+        rows += [{"name": name} for name in best.last if name not in sized and name != CLIENTS]
+        for row in rows:
+            name = row["name"]
+            row["accuracy_last"] = best.last.get(name)
+            row["accuracy_best"] = best.best.get(name)
+            row["best_round"] = best.best_round.get(name)
+        return rows
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
+        total = manifest.seconds_after_records(self.starts)
+        for stage, seconds in Best.of(self.own).seconds.items():
+            total[stage] = total.get(stage, 0.0) + seconds
+        wall_s = total.pop("wall", 0.0)
+        return {**total, "other": max(0.0, wall_s - sum(total.values()))}
+
+    @property
+    def data_digest(self) -> str:
+        """The digest of the examples that the run was computed with; empty if it does not say."""
+        found = (start.get("data_digest") for start in reversed(self.starts))
+        return next((digest for digest in found if isinstance(digest, str)), "")
+
+    @property
+    def made_with(self) -> dict[str, Any]:
+        """Commit, versions and platform of the last start that did rounds; digests of the user's code by section."""
+        last: Mapping[str, Any] = self.working_starts[-1] if self.starts else {}
+        code = {section: {"digest": entry.get("digest")} for section, entry in manifest.brought(self.dir).items()}
+        found = {key: last.get(key) for key in ("git", "versions", "platform")}
+        return {**found, manifest.BROUGHT: code} if code else found
+
+    @property
+    def tested(self) -> list[str]:
+        """The names of what was tested in the run's own rounds: the clients' own nets, then the largest net first."""
+        names = dict.fromkeys(name for record in self.own for name in net_scores(record))
+        return [*([CLIENTS] if any(CLIENTS in record for record in self.own) else []), *names]
+
+    def course(self, net: str, quantity: str = "accuracy", *, inherited: bool = False) -> tuple[list[int], list[float]]:
+        """The own (or inherited) rounds in which a net was tested, and its accuracy or loss in them."""
+        records = self.lineage.inherited if inherited else self.own
+        found = [(record["round"], scores_of(record, net).get(quantity)) for record in records]
+        pairs = [(number, value) for number, value in found if value is not None]
+        return [number for number, _ in pairs], [value for _, value in pairs]
+
+    def places(self, x: str) -> dict[int, float]:
+        """Where each round stands on an axis of `AXES`: its number, or the sum up to it. A branch's sums include the
+        rounds of its parent, because the net has cost them, too.
+        """
+        numbers = [record["round"] for record in self.records]
+        if x == "rounds":
+            return {number: float(number) for number in numbers}
+        sums = accumulate(sum(float(record[key]) for key in AXES[x]) for record in self.records)
+        return dict(zip(numbers, sums, strict=True))
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
+    """Finds the runs that have begun: each path is a run, or a folder of runs.
+
+    Of a folder, runs without a round and runs whose config is damaged are left out; a line for each says so. Raises
+    RunDirError where nothing is left.
+    """
+    runs: list[Run] = []
+    left_out: list[str] = []
+    for path in paths:
+        if RunDir(path).has_config():
+            run = Run(path)
+            _ = run.values, run.records  # raise for damaged files
+            runs.append(run)
+            continue
+        if not os.path.isdir(path):  # False, too, of a name too long
+            raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{meant(path)}")
+        found, problems = _runs_of_folder(path)
+        runs += found
+        left_out += [f"left out: {problem}" for problem in problems]
+    return runs, left_out
+
+
+def _runs_of_folder(folder: Path) -> tuple[list[Run], list[str]]:
+    """Finds the runs that have done a round, and says why others are left out. Raises RunDirError where none has."""
+    runs: list[Run] = []
+    empty: list[Run] = []
+    damaged: list[RunDirError] = []
+    for run_dir in runs_below(folder):
+        run = Run(run_dir.path)
+        try:
+            if run.has_begun() and run.values:
+                (runs if run.own else empty).append(run)
+        except RunDirError as error:
+            damaged.append(error)
+    if runs:
+        return runs, [*(error.text() for error in damaged), *map(_without_a_round, empty)]
+    if empty:
+        named = "; ".join(map(_without_a_round, empty[:_MOST_NAMED]))
+        more = f"; and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
+        raise RunDirError(str(folder), f"holds runs, but none has done a round yet: {named}{more}")
+    if damaged:
+        raise damaged[0]
+    raise RunDirError(str(folder), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
+
+
+def _without_a_round(run: Run) -> str:
+    happened = f" {run.ending.briefly()}, and" if run.ending else ""
+    return f"{run.name}{happened} has no round of its own"
+
+
+def moved(record: Record) -> int:
+    """Returns the bytes that real clients would have moved in this round, down and up."""
+    return record["protocol_down_bytes"] + record["protocol_up_bytes"]
+
+
+def accuracy_of(record: Record, net: str) -> float | None:
+    """Returns None in a round without evaluation."""
+    return scores_of(record, net).get("accuracy")
+
+
+def to_target(records: Sequence[Record], net: str, target: float) -> tuple[int, float, int] | None:
+    """Sums bytes, MACs and rounds up to the first round whose accuracy is `target` or more. Returns None if no round
+    reaches it, or if the record of a round before it is missing.
+    """
+    num_bytes, macs = 0, 0.0
+    for number, record in enumerate(records, 1):
+        if record["round"] != number:
+            return None
+        num_bytes += moved(record)
+        macs += record["training_macs"]
+        accuracy = accuracy_of(record, net)
+        if accuracy is not None and accuracy >= target:
+            return num_bytes, macs, number
+    return None
