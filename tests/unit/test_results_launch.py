@@ -1,0 +1,164 @@
+"""`fedmpi.results.launch`: runs are made here, several at a time, and none outlives the call."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from launched import LIMIT_S, all_end, descendants
+from small_runs import finished, run_all
+from studied_runs import write_config
+
+from fedmpi.errors import UserError
+from fedmpi.main import main
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.results import launch
+from fedmpi.results.launch import Job, make, plan_job
+from fedmpi.store.run_dir import RunDir
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> "list[Job]":
+    """Three runs of two rounds, of seeds 0, 1 and 2."""
+    config = write_config(tmp_path / "base.yaml", "method.name=fedavg", "rounds=2")
+    out = tmp_path / "out"
+    return [plan_job(f"avg seed {n}", RunDir(out / f"avg-seed{n}"), config, [f"seed={n}"]) for n in range(3)]
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A script that is started in place of this interpreter."""
+    path = tmp_path / "python"
+    monkeypatch.setattr(launch.sys, "executable", str(path))
+    return path
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
+def make_one_round(job: Job, folder: Path) -> None:
+    """In this process, which has no time for another one."""
+    words = [str(job.path), *job.overrides, "mpi.time_limit_s=0.001", "--run-dir", str(folder)]
+    assert main(words) == 75
+
+
+def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
+    """To the bits of one process; the same command again makes nothing."""
+    begun = []
+    assert make(plan[:2], at_once=2, before_start=lambda job: begun.append(job.name)) == 0
+    assert begun == ["avg seed 0", "avg seed 1"] and all(job.run().is_finished() for job in plan[:2])
+    out, _ = capsys.readouterr()
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("[")][:2] == ["[1/2]", "[2/2]"]
+    assert out.count("finished (") == 2 and out.count("started, log") == 2
+    here = plan[0].folder.path.with_name("here")
+    run_all(plan[0].config, SerialComm(), here)
+    assert finished(plan[0].folder.path) == finished(here)
+    capsys.readouterr()
+    assert make(plan[:2]) == 0 and capsys.readouterr().out == "2 runs of 2 finished before\n"
+
+
+def test_a_run_on_ranks_continues(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
+    """After its first round, stopped for lack of time."""
+    job = plan[0]
+    make_one_round(job, job.folder.path)
+    assert make([job], ranks=2) == 0 and job.num_done() == 2
+    assert "resumed, log" in capsys.readouterr().out
+
+
+def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake is shown with the line that says it; what the log had before is not."""
+    wait = "echo 'own.yaml: old'; exit 1"
+    write_script(python, wait)
+    assert make(plan[:1]) == 1
+    assert "failed with exit code 1" in " ".join(capsys.readouterr().out.split())
+    says = 'echo "in use: x"; echo "    y"; exit 2'
+    write_script(python, f"case $* in *seed=0*) {says} ;; *) exit 3 ;; esac")
+    assert make(plan) == 1
+    lines = " ".join(capsys.readouterr().out.split())
+    assert "[1/3] avg seed 0: failed with exit code 2 (0 s): in use: x y; see " in lines
+    assert lines.count("failed with exit code 3") == 2 and "own.yaml" not in lines
+
+
+def test_a_run_without_time_is_the_last_for_now(plan: list[Job], python: Path) -> None:
+    write_script(python, f"echo >>{python}.calls; exit 75")
+    assert make(plan) == 75 and Path(f"{python}.calls").read_text().count("\n") == 1
+
+
+def test_a_signal_reaches_all_runs(plan: list[Job], python: Path) -> None:
+    """USR1: both stop, the third is not started; afterwards the handlers are those of before."""
+    before = signal.getsignal(signal.SIGUSR1)
+    both = f"until [ $(cat {python}.calls | wc -l) = 2 ]; do sleep 0.05; done"
+    write_script(python, f"trap 'exit 75' USR1; echo >>{python}.calls; {both}; kill -USR1 $PPID; sleep 0.5; sleep 0.5")
+    write_script(python, f"{python.read_text()}\nwhile :; do sleep 0.05; done")
+    assert make(plan, at_once=2) == 75 and Path(f"{python}.calls").read_text().count("\n") == 2
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_all(
+    plan: list[Job], python: Path, number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_script(
+        python, f"echo $$ >>{python}.pids; [ $(cat {python}.pids | wc -l) = 1 ] || kill -{number} $PPID; sleep 60"
+    )
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    started_s = time.monotonic()
+    assert make(plan, at_once=2) == 130 and time.monotonic() - started_s < 50
+    assert "the same command continues from here" in capsys.readouterr().err
+    pids = Path(f"{python}.pids").read_text().split()
+    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+
+def test_progress_is_said_now_and_then(
+    plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there are more rounds than before."""
+    monkeypatch.setattr(launch, "_SAY_EVERY_S", 0.0)
+    make_one_round(plan[0], plan[1].folder.path)
+    plan[0].folder.path.mkdir(parents=True)
+    records = plan[1].folder.records_path
+    write_script(python, f"sleep 0.3; cp {records} {plan[0].folder.records_path}; sleep 1; exit 3")
+    assert make(plan[:1]) == 1
+    assert capsys.readouterr().out.count("1 round of 2, ") == 1
+
+
+def test_a_folder_of_another_config_is_refused(plan: list[Job]) -> None:
+    run_all(plan[0].config, SerialComm(), plan[0].folder.path)
+    with pytest.raises(
+        UserError, match="was run with another config: rounds: run has 2, you ask 3; take another --out"
+    ):
+        plan_job("x", plan[0].folder, plan[0].path, [*plan[0].overrides, "rounds=3"])
+
+
+def test_a_program_that_cannot_be_started_is_one_line(plan: list[Job], tmp_path: Path) -> None:
+    (tmp_path / "start").write_bytes(b"\x00\x01")
+    (tmp_path / "start").chmod(0o755)
+    with pytest.raises(UserError, match="start: cannot be started: Exec format error$"):
+        make(plan, launcher=f"{tmp_path}/start {{ranks}}")
+
+
+def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Path) -> None:
+    """SIGTERM to the process that makes a run on two ranks."""
+    script = tmp_path / "make.py"
+    words = (str(plan[0].path), str(plan[0].folder.path))
+    script.write_text(
+        "import sys\nfrom pathlib import Path\nfrom fedmpi.results.launch import make, plan_job\n"
+        "from fedmpi.store.run_dir import RunDir\n"
+        'job = plan_job("x", RunDir(Path(sys.argv[2])), Path(sys.argv[1]), ["rounds=100000"])\n'
+        "sys.exit(make([job], ranks=2))\n"
+    )
+    process = subprocess.Popen([sys.executable, str(script), *words], cwd=Path(__file__).parents[2])
+    deadline = time.monotonic() + LIMIT_S
+    while plan[0].num_done() < 1:
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.05)
+    family = descendants(process.pid)
+    assert len(family) >= 3
+    process.terminate()
+    assert process.wait(LIMIT_S) == 130
+    assert all_end(family, time.monotonic() + LIMIT_S)
