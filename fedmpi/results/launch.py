@@ -22,11 +22,11 @@ from fedmpi.errors import FAILED, INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError
 from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.report.records import read_records, rounds_done
 from fedmpi.report.terminal import wrapped
+from fedmpi.results.run import Run
 from fedmpi.running.stopping import SIGNAL
 from fedmpi.store.files import make_folder, writing
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import took
-from fedmpi.studies.runs import Run
 
 _POLL_S = 0.1
 _SAY_EVERY_S = 30.0
@@ -47,7 +47,7 @@ class Job:
 
     def run(self) -> Run:
         """Returns the run as its folder shows it now."""
-        return Run(self.name, self.config.seed, self.folder)
+        return Run(self.folder.path)
 
     def num_done(self) -> int:
         """Returns how many rounds are on record; 0, too, where the records cannot be read now."""
@@ -61,7 +61,7 @@ def plan_job(name: str, folder: RunDir, path: Path, overrides: Sequence[str]) ->
     """Reads the config of a run. Raises `UserError`, also where the folder has a run of another config."""
     job = Job(name, folder, path, tuple(overrides), load(path, overrides, observed=True))
     run = job.run()
-    if run.has_begun() and (found := differences(job.config, run.said)):
+    if run.has_begun() and (found := differences(job.config, run.values)):
         text = f"was run with another config: {'; '.join(found)}; take another --out"
         raise RunDirError(str(folder.path), text)
     return job
