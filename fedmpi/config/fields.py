@@ -69,3 +69,6 @@ def _place(text: str) -> str:
 
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
+
+DATA_PLACES = ("root", "path")
+"""Options of data sets that say where the files are, which may differ between ranks and between starts."""

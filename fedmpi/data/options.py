@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Part = Literal["train", "test"]
 
-PLACES = ("root", "path")
-"""Options that say where the files are, which may differ between ranks and between starts."""
-
 
 @dataclass(frozen=True)
 class DataInfo:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.data import subset
 from fedmpi.data.dataset import Dataset, check, chunks, num_rows
-from fedmpi.data.options import PLACES, DataOptions, Part
+from fedmpi.data.options import DataOptions, Part
 from fedmpi.disk.plain import DIGEST_BYTES
 
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def short(digest: str) -> str:
 
 def place(options: DataOptions) -> str:
     """Where a data set comes from, as a key of the config: its folder or file, or its name where it has none."""
-    key = next((key for key in PLACES if hasattr(options, key)), "name")
+    key = next((key for key in DATA_PLACES if hasattr(options, key)), "name")
     return f"data.{key}={getattr(options, key)}"

@@ -9,14 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.config import words, yaml_text
-from fedmpi.config.comparing import leaves
+from fedmpi.config import settings as config_settings
 from fedmpi.pages.charts import Line, over_seeds
 from fedmpi.pages.facts import Facts
 from fedmpi.report.lineage import lineage
 
-_NOT_COMPARED = ("seed", "mpi", "output")
-"""Sections that change no result, and the seed. The data's folder changes none, either."""
 _BRANCH = "branch"
 Setting = tuple[tuple[str, str], ...]
 """Pairs of a dotted key and its value as text."""
@@ -168,8 +165,7 @@ def _of_parents(runs: Iterable[Facts]) -> str:
 
 def settings(config: Mapping[str, Any]) -> dict[str, str]:
     """Every setting that decides results, by its dotted key."""
-    compared = ((path, value) for path, value in leaves(config) if path[0] not in _NOT_COMPARED)
-    return {words.dotted(path): yaml_text.flow(value) for path, value in compared if path != ("data", "root")}
+    return config_settings.settings(config)
 
 
 def _differing(found: Sequence[Mapping[str, str]]) -> list[str]:

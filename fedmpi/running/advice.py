@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedmpi import registry
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train
-from fedmpi.data.options import PLACES
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.again import Again, entering_none_gone
 from fedmpi.report.terminal import folded, wrapped
@@ -35,7 +35,7 @@ class Advice:
         observers = ",".join(config.output.observers)
         words = registry.words_in_full(config) + ([f"output.observers=[{observers}]"] if observers else [])
         # A module of the user's, or data under a relative path, may be found only from the folder of this start.
-        places = [os.path.expanduser(getattr(config.data, key, "/")) for key in PLACES]
+        places = [os.path.expanduser(getattr(config.data, key, "/")) for key in DATA_PLACES]
         is_bound = words or not all(map(os.path.isabs, places))
         self.again = Again(words=tuple(words))
         with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from fedmpi.config import yaml_text
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition, reading
-from fedmpi.data.options import PLACES
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.best import Best
@@ -173,7 +173,7 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
     if found in ("", setup.data_digest):
         return
     section: Any = config.get("data")
-    key = next((key for key in PLACES if isinstance(section, dict) and key in section), "")
+    key = next((key for key in DATA_PLACES if isinstance(section, dict) and key in section), "")
     has, had = reading.short(setup.data_digest), reading.short(found)
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     raise RunDirError(

@@ -19,11 +19,12 @@ from torch import nn
 
 from fedmpi import costs, methods, registry, seeds
 from fedmpi.clock import Clock
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import lending, reading
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import PLACES, DataInfo
+from fedmpi.data.options import DataInfo
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.validation import hold_out
 from fedmpi.errors import ConfigError, StartupError, UserError, one_line
@@ -82,7 +83,7 @@ def tried_partition(config: Config) -> Iterator[str]:
     name, data = config.partition.name, config.data
     if registry.is_built_in("partition", name):
         return
-    if not data.reads_to_know and any(hasattr(data, key) for key in PLACES):
+    if not data.reads_to_know and any(hasattr(data, key) for key in DATA_PLACES):
         yield (
             f"partition.name={name} was not tried, because a plan reads no files of {data.name}; "
             f"python -m fedmpi.check {name} tries it on made-up examples"
@@ -125,7 +126,7 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     """
     settings = config.to_dict()
     settings["output"] = None  # only rank 0 writes
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in PLACES}
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     gathered = Gathered.of(comm, {"config": own, "data": reading.short(data_digest)})
     for name, where in (("config", config.where), ("data", reading.place(config.data))):

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.config.tree import read_tree
-from fedmpi.data.options import PLACES
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, scores_of
@@ -125,7 +125,7 @@ def other_data(runs: Iterable[Run]) -> list[str]:
     names: dict[str, dict[str, list[str]]] = {}
     for run in dict.fromkeys(runs):
         if run.data_digest:
-            asked = json.dumps({**run.said["data"], **dict.fromkeys(PLACES)}, sort_keys=True)
+            asked = json.dumps({**run.said["data"], **dict.fromkeys(DATA_PLACES)}, sort_keys=True)
             names.setdefault(asked, {}).setdefault(run.data_digest, []).append(run.folder.path.name)
     return [
         f"careful: these runs had different data of the same name: {'; '.join(map(_who, digests, digests.values()))}"

@@ -23,8 +23,8 @@ from typing import Any
 
 from fedmpi.command.given import check_ranks
 from fedmpi.config import yaml_text
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.tree import read_tree
-from fedmpi.data.options import PLACES
 from fedmpi.errors import UserError, one_line
 from fedmpi.store.files import make_folder, write_text
 from fedmpi.store.manifest import read_starts
@@ -90,7 +90,7 @@ def _config_path(job: Job) -> Path:
 def _config_text(job: Job) -> str:
     """The config as text for a job that starts in another folder than this one."""
     plain = job.config.to_dict()
-    for key in PLACES:
+    for key in DATA_PLACES:
         if not (place := plain["data"].get(key, "~")).startswith("~"):
             plain["data"][key] = os.path.abspath(place)
     return yaml_text.dump(plain)
