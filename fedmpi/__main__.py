@@ -44,14 +44,14 @@ COMMANDS = {
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
     "study": Command("questions and tests fixed beforehand, run and answered", "fedmpi.results.grid"),
     "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
-    "status": Command("how far runs are: rounds, accuracy, time to go", "fedmpi.studies.slurm.status"),
-    "report": Command("a run, or several, as one HTML page", "fedmpi.command.report"),
-    "plot": Command("a figure of runs, and its table, for a paper", "fedmpi.command.plot"),
+    "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
     "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
     "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
     "doctor": Command("whether this machine or allocation is ready", "fedmpi.doctor.__main__"),
 }
-_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan", "figure": "plot", "table": "reproduce"}
+_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan", "table": "reproduce"} | dict.fromkeys(
+    ("status", "report", "plot", "figure", "draws"), "show"
+)
 """What a user may call a command, and its name here."""
 
 

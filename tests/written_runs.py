@@ -44,5 +44,24 @@ def a_run(path: Path, accuracies, *, seed=0, method="fedhm", lr=0.1, rounds=None
     if len(lines) == rounds:  # of a finished run that is enough: what reads more of it says so
         (path / "checkpoints").mkdir()
         (path / "checkpoints" / f"round-{rounds:06d}.h5").touch()
+        (path / "report").mkdir()
+        (path / "report" / "summary.json").write_text("{}")
     (path / "partition.h5").write_bytes(bytes(Partition(np.arange(6), np.array([0, 1, 3, 6, 6])).packed()))
+    return path
+
+
+def with_records(path: Path, *changes) -> Path:
+    """The run with each record changed by its entry of `changes`, or all by the only one."""
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    each = changes if len(changes) > 1 else changes * len(lines)
+    new = [json.dumps({**line, **change}) + "\n" for line, change in zip(lines, each, strict=True)]
+    (path / "rounds.jsonl").write_text("".join(new))
+    return path
+
+
+def as_branch(path: Path, after: int, parent: str, *changes: str) -> Path:
+    """The run as a branch of `parent`, whose rounds up to `after` it has."""
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
+    lines[after - 1]["branched_from"] = {"run": parent, "round": after, "config": list(changes)}
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path

@@ -236,7 +236,7 @@ class Output(Section):
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
     report: bool = free(True)
-    """Write `report/report.html` at the end: the whole run on one page (`fedmpi/pages/README.md`)."""
+    """Write `report/report.html` at the end: the whole run on one page (`fedmpi show`)."""
     observers: Places = free(())
     """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")

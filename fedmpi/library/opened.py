@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,20 +18,14 @@ from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.data import reading
 from fedmpi.data.partition import Partition, saved
-from fedmpi.errors import ConfigError, DataError, RunDirError, UserError
+from fedmpi.errors import ConfigError, DataError, UserError
 from fedmpi.export.choices import Form, FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
-from fedmpi.pages import facts
 from fedmpi.report.best import Best
-from fedmpi.report.lineage import lineage, own_rounds
-from fedmpi.report.records import CLIENTS, Record, read_records, scalars
+from fedmpi.report.records import CLIENTS, Record, scalars
 from fedmpi.report.table_text import markdown_lines
-from fedmpi.report.terminal import warning
-from fedmpi.running.folder import config_of
-from fedmpi.store.run_dir import RunDir
+from fedmpi.results import run as reader
 from fedmpi.store.units import named_among, percent
-from fedmpi.studies.runs import Run as StudiedRun
-from fedmpi.studies.slurm.status import status_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,31 +95,23 @@ class Run:
         self._overrides = overrides
         self._opened: SavedRound | None = None
 
-    @cached_property
-    def _said(self) -> dict[str, Any]:
-        """What the run's config says, without the defaults; imports nothing."""
-        folder = RunDir.of_run(self.path)
-        try:
-            return StudiedRun(self.path.name, 0, folder).said
-        except ConfigError as error:
-            raise RunDirError(str(self.path), f"its config is damaged: {error.text()}") from None
-
-    @property
-    def _folder(self) -> RunDir:
-        _ = self._said  # raises where there is no run
-        return RunDir(self.path)
+    def _read(self) -> reader.Run:
+        """Reads the folder anew. Raises RunDirError where it holds no run."""
+        found = reader.Run(self.path)
+        _ = found.values
+        return found
 
     @cached_property
     def config(self) -> Config:
         """The config that it was made with. Raises ConfigError where it names code that the run's folder alone does not
         make fedmpi import.
         """
-        return config_of(self._folder, self._overrides)
+        return self._read().config(self._overrides)
 
     @property
     def state(self) -> str:
-        """What `fedmpi status` says: `finished`, `running`, `stopped` (saved, to be continued), `interrupted`, ..."""
-        return status_of(self._folder).state
+        """What `fedmpi show` says: `finished`, `running`, `stopped` (saved, to be continued), `interrupted`, ..."""
+        return self._read().state
 
     @property
     def is_finished(self) -> bool:
@@ -138,14 +123,14 @@ class Run:
         """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys. A branch has those of
         its parent's rounds, too.
         """
-        return read_records(self._folder)
+        return self._read().records
 
     @property
     def branched_from(self) -> tuple[Path, int] | None:
         """The folder of the run that this one is a branch of (`resume_from`), and after which of its rounds; None for a
         run that is no branch. Those rounds are in `records`; `rounds`, `scores` and `best` are of the branch's own.
         """
-        parent = lineage(self.records).parent
+        parent = self._read().parent
         return None if parent is None else (Path(parent.run), parent.round)
 
     def rounds(self) -> list[dict[str, float]]:
@@ -153,7 +138,7 @@ class Run:
         nested ones. Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them
         as they are.
         """
-        return [{"round": record["round"], **dict(scalars(record))} for record in own_rounds(self.records)]
+        return [{"round": record["round"], **dict(scalars(record))} for record in self._read().own]
 
     @property
     def scores(self) -> ScoresByName:
@@ -165,7 +150,7 @@ class Run:
 
     def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""
-        records = own_rounds(self.records)
+        records = self._read().own
         tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
         last, best_round = dict(tests), Best.of(records).best_round
         best = {name: score for name, score in tests if score.round == best_round[name]}
@@ -175,7 +160,7 @@ class Run:
         """Which client has which training examples, of which classes. Reads the data set. Raises DataError where these
         data are not the run's, or where `partition.h5` is missing or damaged.
         """
-        path = self._folder.partition_path
+        path = self._read().dir.partition_path
         partition, digest = saved(path)
         dataset, num_classes = reading.load(self.config.data), self.config.data.info().num_classes
         if digest not in ("", dataset.digest):
@@ -257,23 +242,13 @@ class Run:
         y: Literal["accuracy", "loss"] = "accuracy",
         tiers: TierNames = (),
     ) -> Figure:
-        """The figure of `fedmpi plot`: this run and `others`, a line for each setting, a panel for each of `tiers`
+        """Draws `fedmpi show --figure`: this run and `others`, a line for each setting, a panel for each of `tiers`
         (without: for the largest net that has a `y`). Runs that are left out, or not drawn to their last round, are
         named on stderr. Raises ConfigError where nothing of it is recorded.
         """
-        from fedmpi.pages import plotted
-        from fedmpi.pages.settings import grouped
-        from fedmpi.pages.several import to_mind
+        from fedmpi.results.show import figure_of
 
-        found = [facts.read(run.path) for run in (self, *others)]
-        groups = grouped(found)
-        minded = to_mind(found, groups)
-        if not (chosen := plotted.chosen_tiers(groups, [*map(tier_name, tiers)], y)):
-            problem = "no round has been tested yet, so there is nothing to draw"
-            raise ConfigError(str(self.path), "; ".join([problem, *minded]))
-        for line in minded:
-            print(warning(line), file=sys.stderr, flush=True)
-        return plotted.drawn(groups, x, y, chosen)
+        return figure_of([run._read() for run in (self, *others)], tiers=[*map(tier_name, tiers)], x=x, y=y)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -288,10 +263,10 @@ class Run:
         return f"<p>{html.escape(self._headline())}</p><table>{cells}</table>"
 
     def _headline(self) -> str:
-        status, said = status_of(self._folder), self._said
-        names = " on ".join(str(said.get(section, {}).get("name", "?")) for section in ("method", "data"))
-        branch = f", branch of {status.branch_of}" if status.branch_of else ""
-        return f"{names}, {status.round} of {status.rounds} rounds, {status.state}{branch}: {self.path}"
+        run = self._read()
+        names = " on ".join(str(run.values[section]["name"]) for section in ("method", "data"))
+        branch = f", branch of {run.parent.name}" if run.parent else ""
+        return f"{names}, {run.continues_after} of {run.rounds} rounds, {run.state}{branch}: {self.path}"
 
     def _rows(self) -> list[tuple[str, ...]]:
         return [
@@ -303,7 +278,8 @@ class Run:
         """The round that was opened last stays open: to open one takes as long as the start of a run."""
         from fedmpi.export.saved import chosen_round, saved_round
 
-        number = chosen_round(self._folder, str(which), {record["round"]: record for record in self.records})
+        run = self._read()
+        number = chosen_round(run.dir, str(which), {record["round"]: record for record in run.records})
         if self._opened is None or self._opened.number != number:
             self._opened = saved_round(self.path, str(number), self._overrides)
         return self._opened

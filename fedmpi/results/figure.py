@@ -58,6 +58,7 @@ _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.linewidth": 0.7,
     "xtick.major.size": 0,
+    "xtick.major.pad": 6,
     "ytick.major.size": 0,
     "axes.facecolor": "none",
     "legend.frameon": False,
@@ -126,16 +127,9 @@ def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> 
     axes.plot(line.x, line.y, label=line.label, marker=marker, markersize=3.5, markevery=(first, every), **style)
     if line.x_before:
         before = [*line.x_before, *line.x[:1]], [*line.y_before, *line.y[:1]]
-        axes.plot(*before, **style | {"color": _paler(colour)}, zorder=1.5)  # below all curves
+        axes.plot(*before, **style, alpha=_PALE, zorder=1.5)  # below all curves
     if line.low:
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=_BAND, linewidth=0)
-
-
-def _paler(colour: str) -> tuple[float, ...]:
-    """Mixes a colour with white, because EPS knows no opacity."""
-    from matplotlib.colors import to_rgb
-
-    return tuple(1 - _PALE * (1 - share) for share in to_rgb(colour))
 
 
 def curves(
@@ -186,6 +180,15 @@ def with_unit(axes: Axes, unit: str, axis: str = "x") -> None:
     ticks = getattr(axes, f"{axis}axis")
     ticks.set_major_formatter(EngFormatter(unit))
     ticks.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Draws the y axis in logarithms; its numbers are plain text, as in `1e-02`."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
 def compose(
@@ -296,9 +299,25 @@ def _bytes_of(figure: Figure, form: str, **options: Any) -> bytes:
 
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     drawn = io.BytesIO()
+    if form == "eps":
+        _without_opacity(figure)
     with rc_context(_STYLE):
         figure.savefig(drawn, format=form, dpi=_DPI, metadata=dates.get(form), **options)
-    return drawn.getvalue()
+    return re.sub(rb"%%CreationDate: .*\n", b"", drawn.getvalue()) if form == "eps" else drawn.getvalue()
+
+
+def _without_opacity(figure: Figure) -> None:
+    """EPS knows no opacity, so colours are mixed with white, and what had some lies below all curves."""
+    from matplotlib.colors import to_rgb
+
+    for axes in figure.axes:
+        colours: list[tuple[Artist, Any]] = [(band, band.get_facecolor()[0]) for band in axes.collections]
+        colours += [(line, line.get_color()) for line in axes.lines]
+        for artist, colour in colours:
+            strength = artist.get_alpha()
+            if strength is not None:
+                paler = [1 - strength * (1 - share) for share in to_rgb(colour)]
+                artist.set(color=paler, alpha=None, zorder=1)
 
 
 def inline_svg(figure: Figure, label: str) -> str:

@@ -10,11 +10,19 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmpi.pages import drawing
-from fedmpi.pages.charts import Line, over_seeds
-from fedmpi.pages.figure import colour_of, composed, save
 from fedmpi.results.answers import Answer, Part, is_final
 from fedmpi.results.archive import Kept
+from fedmpi.results.figure import (
+    Line,
+    as_percent,
+    colour_of,
+    compose,
+    draw_line,
+    over_seeds,
+    save,
+    whole_numbers,
+    with_unit,
+)
 from fedmpi.results.grid_file import Study
 from fedmpi.studies.runs import accuracy_of, moved
 
@@ -31,13 +39,13 @@ def draw(study: Study, runs: Sequence[Kept], answers: Sequence[Answer], folder: 
         own = [run for run in runs if is_final(run, setting)]
         if own:
             names.append(f"{setting}-curves.svg")
-            save(composed(_curves(study, own), share_y=True), folder / names[-1])
+            save(compose(_curves(study, own), share_y=True), folder / names[-1])
         if rows := [(answer, part) for answer in answers if answer.setting == setting for part in answer.parts]:
             names.append(f"{setting}-differences.svg")
-            save(composed([partial(_difference, study, *row) for row in rows]), folder / names[-1])
+            save(compose([partial(_difference, study, *row) for row in rows]), folder / names[-1])
         if panels := [partial(_energy, run) for run in own if len(_lacking(run)) > 1]:
             names.append(f"{setting}-energy.svg")
-            save(composed(panels, share_y=True), folder / names[-1])
+            save(compose(panels, share_y=True), folder / names[-1])
     return names
 
 
@@ -64,15 +72,15 @@ def _curves(study: Study, runs: Sequence[Kept]) -> list[Callable[[Axes], None]]:
 def _curve(study: Study, runs: Sequence[Kept], net: str, by_bytes: bool, axes: Axes) -> None:
     for place, method in enumerate(study.asked.methods):
         if own := [run for run in runs if run.wanted.method == method]:
-            drawing.draw_line(axes, course(own, net, method, by_bytes=by_bytes), place, colour_of(place))
+            draw_line(axes, course(own, net, method, by_bytes=by_bytes), place)
     axes.set_title("clients' own nets" if net == "clients" else f"{net} net")
     axes.set_xlabel("communication of all clients (B)" if by_bytes else "round")
     axes.set_ylabel("test accuracy")
-    drawing.as_percent(axes)
+    as_percent(axes)
     if by_bytes:
-        drawing.with_prefix(axes)
+        with_unit(axes, "B")
     else:
-        drawing.whole_numbers(axes)
+        whole_numbers(axes)
 
 
 def _lacking(run: Kept) -> dict[str, list[tuple[int, float]]]:
@@ -90,12 +98,12 @@ def _lacking(run: Kept) -> dict[str, list[tuple[int, float]]]:
 def _energy(run: Kept, axes: Axes) -> None:
     for place, (tier, points) in enumerate(_lacking(run).items()):
         rounds, shares = zip(*points, strict=True)
-        drawing.draw_line(axes, Line(f"tier {tier}", rounds, shares), place, colour_of(place))
+        draw_line(axes, Line(f"tier {tier}", rounds, shares), place)
     axes.set_yscale("log")
     axes.set_title(f"{run.wanted.method}, seed {run.wanted.seed}")
     axes.set_xlabel("round")
     axes.set_ylabel("energy beyond a tier's rank")
-    drawing.whole_numbers(axes)
+    whole_numbers(axes)
 
 
 def _difference(study: Study, answer: Answer, part: Part, axes: Axes) -> None:

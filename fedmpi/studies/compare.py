@@ -203,5 +203,5 @@ def _write(out: Path, rows: Sequence[Row], caption: Sequence[str]) -> None:
     write_text(out / "comparison.csv", comparison.comma_separated(rows))
     said = f"written: {out}/comparison.md and comparison.csv"
     if any(run.records for run in runs_in(out)):  # a page has nothing to show of runs without a round
-        said += f"; with curves: fedmpi report {out}"
+        said += f"; with curves: fedmpi show {out} --html"
     print(*wrapped(said), sep="\n", flush=True)

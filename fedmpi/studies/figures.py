@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedmpi import papers
-from fedmpi.pages import charts, drawing, figure
 from fedmpi.report import table_text
+from fedmpi.results import figure
 from fedmpi.store.files import write_text
 from fedmpi.store.units import as_number
 from fedmpi.studies import measures
@@ -149,7 +149,7 @@ def picture(table: papers.Table, panels: Sequence[Panel], said: str = "") -> Fig
     drawn = [functools.partial(_draw_panel, table=table, panel=panel, places=places) for panel in panels]
     has_paper = any(line.paper for panel in panels for line in panel.lines)
     crosses = {"paper": Line2D([], [], color="black", marker="x", linestyle="none")} if has_paper else {}
-    return figure.composed(drawn, "\n".join(filter(None, [table.title, said])), more=crosses)
+    return figure.compose(drawn, "\n".join(filter(None, [table.title, said])), more=crosses)
 
 
 def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, places: Mapping[str, int]) -> None:
@@ -167,7 +167,7 @@ def _draw_panel(axes: Axes, table: papers.Table, panel: Panel, places: Mapping[s
     if panel.ticks:
         axes.set_xticks(range(len(panel.ticks)), panel.ticks)
     elif table.axes is not None and table.axes.x in _WHOLE:
-        drawing.whole_numbers(axes)
+        figure.whole_numbers(axes)
 
 
 def _axis_label(table: papers.Table, name: str) -> str:
@@ -188,7 +188,7 @@ def _draw(axes: Axes, kind: str, line: Line, place: int, shift: float, width: fl
         is_joined = kind != "scatter"
         band = errors if is_joined else []
         low, high = ([y + sign * std for y, std in zip(ys, band, strict=False)] for sign in (-1, 1))
-        drawing.draw_line(axes, charts.Line(line.label, xs, ys, low, high), place, colour, is_joined=is_joined)
+        figure.draw_line(axes, figure.Line(line.label, xs, ys, low, high), place, is_joined=is_joined)
     if errors and kind == "scatter":
         axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
     if line.paper:

@@ -21,12 +21,15 @@ from fedmpi.config.schema import Config
 from fedmpi.config.tree import read_tree
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError, counted
-from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
+from fedmpi.results import run as results
+from fedmpi.results.run import accuracy_of, moved, to_target
 from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 
+__all__ = ["accuracy_of", "moved", "to_target"]
 _RUN_FOLDER = re.compile(r"(.+)-seed(\d{1,18})")
 
 
@@ -87,8 +90,7 @@ class Run:
         return self.folder.has_config()
 
     def is_finished(self) -> bool:
-        """The report is the last thing that a run writes."""
-        return (self.folder.report_dir / "summary.json").exists() and rounds_done(self.records) == self.rounds
+        return results.Run(self.folder.path).is_finished()
 
     def history(self) -> History | None:
         """What it has done so far; None for a run that has no round yet."""
@@ -137,31 +139,6 @@ def other_data(runs: Iterable[Run]) -> list[str]:
 def _who(digest: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more} (digest {short(digest)})"
-
-
-def moved(record: Record) -> int:
-    """Bytes that real clients would have moved in this round, down and up."""
-    return record["protocol_down_bytes"] + record["protocol_up_bytes"]
-
-
-def accuracy_of(record: Record, tier: str) -> float | None:
-    """None in a round without evaluation."""
-    return scores_of(record, tier).get("accuracy")
-
-
-def to_target(records: Sequence[Record], tier: str, target: float) -> tuple[int, float, int] | None:
-    """Bytes, MACs and rounds up to and with the first round whose accuracy is `target` or more; None if none is, or if
-    the record of a round before it is missing."""
-    num_bytes, macs = 0, 0.0
-    for number, record in enumerate(records, 1):
-        if record["round"] != number:
-            return None
-        num_bytes += moved(record)
-        macs += record["training_macs"]
-        accuracy = accuracy_of(record, tier)
-        if accuracy is not None and accuracy >= target:
-            return num_bytes, macs, record["round"]
-    return None
 
 
 def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:

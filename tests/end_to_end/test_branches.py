@@ -15,9 +15,9 @@ from small_runs import SMALL, finished
 
 from fedmpi.report.best import Best
 from fedmpi.report.records import read_records
+from fedmpi.results.run import Run
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.slurm.status import status_of
 
 # With memory, and two checkpoints that stay.
 WORDS = ("method.name=topk", "rounds=3", "output.keep_checkpoints=2", "output.progress=plain")
@@ -244,7 +244,7 @@ def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(run_main:
     """It begins again, in the same place, with another learning rate."""
     code, _, errors = run_main(*SMALL, *DIVERGES, "--run-dir", str(tmp_path / "run"))
     assert code not in (0, 2) and "DivergenceError" in errors
-    assert status_of(RunDir(tmp_path / "run")).state == "diverged"
+    assert Run(tmp_path / "run").state == "diverged"
     (advice,) = re.findall(r"^to continue[^:\n]*: python -m fedmpi.main (.*)", errors, re.MULTILINE)
     code, _, errors = run_main(*shlex.split(advice))
     assert code == 0, errors

@@ -14,9 +14,9 @@ import pytest
 from fast import fast
 from small_runs import undisturbed
 
-from fedmpi.command.report import with_classes_and_spectra
-from fedmpi.pages import facts
-from fedmpi.pages.page import page
+from fedmpi.results.page import page_of
+from fedmpi.results.run import Run
+from fedmpi.results.show import extras_of
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
@@ -57,7 +57,8 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of a run of FedHM."""
     folder = tmp_path_factory.mktemp("run")
     undisturbed(folder, "method.name=fedhm")
-    return page([with_classes_and_spectra(facts.read(folder / "undisturbed"))])
+    run = Run(folder / "undisturbed")
+    return page_of(run, extras_of(run))
 
 
 def looked_at(browser: str, folder: Path, text: str, width: int) -> dict[str, object]:

@@ -11,9 +11,9 @@ from small_runs import SMALL, finished, small_config
 from fedmpi.data import reading
 from fedmpi.data.partition import make_partition, saved
 from fedmpi.report.records import read_records
+from fedmpi.results.run import Run
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.slurm.status import status_of
 
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
 
@@ -59,12 +59,12 @@ def test_fewer_rounds_than_are_done_are_refused(run_main: RunMain, run_dir: Path
     stops = ("mpi.time_limit_s=0.01", "mpi.spare_time_s=0")
     assert run_main("--run-dir", str(run_dir), "--resume", "rounds=15", *stops)[0] == 75
     code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2")
-    assert code == 2 and status_of(RunDir(run_dir)).state == "stopped"
+    assert code == 2 and Run(run_dir).state == "stopped"
     told(rejoined(errors))
     for rounds in (3, 2):
         assert run_main("--run-dir", str(run_dir), "--resume", f"rounds={rounds}")[0] == 0
-        found = status_of(RunDir(run_dir))
-        assert (found.state, found.round, found.rounds) == ("finished", 3, 3)
+        run = Run(run_dir)
+        assert (run.state, run.continues_after, run.rounds) == ("finished", 3, 3)
 
 
 def test_more_rounds_and_other_free_keys_are_accepted(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.slurm import status as run_status
+from fedmpi.results.run import Run
 
 from . import bounded
 
@@ -76,8 +75,7 @@ def _tried(run: Path, folder: Path, shape: str, name: str, act: Callable[[Path],
 
 
 def _show(folder: Path) -> int:
-    run_status.status_of(RunDir(folder))
-    run_status.jobs_of(RunDir(folder))
+    _ = Run(folder).state, Run(folder).jobs()
     return 0
 
 

@@ -19,8 +19,8 @@ from studied_runs import Called, Ran, calling, run_here, write_config
 
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
-from fedmpi.pages import facts
-from fedmpi.pages.settings import differences, grouped
+from fedmpi.results.compared import differences, grouped
+from fedmpi.results.run import read_runs
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies import compare
@@ -80,9 +80,12 @@ def test_two_methods_two_seeds(configs: str, tmp_path: Path, called: Called, in_
     assert code == 0 and printed.count(": finished before") == 3 and printed.count("finished (resumed, ") == 1
     assert ["--resume" in command for command in in_this_process] == [False] * 4 + [True]
     assert (out / "comparison.csv").read_text() == before
-    groups = grouped(facts.read_all([out]))  # what `fedmpi report OUT` shows
-    assert [(group.name, group.seeds) for group in groups] == [("fedavg", [0, 1]), ("fedhm", [0, 1])]
-    assert [found.num_seeds for found in differences(groups) if found.tier == "1"] == [2]
+    groups = grouped(read_runs([out])[0])  # what `fedmpi show OUT --html` shows
+    assert [(group.name, [run.seed for run in group.runs]) for group in groups] == [
+        ("fedavg", [0, 1]),
+        ("fedhm", [0, 1]),
+    ]
+    assert [len(found.values) for found in differences(groups) if found.net == "1"] == [2]
     code, _, err = called(*words, "--scale", "2")
     assert code == 2
     told(err)
@@ -161,7 +164,7 @@ def test_where_all_runs_diverge(configs: str, tmp_path: Path, called: Called) ->
         "--methods", configs.partition(",")[0], "--seeds", "0", "--out", str(out), "train.lr=1.0e+12"
     )
     assert code == 1 and "seed 0: diverged in" in printed
-    assert "fedmpi report" not in printed and "to target" not in printed
+    assert "fedmpi show" not in printed and "to target" not in printed
     before = (out / "comparison.md").read_text()
     code, again, _ = called("--collect", "--out", str(out))
     assert code == 0 and printed.endswith(again) and (out / "comparison.md").read_text() == before

@@ -9,17 +9,17 @@ import pytest
 from golden_file import Told
 from launched import narrow, unfolded
 from small_runs import small_config
-from written_runs import a_run
+from written_runs import a_run, with_records
 
-from fedmpi.command import plot
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.pages import facts
-from fedmpi.pages.page import page
 from fedmpi.report.diverged import divergences
 from fedmpi.report.ending import Ending, ending
 from fedmpi.report.records import read_records
 from fedmpi.report.terminal import as_message
+from fedmpi.results import show
+from fedmpi.results.page import page_of, page_of_several
+from fedmpi.results.run import Run, read_runs
 from fedmpi.running.advice import Advice
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
@@ -161,27 +161,27 @@ def test_the_advice_of_a_run_that_was_moved_is_of_where_it_is(run: RunDir) -> No
 
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
     noted(run, DivergenceError(LOSS))
-    text = page([facts.read(run.path)])
+    text = page_of(Run(run.path))
     assert '<span class="state">diverged, 2 of 5 rounds</span>' in text
     head = text.partition('<p class="note">')[2].partition("</p>")[0]
     assert WHERE in head and LOSS in head and f"--resume-from {run.path}" in head
-    finished = facts.read(a_run(run.path.parent / "whole", [{"1": 0.5}]))
-    assert finished.ending is None and 'class="note"' not in page([finished])
+    finished = Run(a_run(run.path.parent / "whole", [{"1": 0.5}]))
+    assert finished.ending is None and 'class="note"' not in page_of(finished)
 
 
 def test_several_runs_say_which_are_left_out(
     run: RunDir, tmp_path: Path, capsys: pytest.CaptureFixture[str], told: Told
 ) -> None:
-    """By `plot` on stderr, on a page as notes: shown in part, without a round, a second run of a setting and seed."""
+    """A figure's on stderr, on a page as notes: shown in part, without a round, a second run of a setting and seed."""
     noted(run, DivergenceError(LOSS))
     noted(RunDir(a_run(tmp_path / "never", [], rounds=5, lr=0.3)), DivergenceError(LOSS))
     a_run(tmp_path / "shorter", [{"1": 0.5}], rounds=5)
     out = str(tmp_path / "a.svg")
-    assert plot.main([str(tmp_path), "--out", out]) == 0
+    assert show.main([str(tmp_path), "--figure", out]) == 0
     told(capsys.readouterr().err)
-    text = page(facts.read_all([tmp_path]))
+    text = page_of_several(*read_runs([tmp_path]))
     assert text.count('class="note"') == 3 and f"run diverged in {WHERE}" in text
-    assert plot.main([str(tmp_path / "never"), "--out", out]) == 2
+    assert show.main([str(tmp_path / "never"), "--figure", out]) == 2
     told(capsys.readouterr().err)
 
 
@@ -210,23 +210,20 @@ def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None
     run.report_dir.mkdir(exist_ok=True)
     rows = [{"name": "1", "accuracy_last": 0.1, "accuracy_best": 0.1, "best_round": 1}]
     (run.report_dir / "summary.json").write_text(json.dumps({"tiers": rows, "time_s": {"wall": 9}}))
-    found = facts.read(run.path)
-    assert [row["accuracy_last"] for row in found.tiers] == [0.75] and found.time_s != {"wall": 9}
+    assert [row["accuracy_last"] for row in Run(run.path).nets] == [0.75] and Run(run.path).seconds["other"] == 1.0
 
 
 @pytest.mark.parametrize("rounds", [2, 5])
 def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None:
-    """Killed between the record of a round, which may be the last one, and its checkpoint. Who has a report has
-    finished, even if its checkpoints are gone.
-    """
+    """Killed between the record of a round, which may be the last one, and its checkpoint."""
     run.config_path.write_text(run.config_path.read_text().replace("rounds: 5", f"rounds: {rounds}"))
     run.checkpoint_path(2).rename(run.checkpoint_path(1))
-    text = page([facts.read(run.path)])
-    assert f"2 of {rounds} rounds (1 saved)" in text and " are done (1 saved)" in text
+    text = page_of(Run(run.path))
+    assert text.count(f"2 of {rounds} rounds (1 saved)") == 2
     run.checkpoint_path(1).unlink()
     run.report_dir.mkdir()
     (run.report_dir / "summary.json").write_text("{}")
-    assert facts.read(run.path).is_finished == (rounds == 2)
+    assert Run(run.path).is_finished() == (rounds == 2)
 
 
 def test_a_folder_named_saved_hides_nothing() -> None:
@@ -243,9 +240,8 @@ def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
     assert divergences([{"cohort": [1], "dropped": []}, {}]) == ()
     (many,) = divergences([{"cohort": [*range(30)], "dropped": [*range(20)]}])
     assert "7 and 12 more:" in many
-    run = facts.read(a_run(tmp_path / "run", [{"1": 0.5}]))
-    records = [{**record, **rounds[0]} for record in run.records]
-    assert "2 of 2 trainings" in page([facts.replace(run, records=records)])
+    run = with_records(a_run(tmp_path / "run", [{"1": 0.5}]), rounds[0])
+    assert "2 of 2 trainings" in page_of(Run(run))
 
 
 def test_a_long_refusal_is_folded_and_its_command_stays_one() -> None:

@@ -53,7 +53,7 @@ def test_the_installed_command_imports_from_the_current_folder(tmp_path, monkeyp
 
 
 def test_a_misspelled_command(capsys):
-    meant = {"stats": "status", "trian": "run", "train": "run", "plann": "plan"}
+    meant = {"stats": "show", "trian": "run", "train": "run", "plann": "plan"}
     for word, name in meant.items():
         assert command.main([word, "fedhm_digits"]) == 2
         err = capsys.readouterr().err

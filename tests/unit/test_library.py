@@ -23,7 +23,7 @@ from fedmpi.check.bits import difference
 from fedmpi.config.load import load
 from fedmpi.data import reading
 from fedmpi.main import main
-from fedmpi.pages.prose import name_of
+from fedmpi.results.compared import name_of
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 

@@ -15,12 +15,12 @@ from fedmpi.errors import RunDirError, UserError
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
+from fedmpi.results.run import Run
 from fedmpi.store import files, manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.manifest import add_start
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import compare, runs
-from fedmpi.studies.slurm import status as run_status
+from fedmpi.studies import compare
 
 ROOT = Path(__file__).parents[2]
 
@@ -144,10 +144,9 @@ def test_events_are_not_written_through_what_is_planted(
 READERS = {
     "rounds.jsonl": read_records,
     "manifest.json": manifest.read_starts,
-    "submitted.json": run_status.submission,
-    "requeued": run_status.jobs_of,
-    ".lock": lambda run: run_status.status_of(run),
-    "report/summary.json": lambda run: runs.Run("fedavg", 0, run).nets,
+    "submitted.json": lambda run: Run(run.path).submission,
+    "requeued": lambda run: Run(run.path).jobs(),
+    ".lock": lambda run: Run(run.path).state,
     "settings.json": lambda run: compare.settings_of(run.path),
 }
 ENDLESS = ("named pipe", "socket", "link to a device", "link to a pipe", "directory")
@@ -163,7 +162,7 @@ def test_nobody_waits_for_what_never_ends(
     assert refused(lambda: READERS[name](run)).startswith("cannot be read: ")
 
 
-@pytest.mark.parametrize("name", ["rounds.jsonl", "manifest.json", "submitted.json", "requeued", "report/summary.json"])
+@pytest.mark.parametrize("name", ["rounds.jsonl", "manifest.json", "submitted.json", "requeued"])
 def test_files_longer_than_any_of_ours_are_refused(run: RunDir, name: str, told: Told) -> None:
     """One of a terabyte that takes no room on the disk."""
     (run.path / name).parent.mkdir(exist_ok=True)

@@ -13,8 +13,8 @@ from studied_runs import Called, Ran, calling, own_paper, run_here
 from fedmpi import papers
 from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
-from fedmpi.pages import facts
-from fedmpi.pages.settings import grouped
+from fedmpi.results.compared import grouped
+from fedmpi.results.run import read_runs
 from fedmpi.store.lock import Holder, _refusal
 from fedmpi.studies import launch as running
 from fedmpi.studies import reproduce
@@ -69,7 +69,7 @@ def test_a_table_is_made_shared_and_resumed(own: str, tmp_path: Path, called: Ca
     assert [row["rounds_done"] for row in rows] == ["2"] * 4 and all(0 <= float(row["ours"]) <= 100 for row in rows)
     assert "rounds x 0.5" in (table_dir / "table.md").read_text()
 
-    groups = grouped(facts.read_all([tmp_path / "out"]))  # what `fedmpi report out` shows: two methods, one also on IID
+    groups = grouped(read_runs([tmp_path / "out"])[0])  # as `fedmpi show`: two methods, one also on IID
     assert [len(group.runs) for group in groups] == [1] * 3 and len({group.name for group in groups}) == 3
     assert sorted("iid" in group.name for group in groups) == [False, False, True]
 

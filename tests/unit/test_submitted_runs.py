@@ -16,11 +16,11 @@ from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.main import main
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.results.run import Run
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.slurm import queue as slurm_queue
-from fedmpi.studies.slurm import status as run_status
 from fedmpi.studies.slurm import submit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +35,10 @@ def test_submitting(config: Path, tmp_path: Path, called: Called, monkeypatch: p
     folder = tmp_path / "runs" / "mine"
     code, out, _ = called(*words)
     assert code == 0 and given == [["sbatch", "--parsable", str(folder / "job.sbatch")]] and "submitted job 17" in out
-    found = run_status.status_of(RunDir(folder / "mine-seed1"))
-    assert (found.state, found.job, found.starts, found.round) == ("queued", "17_2", 0, 0)
+    found = Run(folder / "mine-seed1")
+    assert (found.state, found.job, len(found.starts), found.continues_after) == ("queued", "17_2", 0, 0)
     run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), folder / "mine-seed0")
-    assert run_status.status_of(RunDir(folder / "mine-seed0")).state == "finished"
+    assert Run(folder / "mine-seed0").state == "finished"
     monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
     code, _, err = called(*words, "--again")
     assert code == 2

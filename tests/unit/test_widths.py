@@ -19,6 +19,7 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.progress import Progress
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import filled, folded, wrapped
+from fedmpi.results import show
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.running.observers import Observed, Observers
@@ -27,8 +28,6 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 from fedmpi.studies import comparison
 from fedmpi.studies.comparison import Row
-from fedmpi.studies.slurm import status
-from fedmpi.studies.slurm.status import Status
 
 COLUMNS = 80
 SIX = [f"the_tier_of_capacity_0.{number}" for number in range(6)]
@@ -74,10 +73,9 @@ def test_a_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, branch_of: str
 ) -> None:
     names = [f"fedhm-resnet18-tinyimagenet-seed{seed}-20261123-154816" for seed in range(3)]
-    long = Status(tmp_path, "interrupted", "1234567_12", 12, 1000, 1000, 0.9123, 7384.0, (5, 3), 36_000.0)
-    runs = [replace(long, folder=tmp_path / name, branch_of=branch_of).line(tmp_path) for name in names]
-    monkeypatch.setattr(status, "_lines", lambda folder: runs)
-    status.print_status([tmp_path])
+    long = [branch_of, "interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %", "2:03:04", "10:00:00"]
+    monkeypatch.setattr(show, "_lines", lambda folder: [[name, *long] for name in names])
+    show.print_status([tmp_path])
     shown = capsys.readouterr().out
     assert len(widest(shown)) <= COLUMNS, widest(shown)
     assert all(name in shown for name in names) and "10:00:00" in shown

@@ -26,11 +26,12 @@ from fedmpi.config import yaml_text
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.tree import read_tree
 from fedmpi.errors import UserError, one_line
+from fedmpi.results.run import Run
 from fedmpi.store.files import make_folder, write_text
 from fedmpi.store.manifest import read_starts
 from fedmpi.studies.arguments import number
 from fedmpi.studies.launch import Job, differences
-from fedmpi.studies.slurm import job_file, status
+from fedmpi.studies.slurm import job_file
 from fedmpi.studies.slurm.job_file import Order
 
 _SQUEUE_TIMEOUT_S = 30.0
@@ -104,7 +105,7 @@ def _under_way(left: Mapping[int, Job]) -> list[int]:
     return [
         place
         for place, folder in folders.items()
-        if status.jobs_of(folder) & (queue or set()) or status.status_of(folder).state in states
+        if Run(folder.path).jobs() & (queue or set()) or Run(folder.path).state in states
     ]
 
 
@@ -138,7 +139,7 @@ def _reason(stderr: str) -> str:
 
 def _check_waits(job: Job) -> None:
     """Raises `UserError` if another config waits there to be run than the one that is asked for now."""
-    path = job.run.folder.path / str(status.submission(job.run.folder).get("config"))
+    path = job.run.folder.path / str(Run(job.run.folder.path).submission.get("config"))
     if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).values)):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         advice = "cancel its job first (--again, if that is done), or take another --out"
@@ -163,7 +164,7 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     if not number.isdecimal():
         raise UserError("--submit", f"sbatch answers {done.stdout!r} instead of a job's number")
     runs = next(iter(waiting.values())).run.folder.path.parent  # of all of them
-    print(f"submitted job {number}; how it goes: fedmpi status {shlex.quote(str(runs))}", flush=True)
+    print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(runs))}", flush=True)
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     for task, job in waiting.items():
         name, config = f"{number}_{task}" if task else number, _config_path(job).name

@@ -3,7 +3,6 @@
     python jobs/submit.py CONFIG.yaml ... [section.key=value ...] [--sweep key=a,b,c ...] [--ranks 5] [--name NAME]
         [--out runs] [--array-max M] [--sbatch-option time=04:00:00 ...] [--launcher "srun --mpi=pmix -n {ranks}"]
         [--submit] [--again]
-    python jobs/submit.py status DIR ...
 
 The first makes one run of each config with each combination of the `--sweep` values, each in a folder of its own
 in `--out`/NAME (the first config's name by default). It checks all of them, writes `--out`/NAME/job.sbatch (an array
@@ -13,12 +12,6 @@ again submits what is left. It leaves out runs that run or wait in the queue, to
 which jobs there are; where there is no squeue, the run directories do, which do not know of jobs that were cancelled
 in the queue or failed before their run began. A value may be a list: lr=0.1,0.2 are two values, blocks=[1,1],[2,2] two
 lists.
-
-`status` shows every run below the folders: queued, running, silent (no sign of life for long, from another host),
-requeued (its job went back into the queue), stopped (saved, to be submitted again), interrupted, finished or
-unreadable, with its last job, how often it was started, round, last accuracy (of clients' own nets, or of the largest
-tier) and the time that the rounds to go will take. It reads the run directories alone, so it works wherever these can
-be seen; a job that was cancelled in the queue, or failed before its run began, is still queued or requeued there.
 """
 
 from __future__ import annotations
@@ -39,20 +32,13 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.studies.arguments import absolute, folder_name, number, short
 from fedmpi.studies.launch import Job, planned
 from fedmpi.studies.runs import Run
-from fedmpi.studies.slurm import job_file, queue, status
+from fedmpi.studies.slurm import job_file, queue
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0, 2 for a user's mistake, or sbatch's."""
     given = list(sys.argv[1:] if argv is None else argv)
-    return run_command(lambda: _status(given[1:]) if given[:1] == ["status"] else _submit(given))
-
-
-def _status(given: Sequence[str]) -> int:
-    parser = Parser("jobs/submit.py status", __doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    status.print_status(parser.parse_args(given).folders)
-    return 0
+    return run_command(lambda: _submit(given))
 
 
 def _submit(given: Sequence[str]) -> int:

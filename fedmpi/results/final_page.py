@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fedmpi.data.show import class_counts
-from fedmpi.pages import facts, inside, page
 from fedmpi.report.observer import Ended
+from fedmpi.results import page
+from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store import checkpoint
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import RunDir
 
-# Decomposing all layers then takes well under a second; `fedmpi report RUN` has no such limit.
+# Decomposing all layers then takes well under a second; `fedmpi show RUN --html` has no such limit.
 MOST_PRODUCTS = 2e9
 
 
@@ -27,11 +26,9 @@ class FinalPage:
         if ended.stopped:
             return
         setup, folder = self._setup, self._folder
-        num_classes, method = setup.data.info.num_classes, setup.method
         server = dict(checkpoint.load(folder.checkpoint_path(ended.done)).server)
-        found = replace(
-            facts.read(folder.path),
-            classes=class_counts(setup.partition, setup.labels, num_classes),
-            spectra=inside.spectra(method.layers, method.tiers, server, MOST_PRODUCTS),
+        extras = page.Extras(
+            classes=class_counts(setup.partition, setup.labels, setup.data.info.num_classes),
+            **page.spectra_of(setup.method.layers, setup.method.tiers, server, MOST_PRODUCTS),
         )
-        write_text(folder.page_path, page.page([found]))
+        write_text(folder.page_path, page.page_of(Run(folder.path), extras))

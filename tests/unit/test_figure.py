@@ -1,6 +1,7 @@
-"""Figures for papers: nothing is cut or covered, and their colours are told apart in grey and by the colour-blind."""
+"""Figures: nothing is cut or covered, and their colours are told apart in grey and by the colour-blind."""
 
 import itertools
+import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedmpi.pages import charts, drawing, figure
-from fedmpi.pages.drawing import text_inches, wrapped
+from fedmpi.results import figure
+from fedmpi.results.figure import Line, text_inches, wrapped
 from fedmpi.studies import figures
 from fedmpi.studies.reproduction import Request, every, find
 from fedmpi.studies.tables import Archive
@@ -85,7 +86,7 @@ def test_long_names_are_broken_into_lines() -> None:
 
     def draw(axes) -> None:
         for place, name in enumerate(names):
-            drawing.draw_line(axes, charts.Line(name, [0, 1], [place, place + 1]), place, figure.colour_of(place))
+            figure.draw_line(axes, Line(name, [0, 1], [place, place + 1]), place)
         axes.set_title("A title that is wider than its panel is, although that has three inches and a half")
         axes.set_xlabel("communication of all clients, down and up, from the first round to this one (B)")
         axes.set_ylabel("top-1 accuracy on the test examples of all clients together")
@@ -93,7 +94,7 @@ def test_long_names_are_broken_into_lines() -> None:
     def words(axes) -> None:
         axes.set_xticks(range(6), [f"Inception-ResNet-v{number}" for number in range(6)])
 
-    check_layout(figure.composed([draw, words], "One line\n" + "and another, " * 20))
+    check_layout(figure.compose([draw, words], "One line\n" + "and another, " * 20))
 
 
 def test_a_text_is_broken_where_it_is_too_wide() -> None:
@@ -145,16 +146,79 @@ def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:
 
     axes = Figure().add_subplot()
     for place in range(21):
-        drawing.draw_line(axes, charts.Line(str(place), [0], [0]), place, figure.colour_of(place))
+        figure.draw_line(axes, Line(str(place), [0], [0]), place)
     styles = [(line.get_color(), line._dash_pattern, line.get_marker()) for line in axes.get_lines()]
     assert len(set(map(str, styles))) == 21
     for one, other in itertools.combinations(styles, 2):
         assert one[0] != other[0] or (one[1] != other[1] and one[2] != other[2])
 
 
+def test_markers_of_curves_on_each_other_do_not_meet() -> None:
+    axes = Figure().add_subplot()
+    same = np.linspace(0, 1, 40).tolist()
+    for place in range(3):
+        figure.draw_line(axes, Line(str(place), list(range(40)), same), place)
+    marked = [set(range(40)[line.get_markevery()[0] :: line.get_markevery()[1]]) for line in axes.get_lines()]
+    assert all(marked) and not (marked[0] & marked[1] or marked[1] & marked[2] or marked[0] & marked[2])
+
+
+def test_a_band_is_the_range_over_seeds_in_the_rounds_that_all_have() -> None:
+    """Two seeds; the second has no round 3."""
+    points = [(1, 10.0, 0.2), (2, 20.0, 0.4), (3, 30.0, 0.6), (1, 14.0, 0.6), (2, 24.0, 0.5)]
+    line = figure.over_seeds("ours", points, 2)
+    assert (line.x, line.low, line.high) == ([12.0, 22.0], [0.2, 0.4], [0.6, 0.5])
+    assert line.y == pytest.approx([0.4, 0.45])
+    assert figure.over_seeds("ours", points[:3], 1).low == ()
+
+
+def curves(x: str = "bytes", **options) -> Figure:
+    lines = {
+        0: Line("ours", [1e8, 2e8], [0.25, 0.5], [0.2, 0.4], [0.3, 0.6]),
+        3: Line("theirs", [1e8, 2e8], [0.1, 0.2]),
+    }
+    return figure.curves({"tier 1": lines, "tier 0.5": {3: lines[3]}}, x, "accuracy", **options)
+
+
+def test_numbers_at_ticks() -> None:
+    """Bytes read 200 MB, accuracies are percentages, rounds are whole."""
+    drawn = curves()
+    drawn.draw_without_rendering()
+    left, right = drawn.axes
+    assert "200 MB" in [text.get_text() for text in ticks(left, 0)]
+    assert "40 %" in [text.get_text() for text in ticks(left, 1)]
+    assert [axes.get_title() for axes in drawn.axes] == ["tier 1", "tier 0.5"] and right.get_ylabel() == ""
+    assert left.lines[1].get_color() == right.lines[0].get_color() == figure.COLOURS[3]
+
+
+def test_width_and_limits_can_be_set() -> None:
+    drawn = curves(width=5.0, ylim=(0.0, 1.0))
+    assert drawn.get_figwidth() == 5.0 and all(axes.get_ylim() == (0.0, 1.0) for axes in drawn.axes)
+
+
+@pytest.mark.parametrize("ending", figure.FORMATS)
+def test_the_same_lines_give_the_same_bytes(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"drawn{ending}"
+    figure.save(curves(), path)
+    first = path.read_bytes()
+    figure.save(curves(), path)
+    assert path.read_bytes() == first and (
+        ending != ".svg" or figure.inline_svg(curves(), "a") == figure.inline_svg(curves(), "a")
+    )
+
+
+def test_a_chart_of_a_page_follows_its_style() -> None:
+    """Its colours are the page's variables, its texts have the page's font; names are no markup."""
+    drawn = figure.curves({"net": {1: Line("<b>&", [1, 2], [0.5, 1.0])}}, "rounds", "loss")
+    text = figure.inline_svg(drawn, 'a "<i>"')
+    root = ET.fromstring(text)
+    assert "var(--series-1)" in text and figure.COLOURS[1] not in text and "font-family" not in text
+    assert "<b>&" in "".join(root.itertext()) and root.get("aria-label") == 'a "<i>"'
+    assert root.get("width") is None and root.get("viewBox")
+
+
 def test_a_picture_has_a_white_ground(tmp_path: Path) -> None:
     """A transparent one could not be read in a dark viewer."""
     from matplotlib.image import imread
 
-    figure.save(figure.composed([lambda axes: axes.plot([0, 1])]), tmp_path / "figure.png")
+    figure.save(figure.compose([lambda axes: axes.plot([0, 1])]), tmp_path / "figure.png")
     assert imread(tmp_path / "figure.png")[0, 0].tolist() == [1, 1, 1, 1]

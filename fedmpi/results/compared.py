@@ -1,0 +1,266 @@
+"""Puts runs that differ by nothing but their seed together, and compares such settings seed by seed."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedmpi.config.settings import settings
+from fedmpi.errors import ConfigError
+from fedmpi.report.diverged import divergences
+from fedmpi.report.lineage import lineage
+from fedmpi.results.evidence import interval
+from fedmpi.results.figure import Line, over_seeds
+from fedmpi.results.run import Run
+from fedmpi.store.units import named_among
+
+MOST_PAIRED = 5
+"""Of more settings than this, each is compared with the first alone."""
+LEAST_SEEDS, MOST_SEEDS = 3, 16
+"""Differences over fewer or more seeds have no interval."""
+ALPHA = 0.05
+_BRANCH = "branch"
+Setting = tuple[tuple[str, str], ...]
+"""Pairs of a dotted key and its value as text."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one setting, in the order of their seeds; `name` has what sets it apart from the other groups."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def tested(self) -> list[str]:
+        return list(dict.fromkeys(net for run in self.runs for net in run.tested))
+
+    def recorded(self, quantity: str) -> list[str]:
+        """Lists the nets that have this quantity: the clients' own nets have an accuracy and no loss."""
+        return [net for net in self.tested if self.ends(net, quantity)]
+
+    def ends(self, net: str, quantity: str = "accuracy") -> dict[int, tuple[int, float]]:
+        """Returns the last round in which this net was tested, and its value there, by seed."""
+        found = {}
+        for run in self.runs:
+            numbers, values = run.course(net, quantity)
+            if values:
+                found[run.seed] = (numbers[-1], values[-1])
+        return found
+
+    def line(self, net: str, x: str, quantity: str = "accuracy") -> Line:
+        """Averages the seeds by round (or by what was moved or computed up to it); the band is their range. Seeds that
+        have not tested this net yet are left out. Of branches, the rounds before have a mean, too.
+        """
+        runs = [run for run in self.runs if run.course(net, quantity)[0]]
+        means = []
+        for inherited in (False, True):
+            points = []
+            for run in runs:
+                places = run.places(x)
+                numbers, values = run.course(net, quantity, inherited=inherited)
+                points += [(number, places[number], value) for number, value in zip(numbers, values, strict=True)]
+            means.append(over_seeds(self.name, points, len(runs)))
+        own, before = means
+        return replace(own, x_before=before.x, y_before=before.y)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The last values of one net of a setting, over its seeds."""
+
+    setting: str
+    net: str
+    rounds: Sequence[int]
+    """Each seed's last tested round."""
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation; None for one seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+def summaries(groups: Sequence[Group], quantity: str = "accuracy") -> Iterator[Summary]:
+    for group in groups:
+        for net in group.recorded(quantity):
+            ends = group.ends(net, quantity).values()
+            yield Summary(group.name, net, [number for number, _ in ends], [value for _, value in ends])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The last accuracies of the first setting minus those of the second, over the seeds that both have."""
+
+    first: str
+    second: str
+    net: str
+    rounds: tuple[list[int], list[int]]
+    """The last tested rounds of the first's seeds and of the second's."""
+    values: Sequence[float]
+    """By seed."""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.values)
+
+    @property
+    def interval(self) -> tuple[float, float, float] | None:
+        """Low, high and confidence, by the exact sign-flip test; None for too few seeds, or too many."""
+        return interval(self.values, ALPHA) if LEAST_SEEDS <= len(self.values) <= MOST_SEEDS else None
+
+
+def differences(groups: Sequence[Group]) -> Iterator[Difference]:
+    """Compares each pair of groups in each net that both have tested; of more than `MOST_PAIRED` groups, each with the
+    first alone.
+    """
+    firsts = groups if len(groups) <= MOST_PAIRED else groups[:1]
+    for place, first in enumerate(firsts):
+        for second in groups[place + 1 :]:
+            for net in (name for name in first.tested if name in second.tested):
+                ours, theirs = first.ends(net), second.ends(net)
+                if seeds := sorted(ours.keys() & theirs.keys()):
+                    rounds = [ours[seed][0] for seed in seeds], [theirs[seed][0] for seed in seeds]
+                    values = [ours[seed][1] - theirs[seed][1] for seed in seeds]
+                    yield Difference(first.name, second.name, net, rounds, values)
+
+
+def grouped(runs: Iterable[Run]) -> list[Group]:
+    """Groups runs by setting, in the order of their first runs; of runs of one seed it takes the longest."""
+    by_setting: dict[Setting, dict[int, Run]] = {}
+    for run in runs:
+        by_seed = by_setting.setdefault(setting_of(run), {})
+        by_seed[run.seed] = max(by_seed.get(run.seed, run), run, key=lambda one: one.done)
+    keys = _telling_keys([{key: value for key, value in setting if key != _BRANCH} for setting in by_setting])
+    groups = []
+    for setting, by_seed in by_setting.items():
+        own = tuple(by_seed[seed] for seed in sorted(by_seed))
+        groups.append(Group(_name(dict(setting), keys) + _of_parents(own), own))
+    return groups
+
+
+def setting_of(run: Run) -> Setting:
+    """Returns what runs share that differ by nothing but their seed.
+
+    A branch is no run of its settings alone: the round after which it begins and what it changes there are a setting,
+    too, and so are those of its parents.
+    """
+    found = tuple(settings(run.values).items())
+    branchings, parent, before = [], run.parent, run.lineage.inherited
+    while parent is not None:
+        changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
+        branchings.append(f"{parent.round}: {changes}")
+        before = [record for record in before if record["round"] < parent.round]  # the last one says where it begins
+        parent = lineage(before).parent
+    return (*found, (_BRANCH, ", ".join(branchings))) if branchings else found
+
+
+def _of_parents(runs: Iterable[Run]) -> str:
+    """`, branch of RUN@3`; empty for runs that are no branches."""
+    names = list(dict.fromkeys(run.parent.name for run in runs if run.parent))
+    if not names:
+        return ""
+    return f", branch of {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
+def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
+    """Lists the keys that tell these settings apart: names of sections alone, where those say enough."""
+    keys = dict.fromkeys(key for setting in found for key in setting)
+    differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
+    names = [key for key in differ if key.endswith(".name")]
+    sections = [key for key in names if _is_of_section(key)]
+    if sections and len({tuple(setting.get(key) for key in sections) for setting in found}) == len(found):
+        return sections
+    shared = [key for key in differ if all(key in setting for setting in found)]
+    return [*names, *(key for key in (shared or differ) if key not in names)]
+
+
+def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
+    """Returns `fedhm`, `fedhm, train.lr 0.1`, or `method.server fedadam`."""
+    given = [(key, setting[key]) for key in keys if key in setting]
+    parts = [value if _is_of_section(key) else f"{key.removesuffix('.name')} {value}" for key, value in given]
+    return ", ".join(parts) or setting["method.name"]
+
+
+def _is_of_section(key: str) -> bool:
+    """A section's name, as `method.name`, says what it is without its key."""
+    return key.endswith(".name") and key.count(".") == 1
+
+
+def cautions(given: Sequence[Run], groups: Sequence[Group]) -> list[str]:
+    """Returns a line for each run that is not shown, or not to its last round, or without clients that diverged, and
+    for what is missing of its records.
+    """
+    lines = []
+    shown = {(setting_of(run), run.seed): run for group in groups for run in group.runs}
+    for run in given:
+        instead = shown[setting_of(run), run.seed]
+        if instead != run:
+            better = f"{instead.name} has the same settings and seed, and as many rounds or more"
+            lines.append(f"{run.name} is left out: {better}")
+            continue
+        if run.ending:
+            how_far = f"shown up to round {run.done:,} of {run.rounds:,}"
+            is_tested = "not shown: no round was tested"
+            lines.append(f"{run.name} {run.ending.briefly()}; {how_far if run.tested else is_tested}")
+        lines += [f"{run.name}: {line}" for line in (*divergences(run.own), *missing(run))]
+    return list(dict.fromkeys(lines))
+
+
+def missing(run: Run) -> list[str]:
+    """Returns a line where records are missing."""
+    if not run.gaps:
+        return []
+    first, last = run.gaps[0]
+    return [f"rounds.jsonl has no record of rounds {first} to {last}; sums leave missing rounds out"]
+
+
+def panels(
+    groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()
+) -> dict[str, dict[int, Line]]:
+    """Returns the lines of `figure.curves` for `nets`, or without them for the first net of each setting that has a
+    `y`; `names` are the user's. Raises ConfigError where a panel would be empty, and for a name without a `y`.
+    """
+    if names and len(names) != len(groups):
+        lines = "; ".join(group.name for group in groups)
+        raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {lines}")
+    found: dict[str, dict[int, Line]] = {}
+    for net in chosen_nets(groups, nets, y):
+        own = found[name_of(net)] = {}
+        for place, group in enumerate(groups):
+            line, seeds = group.line(net, x, y), len(group.ends(net, y))
+            label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
+            if line.x:
+                own[place] = replace(line, label=names[place] if names else label)
+        if not own:
+            raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
+    if not any(place for own in found.values() for line in own.values() for place in line.x):
+        raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
+    return found
+
+
+def chosen_nets(groups: Sequence[Group], asked: Sequence[str], y: str = "accuracy") -> list[str]:
+    """Returns the nets to show: those asked for, else of each setting the first that has a `y`. Raises ConfigError for
+    a name without a `y` in any run, and for a setting without any.
+    """
+    known = dict.fromkeys(net for group in groups for net in group.recorded(y))
+    without = [group.name for group in groups if group.tested and not group.recorded(y)]
+    if without and not (asked and known):
+        why = f"{', '.join(without)}: clients' own nets are tested for accuracy alone"
+        raise ConfigError("--y", f"no {y} was recorded of {why}; draw the accuracy, or leave these runs out")
+    chosen = {net: named_among(net, known) for net in asked}
+    if unknown := [net for net, name in chosen.items() if name is None]:
+        allowed = ", ".join(known) or "none yet"
+        raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {allowed}")
+    first = (group.recorded(y)[0] for group in groups if group.recorded(y))
+    return list(dict.fromkeys([name for name in chosen.values() if name] or first))
+
+
+def name_of(net: str) -> str:
+    """Names of tiers are often numbers; a word before them keeps them apart from values."""
+    return f"tier {net}" if net.replace(".", "", 1).isdigit() else net

@@ -1,0 +1,285 @@
+"""fedmpi show [RUN ...] [--watch | --html [--out FILE] | --figure FILE | --csv FILE | --tex FILE]
+
+Shows runs; RUN is a run's folder, finished or not, or a folder of them (by default `runs`). Without options: how far
+they are, in a table with each run's state, job, starts, ranks, rounds, accuracy, time to go, and how long ago it showed
+a sign of life. All is read from the folders, so it needs no Slurm.
+
+--watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
+RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg, .png or .eps: a line
+for each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv
+writes every number of every round, and who was drawn with what; --tex the table of last values.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedmpi.command.manners import Parser, file_to_write, run_command, show
+from fedmpi.errors import INTERRUPTED, ConfigError, RunDirError, UserError
+from fedmpi.report import table_text
+from fedmpi.report.records import accuracies, scalars
+from fedmpi.report.terminal import warning
+from fedmpi.results.run import Run, read_runs
+from fedmpi.store.files import write_text
+from fedmpi.store.run_dir import runs_below
+from fedmpi.store.units import duration, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedmpi.results.page import Extras
+
+_HEADS = ("run", "branch of", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
+_WATCH_EVERY_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
+_OF_FIGURES = ("x", "y", "tier", "names", "width", "ylim")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit code: 0, 2 for a mistake of the user, 130 after Ctrl-C."""
+    parser = Parser("fedmpi show", __doc__)
+    parser.add_argument("runs", nargs="*", type=Path, default=[Path("runs")], metavar="RUN")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--watch", action="store_true", help="repeat the table, until Ctrl-C")
+    what.add_argument("--html", action="store_true", help="one page")
+    what.add_argument("--figure", metavar="FILE", help="the figure; the ending says the format")
+    what.add_argument("--csv", metavar="FILE", help="a row for each round of each run")
+    what.add_argument("--tex", metavar="FILE", help="the table of last values, in LaTeX")
+    parser.add_argument("--out", metavar="FILE", help="where --html writes")
+    parser.add_argument("--x", choices=("rounds", "bytes", "macs"), help="of a figure; default rounds")
+    parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure or --tex; default accuracy")
+    tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
+    parser.add_argument("--tier", action="append", metavar="NAME", help=tier)
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="of a figure's lines, in their order")
+    parser.add_argument("--width", type=float, metavar="INCHES", help="of a figure")
+    parser.add_argument(
+        "--ylim", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a figure; accuracies are shares"
+    )
+    return run_command(lambda: _show(**vars(parser.parse_intermixed_args(argv))))
+
+
+def _show(
+    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, tex: str | None, **given: Any
+) -> int:
+    out, y = given.pop("out"), given["y"] or "accuracy"
+    if out and not html:
+        raise ConfigError("--out", "says where --html writes; add --html")
+    refused = [name for name in _OF_FIGURES if given[name] is not None and not figure and not (tex and name == "y")]
+    if refused:
+        raise ConfigError(f"--{refused[0]}", "belongs to a figure; add --figure FILE.pdf")
+    if html:
+        show(str(_write_html(runs, out)))
+    elif figure:
+        _write_figure(runs, figure, **given)
+        show(figure)
+    elif csv:
+        path = file_to_write("--csv", csv)
+        write_text(path, rounds_as_csv(read_runs(runs)[0]))
+        show(csv)
+    elif tex:
+        path = file_to_write("--tex", tex)
+        write_text(path, last_values_in_latex(read_runs(runs)[0], y))
+        show(tex)
+    elif watch:
+        return _watch(runs)
+    else:
+        print_status(runs)
+    return 0
+
+
+def _watch(folders: Sequence[Path]) -> int:
+    try:
+        while True:
+            if sys.stdout.isatty():
+                print(_CLEAR, end="")
+            print_status(folders)
+            sys.stdout.flush()
+            time.sleep(_WATCH_EVERY_S)
+    except KeyboardInterrupt:
+        return INTERRUPTED  # without a word: to end it so is what its user was told
+
+
+def print_status(folders: Sequence[Path]) -> None:
+    """Prints a line for each run below the folders, and how many there are in each state. Raises UserError."""
+    lines = [line for folder in folders for line in _lines(folder)]
+    if not lines:
+        print("no runs there")
+        return
+    states = Counter(line[2] for line in lines)
+    has_branch = any(line[1] for line in lines)
+    shown = [list(_HEADS), *([cell or "-" for cell in line] for line in lines)]
+    if not has_branch:
+        for cells in shown:
+            del cells[1]
+    table_text.print_lines(shown[0], shown[1:], 4 if has_branch else 3, sys.stdout)
+    print(", ".join(f"{count} {state}" for state, count in states.items()))
+
+
+def _lines(folder: Path) -> Iterator[list[str]]:
+    """Yields the cells under `_HEADS`, names as seen from the folder."""
+    if not folder.is_dir():
+        raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
+    resolved = folder.resolve()
+    for run_dir in runs_below(resolved):
+        above = resolved if run_dir.path != resolved else resolved.parent
+        try:
+            cells = _status(Run(run_dir.path))
+        except UserError as error:  # the others have nothing to do with it
+            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
+            cells = ["", "unreadable", "", "0", "", "0/?", "-", "-", ""]
+        yield [os.path.relpath(run_dir.path, above), *cells]
+
+
+def _status(run: Run) -> list[str]:
+    try:
+        branch = run.parent.name if run.parent else ""
+        ranks = ", ".join(map(str, run.num_ranks))
+        rounds = f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}"
+        tested = [found for record in run.own if (found := accuracies(record))]
+        share = tested[-1].get("clients", next(iter(tested[-1].values()))) if tested else None
+        seen = "" if run.silent_s is None else duration(run.silent_s)
+        return [
+            branch,
+            run.state,
+            run.job,
+            str(len(run.starts)),
+            ranks,
+            rounds,
+            percent(share),
+            duration(run.eta_s),
+            seen,
+        ]
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise RunDirError(str(run.folder), f"{type(error).__name__}: {error}") from error
+
+
+def _write_html(paths: Sequence[Path], out: str | None) -> Path:
+    from fedmpi.results.page import page_of, page_of_several
+
+    if out and Path(out).suffix.lower() not in (".html", ".htm"):
+        raise ConfigError("--out", f"'{out}' ends in none of .html, .htm, and what is written is HTML")
+    runs, left_out = read_runs(paths)
+    path = file_to_write("--out", out) if out else Path(paths[0] if len(paths) == 1 else "", "report.html")
+    if len(runs) > 1:
+        write_text(path, page_of_several(runs, left_out))
+        return path
+    if not out:
+        path = runs[0].dir.page_path
+        path.parent.mkdir(exist_ok=True)
+    write_text(path, page_of(runs[0], extras_of(runs[0], left_out)))
+    return path
+
+
+def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
+    """Reads what needs the method's class, the newest checkpoint and the data; a note says what is not to be had."""
+    from fedmpi import methods
+    from fedmpi.data import reading
+    from fedmpi.data.partition import saved
+    from fedmpi.data.show import class_counts
+    from fedmpi.results.page import Extras, spectra_of
+    from fedmpi.running.start import method_context
+    from fedmpi.store import checkpoint
+
+    spectra: dict[str, Any] = {}
+    classes = None
+    try:
+        config = run.config()
+        info = config.data.used()
+        if newest := run.dir.checkpoints()[:1]:
+            method = methods.create(method_context(config, info))
+            server = dict(checkpoint.load(newest[0][1]).server)
+            if problem := checkpoint.unfit(server, method.state_specs()):
+                raise RunDirError(str(newest[0][1]), problem)
+            spectra = spectra_of(method.layers, method.tiers, server)
+        labels, partition = reading.load(config.data).train_y, saved(run.dir.partition_path)[0]
+        classes = class_counts(partition, labels, info.num_classes)
+    except UserError as error:
+        notes = [*notes, f"a part of this page is left out: {error.text()}"]
+    return Extras(classes=classes, **spectra, notes=notes)
+
+
+def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] | None, **given: Any) -> None:
+    from fedmpi.results.figure import FORMATS, save
+
+    path = file_to_write("--figure", out)
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError("--figure", f"'{out}' ends in none of {', '.join(FORMATS)}, which choose the format")
+    runs, left_out = read_runs(paths)
+    save(figure_of(runs, left_out, tiers=tier or (), **given), path)
+
+
+def figure_of(
+    runs: Sequence[Run],
+    left_out: Sequence[str] = (),
+    *,
+    tiers: Sequence[str] = (),
+    x: str | None = None,
+    y: str | None = None,
+    names: Sequence[str] | None = None,
+    width: float | None = None,
+    ylim: Sequence[float] | None = None,
+) -> Figure:
+    """Draws the runs. Those that are left out, or not drawn to their last round, are named on stderr. Raises
+    ConfigError where nothing of it is recorded.
+    """
+    from fedmpi.results import compared, figure
+
+    groups = compared.grouped(runs)
+    cautions = [*compared.cautions(runs, groups), *left_out]
+    if not any(group.tested for group in groups):
+        problem = "no round of these runs has been tested yet, so there is nothing to draw"
+        raise ConfigError("command line", "; ".join([problem, *cautions]))
+    panels = compared.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
+    if ylim and not ylim[0] < ylim[1]:
+        raise ConfigError("--ylim", f"{ylim[0]:g} is not below {ylim[1]:g}")
+    if width is not None and not 1 <= width <= 100:
+        raise ConfigError("--width", f"{width:g} inches; allowed: 1 to 100")
+    for line in cautions:
+        print(warning(line), file=sys.stderr, flush=True)
+    return figure.curves(panels, x or "rounds", y or "accuracy", width=width, ylim=ylim or ())
+
+
+def rounds_as_csv(runs: Sequence[Run]) -> str:
+    """Returns a row for each round that a run has made itself: its numbers, and who was drawn with what, as JSON."""
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        for record in run.own:
+            row = {"run": run.name, "seed": run.seed, "round": record["round"], **dict(scalars(record))}
+            rows.append({**row, "draws": json.dumps(record.get("draws", []))})
+    heads = dict.fromkeys(key for row in rows for key in row if key != "draws")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*heads, "draws"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def last_values_in_latex(runs: Sequence[Run], y: str) -> str:
+    """Returns the last values as a table for booktabs: means and sample standard deviations over seeds."""
+    from fedmpi.results import compared
+
+    lines = [r"\begin{tabular}{llrrr}", r"\toprule", rf"setting & tier & seeds & round & test {y} \\", r"\midrule"]
+    for found in compared.summaries(compared.grouped(runs), y):
+        scale, digits, unit = (100, 2, r"\,\%") if y == "accuracy" else (1, 3, "")
+        value = f"{scale * found.mean:.{digits}f}"
+        if found.std is not None:
+            value += rf" \pm {scale * found.std:.{digits}f}"
+        rounds = "--".join(map(str, sorted({min(found.rounds), max(found.rounds)})))
+        cells = [_in_latex(found.setting), _in_latex(found.net), str(len(found.values)), rounds, f"${value}${unit}"]
+        lines.append(rf"{' & '.join(cells)} \\")
+    note = r"Values of each run's last tested round; $\pm$ is the sample standard deviation over seeds."
+    lines += [r"\bottomrule", rf"\multicolumn{{5}}{{l}}{{\footnotesize {note}}} \\"]
+    return "\n".join([*lines, r"\end{tabular}", ""])
+
+
+def _in_latex(text: str) -> str:
+    return "".join(f"\\{sign}" if sign in "&%$#_{}" else sign for sign in text)

@@ -1,0 +1,227 @@
+"""Pages of runs: their numbers are the records'; settings are told apart; differences and intervals by hand."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from written_runs import a_run, with_records
+
+from fedmpi.data.partition import Partition
+from fedmpi.data.show import class_counts
+from fedmpi.results.compared import Group, chosen_nets, differences, grouped
+from fedmpi.results.page import Extras, page_of, page_of_several
+from fedmpi.results.run import Run
+from fedmpi.store import manifest
+from fedmpi.store.run_dir import RunDir
+
+
+class Tables(HTMLParser):
+    """The texts of all cells, and everything that a page would fetch."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.fetched: list[str] = []
+        self._is_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self._is_cell = tag in ("td", "dd")
+        if self._is_cell:
+            self.cells.append("")
+        if tag in ("script", "img", "link", "iframe", "source"):
+            self.fetched += [value for name, value in attrs if name in ("src", "href")]
+
+    def handle_endtag(self, tag):
+        self._is_cell = self._is_cell and tag not in ("td", "dd")
+
+    def handle_data(self, data):
+        if self._is_cell:
+            self.cells[-1] += data
+
+
+def cells(text: str) -> list[str]:
+    return Tables(text).cells
+
+
+def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
+    lost = {"rank": 2, "host": "<node>", "round": 1}
+    run = a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost])
+    costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
+    manifest.add_start(RunDir(run), {"ranks": [{}], manifest.SIZES: [{"name": "1", **costs}]})
+    read = Tables(text := page_of(Run(run)))
+    assert {"75.00 %", "300 B", "rank 2 was lost", "on <node>"} <= set(read.cells)
+    row = read.cells.index("tier 1")  # on a phone only the first columns are seen
+    assert read.cells[row : row + 8] == ["tier 1", "75.00 %", "75.00 %", "2", "1.50 k", "2.50 k", "6.00 kB", "7.00 kB"]
+    assert "a&lt;b&gt;" in text and "a<b>" not in text
+    assert read.fetched == ["data:,"] and not re.search(r"url\((?!#)|@import|<script", text)
+    assert not re.findall(r'\b(?:src|href)="(?:https?:)?//', text)
+    assert text == page_of(Run(run))
+
+
+def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
+    """A curve for each tier that lacks anything; zeros have no place on it. The layers' table is of the last round."""
+    run = a_run(tmp_path / "run", [{"1": 0.5}] * 2)
+    assert "lack" not in page_of(Run(run))
+    spectra = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
+    text = page_of(Run(with_records(run, *({"method": {"spectrum": one}} for one in spectra))))
+    assert "What smaller tiers lack" in text and "Energy beyond a tier" in text and "has changed" in text
+    assert "The same of what has changed" not in text and "Predicted factor" not in text
+    layers = [{"conv": {"effective_rank": rank, "beyond": {"0.5": 0.0, "0.25": rank / 32}}} for rank in (16.25, 4.125)]
+    band = {"0.5": 0.75, "0.25": 1.0}
+    notes = [
+        {"method": {"spectrum": {**one, "layers": layer}, "band_factor": band}}
+        for one, layer in zip(spectra, layers, strict=True)
+    ]
+    found = cells(text := page_of(Run(with_records(run, *notes))))
+    assert found[found.index("conv") :][:5] == ["conv", "16.25", "4.125", "0", "0.1289"]
+    assert "Predicted factor" in text
+
+
+def test_a_page_shows_classes_spectra_and_fairness(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [{"clients": 0.5}])
+    (run / "report" / "clients.csv").write_text("client,accuracy\n0,0.25\n1,0.75\n")
+    extras = Extras(np.eye(4, 3, dtype=np.int64), {"conv": np.array([2.0, 1.0, 0.0])}, {"0.5": 0.5}, ["a note"])
+    text = page_of(Run(run), extras)
+    assert "mean 50.00 %, standard deviation 25.00 %, worst decile 25.00 %, lowest 25.00 %" in text
+    for caption in ("Examples of each class", "Singular values", "Clients by accuracy"):
+        assert f"<figcaption>{caption}</figcaption>" in text
+    assert "r of tier 0.5" in text and "a note" in text and "<figcaption>Loss, training</figcaption>" in text
+
+
+@pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])
+def test_a_page_of_a_young_run(tmp_path: Path, accuracies) -> None:
+    assert "of 9 rounds" in page_of(Run(a_run(tmp_path / "run", accuracies, rounds=9)))
+
+
+def test_damage_is_a_note(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", [{"1": 0.5}] * 3)
+    kept = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_text(kept[0] + kept[2])
+    (run / "partition.h5").write_bytes(b"no file of ours")
+    text = page_of(Run(run))
+    assert text.count('<p class="note">') == 2 and "no record of rounds 2 to 2" in text
+
+
+def test_how_each_start_ended(tmp_path: Path) -> None:
+    """A kill leaves no word; the last start may still be running."""
+    run = a_run(tmp_path / "run", [{"1": 0.5}], rounds=9)
+    ended = {"started": "2026-01-01T10:00:00+0000", "ended": {"round": 4}, "ranks": [{}]}
+    stopped = {"resumed_round": 6, "stopped": {"round": 7, "why": "time limit"}, "ranks": [{}, {}]}
+    for start in (ended, {"resumed_round": 4}, stopped, {"resumed_round": 7}):
+        manifest.add_start(RunDir(run), start)
+    found = cells(page_of(Run(run)))
+    assert {"2026-01-01 10:00:00+0000", "ended after round 4", "ended after round 7"} <= set(found)
+    assert [found.count(one) for one in ("was interrupted", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
+
+
+def test_the_ranks_are_those_that_did_the_rounds(tmp_path: Path) -> None:
+    """Not those of a start that found nothing left to do, nor what that one was made with."""
+    run = a_run(tmp_path / "run", [{"1": 0.5}] * 3)
+    ranks = [{"place": "a: cpu"}, {"place": "b: cuda:0"}]
+    manifest.add_start(RunDir(run), {"ranks": ranks, "host": "first", "ended": {"round": 3}})
+    manifest.add_start(RunDir(run), {"ranks": ranks[:1], "host": "last", "resumed_round": 3})
+    text = page_of(Run(run))
+    assert " on 2 ranks (cpu, cuda:0)." in text
+    assert {"first", "the beginning", "1 rank"} <= set(found := cells(text))
+    assert not {"last", "no end yet", "was interrupted"} & set(found)
+    with_records(run, {}, {}, {"busy_s": {"0": 1.0}})
+    path = RunDir(run).manifest_path
+    path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))
+    pattern = r" 2 ranks \(rounds 1-2\), 1 rank \(round 3\); .*: cpu, cuda:0, in 2 starts\."
+    assert re.search(pattern, page_of(Run(run)))
+
+
+def test_classes_by_client() -> None:
+    partition = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
+    assert class_counts(partition, np.array([2, 0, 2, 1]), 3).tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
+
+
+def several(tmp_path: Path) -> list[Group]:
+    ours, theirs = (0.5, 0.6, 0.7), (0.4, 0.6, 0.5)
+    runs = [a_run(tmp_path / f"ours{s}", [{"1": a}], seed=s) for s, a in enumerate(ours)]
+    runs += [a_run(tmp_path / f"theirs{s}", [{"1": a}], seed=s, method="heterofl") for s, a in enumerate(theirs)]
+    return grouped(map(Run, runs))
+
+
+def runs_of(groups: list[Group]) -> list[Run]:
+    return [run for group in groups for run in group.runs]
+
+
+def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    """Differences .1, 0, .2, whose seven means of subsets are 0, .05, .1, .1, .1, .15, .2: the lowest and the highest
+    have confidence 1 - 2/8. Two seeds have no interval."""
+    groups = several(tmp_path)
+    assert [(group.name, [run.seed for run in group.runs]) for group in groups] == [
+        ("fedhm", [0, 1, 2]),
+        ("heterofl", [0, 1, 2]),
+    ]
+    (found,) = differences(groups)
+    assert (found.first, found.second, found.net) == ("fedhm", "heterofl", "1")
+    assert found.mean == pytest.approx(0.1) and found.values == pytest.approx([0.1, 0.0, 0.2])
+    assert found.interval == (0.0, pytest.approx(0.2), 0.75)
+    (found,) = differences([Group("a", groups[0].runs[:2]), groups[1]])
+    assert found.interval is None
+
+
+def test_a_page_of_several(tmp_path: Path) -> None:
+    found = cells(page_of_several(runs_of(several(tmp_path))))
+    assert {"60.00 ± 10.00 %", "fedhm minus heterofl", "+10.00", "+0.00 to +20.00 (75.0 %)"} <= set(found)
+
+
+def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    """Where a section's name tells settings apart, the names of its parts are left out. Places are no settings."""
+    runs = [Run(a_run(tmp_path / f"{lr}", [{"1": 0.5}], lr=lr)) for lr in (0.1, 0.01)]
+    assert [group.name for group in grouped(runs)] == ["train.lr 0.1", "train.lr 0.01"]
+    servers = []
+    for name, data in (("mean", "{name: digits}"), ("fedadam", "{name: digits, root: /here, path: /there}")):
+        path = a_run(tmp_path / name, [{"1": 0.5}], method=f"fedavg, server: {{name: {name}}}") / "config.yaml"
+        path.write_text(
+            path.read_text().replace("{name: digits}", data) + "output: {dir: /x}\nmpi: {exchange: reduce}\n"
+        )
+        servers.append(Run(path.parent))
+    assert [group.name for group in grouped(servers)] == ["method.server mean", "method.server fedadam"]
+    assert [group.name for group in grouped([servers[0], runs[0]])] == ["fedavg", "fedhm"]
+
+
+def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
+    short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
+    (group,) = grouped([short, long])
+    assert group.runs == (long,) and "1 is left out: 2 has the same settings" in page_of_several([short, long])
+
+
+def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
+    """Both seeds of the first have two rounds, those of the second one and two; what was not tested is not counted."""
+    runs = [a_run(tmp_path / f"ours{seed}", [{"1": 0.5}] * 2, seed=seed) for seed in (0, 1)]
+    runs += [a_run(tmp_path / f"theirs{n}", [{"1": 0.25}] * n, seed=n - 1, method="heterofl", rounds=2) for n in (1, 2)]
+    runs.append(a_run(tmp_path / "young", [{}], method="fedavg", rounds=2))
+    text = page_of_several([Run(run) for run in runs])
+    found = cells(text)
+    assert found[:6] == ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %", "50.00 %"] and found[10] == "1 to 2"
+    assert found[14:18] == ["fedhm minus heterofl", "tier 1", "2", "2 and 1 to 2"]
+    assert "4 runs of 2" in text and "<title>fedhm and heterofl" in text
+    equal = page_of_several([Run(runs[1]), Run(runs[3])])
+    assert ["tested last in" in one for one in (text, equal)] == [True, False]
+
+
+def test_of_many_settings_each_is_compared_with_the_first(tmp_path: Path) -> None:
+    runs = [Run(a_run(tmp_path / f"{lr}", [{"1": lr}], lr=lr)) for lr in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
+    groups = grouped(runs)
+    pairs = [(found.first, found.second) for found in differences(groups)]
+    assert pairs == [("train.lr 0.1", f"train.lr {lr}") for lr in (0.2, 0.3, 0.4, 0.5, 0.6)]
+    assert len([*differences(groups[:5])]) == 10
+    assert "each is compared with the first" in page_of_several(runs)
+
+
+def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:
+    run = Run(a_run(tmp_path / "run", [{"1": 0.25, "clients": 0.75}]))
+    assert run.tested == ["clients", "1"] and chosen_nets(grouped([run]), []) == ["clients"]
+
+
+def test_what_moves_nothing_has_no_chart_by_bytes(tmp_path: Path) -> None:
+    nothing = {"protocol_down_bytes": 0, "protocol_up_bytes": 0}
+    runs = [with_records(a_run(tmp_path / name, [{"1": 0.5}] * 2, method=name), nothing) for name in ("a", "b")]
+    for text in (page_of(Run(runs[0])), page_of_several([*map(Run, runs)])):
+        assert "MACs" in text and "Bytes of all" not in text and "Accuracy by bytes" not in text

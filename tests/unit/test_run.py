@@ -1,0 +1,227 @@
+"""The reader of a run's folder: its numbers are the files' own; whether it is finished, and what it is doing."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from small_runs import small_config
+from written_runs import a_run
+
+import fedmpi
+from fedmpi.errors import DivergenceError, RoundError, RunDirError
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.results.run import Run, accuracy_of, moved, read_runs, to_target
+from fedmpi.running.advice import Advice
+from fedmpi.running.folder import Asked
+from fedmpi.running.stopping import Stopping
+from fedmpi.store import manifest
+from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
+from fedmpi.store.run_dir import RunDir
+
+
+def test_numbers_are_the_files_own(tmp_path: Path) -> None:
+    run = Run(a_run(tmp_path / "run", [{"1": 0.25, "0.5": 0.5}, {"1": 0.75, "clients": 0.5}], rounds=5))
+    assert (run.rounds, run.seed, run.done, run.is_finished()) == (5, 0, 2, False)
+    assert run.tested == ["clients", "1", "0.5"]
+    assert run.course("1") == ([1, 2], [0.25, 0.75]) and run.course("0.5", "loss") == ([1], [0.5])
+    assert run.course("clients") == ([2], [0.5]) and run.course("clients", "loss") == ([], [])
+    assert run.places("bytes") == {1: 150.0, 2: 300.0} and run.places("macs") == {1: 1000.0, 2: 2000.0}
+    assert run.seconds == {"local_training": 4.0, "idle": 2.0, "other": 1.0}
+    assert [(row["name"], row["accuracy_best"], row["best_round"]) for row in run.nets] == [
+        ("1", 0.75, 2),
+        ("0.5", 0.5, 1),
+    ]
+    assert [moved(record) for record in run.records] == [150, 150] and accuracy_of(run.records[0], "0.5") == 0.5
+
+
+def test_the_rounds_to_a_target(tmp_path: Path) -> None:
+    records = Run(a_run(tmp_path / "run", [{"1": 0.25}, {}, {"1": 0.75}])).records
+    assert to_target(records, "1", 0.5) == (450, 3000.0, 3) and to_target(records, "1", 0.8) is None
+    assert to_target(records[1:], "1", 0.5) is None  # the record of round 1 is missing
+
+
+def test_a_run_is_finished_when_all_rounds_are_on_record_and_its_report_is_written(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"1": 0.5}] * 2)
+    assert Run(path).is_finished() and Run(path).state == "finished" and Run(path).ending is None
+    (path / "config.yaml").write_text((path / "config.yaml").read_text().replace("rounds: 2", "rounds: 3"))
+    assert not Run(path).is_finished()
+    (path / "config.yaml").write_text((path / "config.yaml").read_text().replace("rounds: 3", "rounds: 2"))
+    (path / "report" / "summary.json").unlink()
+    assert not Run(path).is_finished() and Run(path).state == "interrupted"
+    assert not Run(tmp_path / "nowhere").is_finished()
+
+
+def test_sizes_are_known_before_the_end(tmp_path: Path) -> None:
+    """By the last start that says them; damaged ones are left out, and what was tested is there all the same."""
+    run = RunDir(a_run(tmp_path / "run", [{"1": 0.5, "server": 0.25}], rounds=3))
+    costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
+    rows = [{"name": "1", **costs}, {"name": "0.5", **costs, "params": "many"}, {"params": 3}, 4]
+    for more in ({manifest.SIZES: rows}, {manifest.SIZES: "?"}, {}):
+        manifest.add_start(run, {"ranks": [{}], **more})
+    found = [(row["name"], row.get("params"), row["accuracy_last"]) for row in Run(run.path).nets]
+    assert found == [("1", 1500, 0.5), ("0.5", None, None), ("server", None, 0.25)]
+
+
+def test_made_with_is_of_the_last_start_that_did_rounds(tmp_path: Path) -> None:
+    run = RunDir(a_run(tmp_path / "run", [{"1": 0.5}] * 3))
+    made = {"git": "abc", "versions": {"torch": "2"}, "platform": "here"}
+    code = {"model": {"digest": "12", "file": "/home/me/net.py"}}
+    manifest.add_start(run, {**made, "data_digest": "ff", "brought": code})
+    manifest.add_start(run, {"git": "later", "resumed_round": 3})
+    assert Run(run.path).made_with == {**made, "brought": {"model": {"digest": "12"}}}
+    assert Run(run.path).data_digest == "ff"
+
+
+@pytest.mark.parametrize("config", ["x: [", "rounds: x", "- 1"])
+def test_a_damaged_config_is_one_error_and_harms_no_other_run(tmp_path: Path, config: str) -> None:
+    for name in ("good", "damaged"):
+        a_run(tmp_path / name, [{"1": 0.5}])
+    path = tmp_path / "damaged" / "config.yaml"
+    path.write_text(config)
+    with pytest.raises(RunDirError) as caught:
+        _ = Run(path.parent).values
+    assert str(path) in caught.value.text() and "\n" not in caught.value.text()
+    (run,), (line,) = read_runs([tmp_path])
+    assert run.name == "good" and str(path) in line
+
+
+def test_a_folder_stands_for_its_runs(tmp_path: Path) -> None:
+    """One that has not done a round is left out, with a line; where none has, the error counts them."""
+    for name in ("a", "deep/b"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        a_run(tmp_path / name, [{"1": 0.5}])
+    a_run(tmp_path / "young", [], rounds=3)
+    runs, left_out = read_runs([tmp_path])
+    assert [run.name for run in runs] == ["a", "b"]
+    assert left_out == ["left out: young was interrupted, and has no round of its own"]
+    (tmp_path / "others").mkdir()
+    for number in range(5):
+        a_run(tmp_path / "others" / f"young{number}", [], rounds=3)
+    with pytest.raises(RunDirError, match="others.*young0.*young3.*; and 1 more$"):
+        read_runs([tmp_path / "others"])
+
+
+class StopsAfter(Stopping):
+    """Asks to stop after so many rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(0.0)
+        self._rounds = rounds
+
+    def wish(self, round_s: float, share: float = 1.0) -> int:
+        super().wish(round_s, share)
+        self._rounds -= 1
+        return int(self._rounds == 0)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> RunDir:
+    """A run of three rounds that stopped after two."""
+    from fedmpi.experiment import run
+
+    config = small_config("method.name=fedavg", "output.checkpoint_every=9")
+    folder = tmp_path / "runs" / "a"
+    assert run(config, SerialComm(), Asked(str(folder)), stopping=StopsAfter(2)) is False
+    return RunDir(folder)
+
+
+def state(run: RunDir) -> str:
+    return Run(run.path).state
+
+
+def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
+    run = Run(stopped.path)
+    assert (run.state, len(run.starts), run.continues_after, run.rounds) == ("stopped", 1, 2, 3)
+    assert run.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in run.records) / 2)
+    with RunLock(stopped):
+        assert state(stopped) == "running"
+    assert state(stopped) == "stopped"
+
+
+def test_what_is_saved_counts_where_less_is_saved_than_done(stopped: RunDir) -> None:
+    """Killed between a round's record and its checkpoint: a resume continues after the round before. Two rounds are
+    left then, and one while it runs.
+    """
+    record = json.loads(stopped.records_path.read_text().splitlines()[0])
+    lines = (json.dumps(record | {"round": number, "seconds": {"wall": 4.0}}) + "\n" for number in (1, 2, 3))
+    stopped.records_path.write_text("".join(lines))
+    stopped.config_path.write_text(stopped.config_path.read_text().replace("rounds: 3", "rounds: 4"))
+    run = Run(stopped.path)
+    assert (run.continues_after, run.eta_s) == (2, 8.0)
+    assert "2 of 4 rounds, stopped" in str(fedmpi.open_run(stopped.path))
+    with RunLock(stopped):
+        run = Run(stopped.path)
+        assert (run.continues_after, run.eta_s) == (3, 4.0)
+
+
+def test_the_ranks_are_those_that_did_the_rounds(stopped: RunDir) -> None:
+    """Not those of a start that found nothing left to do; one that is in its first round counts."""
+    records = stopped.records_path.read_text().splitlines()
+    last = json.loads(records[-1]) | {"round": 3, "busy_s": dict.fromkeys("01234", 1.0)}
+    stopped.records_path.write_text("".join(f"{line}\n" for line in [*records, json.dumps(last)]))
+    for ranks, resumed in ((5, 2), (1, 3), (3, 3)):
+        manifest.add_start(stopped, {"ranks": [{}] * ranks, "resumed_round": resumed})
+    assert Run(stopped.path).num_ranks == [1, 5]
+    with RunLock(stopped):
+        assert Run(stopped.path).num_ranks == [1, 5, 3]
+    stopped.records_path.unlink()
+    assert Run(stopped.path).num_ranks == [3]
+
+
+def test_a_run_that_says_why_it_ended(stopped: RunDir) -> None:
+    """As a rank's note says; nothing is left to wait for."""
+    manifest.add_start(stopped, {})
+    advice = Advice(small_config())
+    advice.run_is_in(stopped, 1)
+    for error, name in ((DivergenceError("the loss is nan"), "diverged"), (OSError("no network"), "failed")):
+        stopped.failure_path.unlink(missing_ok=True)
+        cause = RoundError("local_training")
+        cause.__cause__ = error
+        assert advice.note_failure(cause)
+        with RunLock(stopped):  # the process may take a moment to end
+            assert (state(stopped), Run(stopped.path).eta_s) == (name, None)
+    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
+    assert state(stopped) == "queued"
+
+
+def test_a_run_that_was_killed(stopped: RunDir) -> None:
+    """Started once more, and nobody is there: its lock is of a process that is gone, or is empty."""
+    manifest.add_start(stopped, {"job": "18"})
+    assert (state(stopped), Run(stopped.path).job) == ("interrupted", "18")
+    gone = Holder.this_process("18").__dict__ | {"start": "another boot:1"}
+    stopped.lock_path.write_text(json.dumps(gone))
+    assert state(stopped) == "interrupted"
+    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
+    assert (state(stopped), Run(stopped.path).job) == ("queued", "19")
+    assert Run(stopped.path).jobs() == {"18", "19"}
+
+
+def test_a_run_whose_job_went_back(stopped: RunDir) -> None:
+    """Said by slurm/life_cycle.sh, not where a later start says otherwise; submitted again it is queued."""
+    stopped.requeued_path.write_text("18\n")
+    assert state(stopped) == "requeued" and Run(stopped.path).jobs() == {"18"}
+    stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 1}))
+    assert state(stopped) == "queued"
+    stopped.submission_path.unlink()
+    manifest.add_start(stopped, {"job": "20"})
+    os.utime(stopped.requeued_path, ns=(0, stopped.manifest_path.stat().st_mtime_ns - 1))
+    assert state(stopped) == "interrupted"
+    stopped.manifest_path.unlink()
+    assert state(stopped) == "requeued"
+
+
+def test_a_run_on_another_host(stopped: RunDir) -> None:
+    """Believed to run for ten minutes after its last sign of life, or three of its longest rounds."""
+    note = json.dumps({"host": "node7", "pid": 1, "start": "", "job": "18"})
+    now_s = stopped.lock_path.stat().st_mtime
+
+    def after(silent_s: float) -> str:
+        stopped.lock_path.write_text(note)
+        os.utime(stopped.lock_path, (now_s - silent_s, now_s - silent_s))
+        return state(stopped)
+
+    assert [after(STALE_AFTER_S - 60), after(STALE_AFTER_S + 60)] == ["running", "silent"]
+    with stopped.records_path.open("a") as file:
+        file.write(json.dumps({"round": 3, "seconds": {"wall": 400.0}}) + "\n")
+    assert [after(1100), after(1300)] == ["running", "silent"]

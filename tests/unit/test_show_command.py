@@ -1,0 +1,188 @@
+"""`fedmpi show`: the table of runs, pages, figures and numbers; each mistake is one line, and nothing is written."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+from syrupy.assertion import SnapshotAssertion
+from written_runs import a_run, with_records
+
+from fedmpi.errors import ConfigError
+from fedmpi.results import show
+from fedmpi.results.run import Run
+from fedmpi.results.show import figure_of, last_values_in_latex
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
+
+
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All runs below a folder, or the one that it is; those that wait for Slurm, too."""
+    a_run(tmp_path / "done", [{"1": 0.5, "0.5": 0.25}])
+    a_run(tmp_path / "own", [{"1": 0.5, "clients": 0.75}], rounds=2)
+    waiting = tmp_path / "deep" / "waiting"
+    waiting.mkdir(parents=True)
+    (waiting / "submitted.json").write_text(json.dumps({"job": "19", "starts": 0}))
+    with RunLock(RunDir(tmp_path / "own")):
+        assert show.main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[0] == ["run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen", "ago"]
+    assert lines[2][:9] == ["deep/waiting", "queued", "19", "0", "-", "0/?", "-", "-", "-"]
+    assert lines[3][:8] == ["done", "finished", "-", "0", "2", "1/1", "50.00", "%"]
+    assert lines[4][:9] == ["own", "running", "-", "0", "2", "1/2", "75.00", "%", "0:04"]
+    assert lines[-1] == ["1", "queued,", "1", "finished,", "1", "running"]
+    assert show.main([str(tmp_path / "done")]) == 0 and capsys.readouterr().out.splitlines()[2].startswith("done ")
+    assert show.main([str(tmp_path / "done" / "report")]) == 0 and capsys.readouterr().out == "no runs there\n"
+
+
+@pytest.mark.parametrize(
+    "line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": {"wall": "x"}}', '{"round": 1, "seconds": 5}', None]
+)
+def test_an_unreadable_run_does_not_hide_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str | None
+) -> None:
+    a_run(tmp_path / "b", [{"1": 0.5}])
+    bad = RunDir(a_run(tmp_path / "a", [{"1": 0.5}]))
+    bad.records_path.unlink()
+    bad.records_path.write_text(f"{line}\n") if line else bad.records_path.mkdir()
+    assert show.main([str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[-1] == "1 unreadable, 1 finished"
+    assert err.startswith(f"unreadable: {bad.path}") and err.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_watch_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(show.time, "sleep", press)
+    assert show.main(["--watch", str(a_run(tmp_path / "run", [{"1": 0.5}]))]) == 130
+    out, err = capsys.readouterr()
+    assert "finished" in out and err == ""
+
+
+def test_pages_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = a_run(tmp_path / "run", [{"1": 0.5}])
+    (run / "report" / "report.html").unlink(missing_ok=True)
+    assert show.main([str(run), "--html"]) == 0 and (run / "report" / "report.html").exists()
+    a_run(tmp_path / "other", [{"1": 0.5}], seed=1)
+    assert show.main([str(tmp_path), "--html"]) == 0 and "50.00 ± 0.00 %" in (tmp_path / "report.html").read_text()
+    out = tmp_path / "f.PDF"
+    assert show.main([str(run), "--figure", str(out), "--names", "A name"]) == 0
+    assert out.read_bytes().startswith(b"%PDF")
+    assert show.main([str(run), "--tex", str(tmp_path / "f.tex"), "--y", "loss"]) == 0
+    assert r"fedhm & 1 & 1 & 1 & $0.500$ \\" in (tmp_path / "f.tex").read_text()
+    assert [*map(Path, capsys.readouterr().out.split())][-2:] == [out, tmp_path / "f.tex"]
+
+
+def test_all_numbers_and_draws_as_csv(tmp_path: Path) -> None:
+    """Runs differ in what they note; a run that notes nothing has an empty cell."""
+    drawn = [{"client": 3, "phase": "train", "tier": "1", "bases": [1, 0]}]
+    with_records(a_run(tmp_path / "a", [{"1": 0.5}, {}]), {"draws": drawn})
+    a_run(tmp_path / "b", [{"0.5": 0.25}], seed=1)
+    assert show.main([str(tmp_path), "--csv", str(tmp_path / "all.csv")]) == 0
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text().splitlines()))
+    assert [(row["run"], row["seed"], row["round"]) for row in rows] == [
+        ("a", "0", "1"),
+        ("a", "0", "2"),
+        ("b", "1", "1"),
+    ]
+    assert [row["tiers/1/accuracy"] for row in rows] == ["0.5", "", ""] and rows[2]["tiers/0.5/loss"] == "0.75"
+    assert [json.loads(row["draws"]) for row in rows] == [drawn, drawn, []]
+
+
+def test_a_table_in_latex(tmp_path: Path) -> None:
+    """60 % is the mean of 50, 60 and 70, 10 their sample standard deviation."""
+    runs = [Run(a_run(tmp_path / f"r_{s}", [{}, {"1": a}], seed=s)) for s, a in enumerate((0.5, 0.6, 0.7))]
+    lines = last_values_in_latex(runs, "accuracy").splitlines()
+    assert lines[4] == r"fedhm & 1 & 3 & 2 & $60.00 \pm 10.00$\,\% \\" and r"$\pm$ is the sample" in lines[-2]
+
+
+SHARED, OWN, BOTH = [{"1": 0.25, "0.5": 0.5}] * 2, [{"clients": 0.5}] * 2, [{"1": 0.25, "clients": 0.5}] * 2
+
+
+@pytest.mark.parametrize("x", ["rounds", "bytes", "macs"])
+@pytest.mark.parametrize(
+    ("accuracies", "nets"), [(SHARED, ("tier 1", "tier 1")), (OWN, ("clients", None)), (BOTH, ("clients", "tier 1"))]
+)
+def test_no_panel_of_a_figure_is_empty(tmp_path: Path, accuracies, nets, x: str) -> None:
+    """Nets that clients have for themselves have no loss: the next net is drawn, or one line says what can be."""
+    run = Run(a_run(tmp_path / "run", accuracies))
+    for y, net in zip(("accuracy", "loss"), nets, strict=True):
+        if net is None:
+            with pytest.raises(ConfigError, match="--y: .* loss .*accuracy"):
+                figure_of([run], x=x, y=y)
+        else:
+            (axes,) = figure_of([run], x=x, y=y).axes
+            assert axes.get_ylabel() == f"test {y}, {net}"
+            assert [len(line.get_xdata()) for line in axes.get_lines()] == [2]
+
+
+def test_a_line_says_what_it_is_the_mean_of(tmp_path: Path) -> None:
+    """A seed that was not tested yet is not counted; names that are given stand alone."""
+    shares = [[{"1": 0.5}], [{"1": 0.5}], [{}]]
+    runs = [Run(a_run(tmp_path / f"{s}", share, seed=s)) for s, share in enumerate(shares)]
+    runs.append(Run(a_run(tmp_path / "one", [{"1": 0.5}], lr=0.01)))
+    (axes,) = figure_of(runs).axes
+    labels = [line.get_label() for line in axes.get_lines()]
+    assert labels == ["train.lr 0.1, mean of 2 seeds", "train.lr 0.01"]
+    (axes,) = figure_of(runs, names=["ours", "theirs"]).axes
+    assert [line.get_label() for line in axes.get_lines()] == ["ours", "theirs"]
+
+
+MISTAKES = """
+--watch --html
+runs/share --html
+runs/shared/config.yaml --figure f.pdf
+nowhere
+nowhere --figure f.pdf
+empty --figure f.pdf
+empty --html
+runs/young --figure f.pdf
+runs --figure f
+runs --figure no/f.pdf
+runs --tex no/f.tex
+runs --csv no/f.csv
+runs --html --out f.pdf
+runs --html --out no/f.html
+runs --out f.html
+runs --tier 1
+runs --html --x bytes
+runs --csv f.csv --y loss
+runs --figure f.pdf --tiers 1
+runs --figure f.pdf --seed 1
+runs --figure f.pdf --tier 0.3
+runs/shared --figure f.pdf --tier 0.5,1
+runs/own --figure f.pdf --y loss
+runs --figure f.pdf --y loss --tier clients
+runs/none --figure f.pdf --x bytes
+runs --figure f.pdf --names one
+runs/shared --figure f.pdf --width 0
+runs/shared --figure f.pdf --width wide
+runs/shared --figure f.pdf --ylim 1 0
+"""
+
+
+def test_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], snapshot: SnapshotAssertion
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("runs", "empty"):
+        (tmp_path / folder).mkdir()
+    for name, accuracies in (("shared", [{"1": 0.5, "0.5": 0.25}]), ("own", [{"clients": 0.5}]), ("young", [])):
+        a_run(tmp_path / "runs" / name, accuracies, method={"shared": "fedhm"}.get(name, "lgfedavg"), rounds=2)
+    nothing = {"protocol_down_bytes": 0, "protocol_up_bytes": 0}
+    with_records(a_run(tmp_path / "runs" / "none", [{"1": 0.5}], method="standalone"), nothing)
+    before = {*tmp_path.rglob("*")}
+    said = []
+    for words in MISTAKES.strip().splitlines():
+        assert show.main(shlex.split(words)) == 2, words
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1, words
+        said.append(f"show {words}\n    {err}")
+    assert {*tmp_path.rglob("*")} == before
+    assert "".join(said) == snapshot
