@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +16,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi import costs
+from fedmpi.config.load import Override
 from fedmpi.export.formats import Answers
-from fedmpi.export.trained import TrainedNet
+from fedmpi.export.saved import saved_round
+from fedmpi.export.smaller import cut_net
+from fedmpi.export.trained import TrainedNet, net_of_client
 
 BATCHES = (1, 64)
 _WARM_UP, _LEAST, _MOST, _ENOUGH_S = 3, 5, 100, 1.0
@@ -51,6 +55,13 @@ def measure(trained: TrainedNet, answers: Answers) -> Measured:
         latency = {size: _latency(answers, batch) for size, batch in inputs.items()}
         peaks = {size: peak_bytes(trained.net, batch) for size, batch in inputs.items()}
     return Measured(found.params, found.macs, latency, peaks)
+
+
+def speed_up(run: str | Path, overrides: Sequence[Override], client: int = 0) -> float:
+    """How much longer an inference of a client's net takes than that of the same net cut, in a finished hermes run."""
+    whole = net_of_client(saved_round(run, overrides=overrides), client)
+    taken = [measure(net, net.net).latency[1].median_s for net in (whole, cut_net(whole))]
+    return taken[0] / taken[1]
 
 
 @contextmanager

@@ -2,8 +2,7 @@
 
 Messages travel from the memory of the host, uploads from page-locked memory. A worker trains its next client in the
 same parameters while an upload is on its way, so a copy is made in any case; after a lost rank it is sent again from
-there; and rank 0 need not have a GPU. What a GPU-aware MPI could save is one copy on each side, which `jobs/bench.py
-gpu` measures.
+there; and rank 0 need not have a GPU. What a GPU-aware MPI could save is one copy on each side.
 """
 
 from __future__ import annotations

@@ -141,9 +141,10 @@ def _computed(named: Named) -> list[Result]:
 
 def _measured(quantity: str, history: History, named: Sequence[str]) -> float | None:
     """Dense over pruned, of client 0; None for a run that is not finished."""
-    from fedmpi.studies.bench.pruned import savings
+    from fedmpi.export.measuring import speed_up
 
-    return savings(history.run, named)[_MEASURED.index(quantity)] if history.is_finished else None
+    is_known = history.is_finished and quantity == _MEASURED[0]
+    return speed_up(history.run.folder.path, named) if is_known else None
 
 
 def _result(cell: papers.Cell, archive: Archive) -> Result:
@@ -195,7 +196,7 @@ def _why_nothing(cell: papers.Cell, history: History, archive: Archive) -> str:
         tested = {net for record in history.records for net in net_scores(record)}
         return f"no test of {cell.net} yet; tested: {', '.join(sorted(tested)) or 'nothing'}"
     if table.quantity in _MEASURED:
-        return "measured when a run is finished, energy only where NVML is"
+        return "the time is measured when a run is finished, the energy is not"
     return "its records do not say"
 
 

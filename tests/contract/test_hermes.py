@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +16,6 @@ from torch import Tensor
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import Contributions, Phase, Turn
 from fedmpi.models.surgery import groups
-from fedmpi.studies.bench import pruned
 from fedmpi.tensors import Params
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -198,23 +196,6 @@ def test_examples_of_a_round(tmp_path: Path) -> None:
     method = small_setup(tmp_path, *HERMES, "train.local_epochs=3").method
     assert method.costs(Turn(0, 100)).examples == 240 + 20 / 3
     assert method.costs(Turn(0, 3)).examples == 9 + 1
-
-
-def test_the_job_measures_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A line for the dense net and two for each client, the cut one smaller and with the same logits."""
-    after(tmp_path / "run", *HERMES, "rounds=2", "method.prune_rate=0.5")
-    capsys.readouterr()
-    monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path / "run"), "--all", "--times", "2"])
-    assert pruned.main() == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert [line[1] for line in lines[2:-1]] == ["dense", *["masked", "cut"] * 8]
-    cuts = [line for line in lines if line[1] == "cut"]
-    assert all(float(line[-1]) < 1e-5 for line in cuts)
-    assert min(int(line[4].replace(",", "")) for line in cuts) < 0.7 * int(lines[2][4].replace(",", ""))
-    monkeypatch.setattr(sys, "argv", ["measure_pruned.py", str(tmp_path)])
-    assert pruned.main() == 2
 
 
 # The data.

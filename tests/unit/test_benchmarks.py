@@ -1,149 +1,200 @@
-"""`jobs/bench.py`: which benchmark a command line names; what those of steps, of tests and of ranks find."""
+"""The programs of `jobs/bench`: each runs once in a tiny setting, and its numbers by hand."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from fast import fast
+from pretend import device
+from pretend.graphs import Graphs
+from pretend.runs import with_accelerators
 from small_runs import small_setup
 
-from fedmpi.config.address import CONFIGS
+from fedmpi.learning.determinism import settings_kept
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.studies.bench import aggregate, benchmarks, overhead, scaling, share_of_tests, startup, steps
-from fedmpi.studies.bench.on_ranks import launched
 
-SMALL = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "model.width=0.125", "model.blocks=[1,1]")
+BENCH = Path(__file__).parents[2] / "jobs" / "bench"
+SHORT = "data.num_train=80 data.num_test=16 train.local_epochs=1 train.batch_size=8 --pairs 1"
+NET = "model.width=0.125 model.blocks=[1,1]"
+FEDHM = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "model.width=0.25", "model.blocks=[1,1,1]")
+PROGRAMS = {
+    "overhead": (f"--case small --ranks 2 {SHORT}", "small CNN (8x8 inputs), FedAvg: round / bare loop = "),
+    "scaling": ("--ranks 2 --upload-mb 1 --pairs 1 clients.per_round=7", "1 MB, 2, gather"),
+    "memory": (f"--case small --ranks 2 {SHORT}", "all 2 ranks / as many bare loops = "),
+    "memory growth": (f"--growth --case small --ranks 1 data.num_train=200 {NET} --pairs 1", "at 10 clients a round, "),
+    "memory population": ("--population --ranks 1 model.hidden=[4]", "\n1,000,000 "),
+    "startup": ("--ranks 1 --pairs 1", "to the end of round 1"),
+    "parts aggregate": (f"--case small-fedhm {SHORT}", "lift and add "),
+    "parts factorize": (f"--case small-fedhm {SHORT}", "auto / gram: "),
+    "parts steps": (f"--case small-fedhm {SHORT} --precision fp32,bf16", "bare loop, bf16"),
+    "parts tests": (f"fedhm_digits.yaml {NET} train.local_epochs=1 data.num_train=200 --pairs 1", "fedhm_digits.yaml"),
+}
+MISTAKES = {
+    "overhead train.lr=fast": "train.lr",
+    "overhead small": "expected section.key=value",
+    "overhead --case smal": "no 'smal'",
+    "overhead --ranks 0": ">= 1",
+    "startup rounds=3": "sets rounds itself",
+    "scaling --ranks 1": ">= 2",
+    "parts": "aggregate, factorize, steps, tests",
+    "parts factorize method.solver=gram": "sets method.solver itself",
+    "parts steps --precision fp64": "no 'fp64'",
+    "parts factorize --case small-fedhm method.rank_ratio=[1]": "method.",
+}
 
 
-@pytest.mark.parametrize("name", benchmarks.MODULES)
-def test_each_has_a_help_of_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="0"):
-        benchmarks.main([name, "--help"])
-    help_text = capsys.readouterr().out
-    assert f"python jobs/bench.py {name} " in help_text and "child" not in help_text
-    with pytest.raises(SystemExit, match="0"):
-        benchmarks.main(["--help"])
-    assert f"python jobs/bench.py {name} " in capsys.readouterr().out
+def run(words: str) -> subprocess.CompletedProcess[str]:
+    program, *more = words.split()
+    command = [sys.executable, str(BENCH / f"{program}.py"), *more]
+    configs = BENCH.parents[1] / "configs"
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=configs, env=os.environ)
 
 
-def test_the_name_is_found_wherever_it_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[str]] = []
-    for module in (startup, overhead, aggregate):
-        monkeypatch.setattr(module, "main", lambda argv: seen.append(argv) or 0)
-    assert benchmarks.main(["--ranks", "1", "startup"]) == 0
-    assert benchmarks.main(["--case=small", "train.lr=0.1", "overhead", "--pairs", "2"]) == 0
-    assert benchmarks.main(["--case", "startup", "aggregate"]) == 0  # a value is no name
-    assert seen == [
-        ["startup", "--ranks", "1"],
-        ["overhead", "--case=small", "train.lr=0.1", "--pairs", "2"],
-        ["aggregate", "--case", "startup"],
+@pytest.mark.parametrize("name", fast("overhead", "parts aggregate", of=PROGRAMS))
+def test_it_prints_its_table(name: str) -> None:
+    words, expected = PROGRAMS[name]
+    done = run(f"{name.replace(' growth', '').replace(' population', '')} {words}")
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("words", fast("startup rounds=3", of=MISTAKES))
+def test_a_mistake_is_said_without_a_traceback(words: str) -> None:
+    done = run(words)
+    assert (done.returncode, done.stdout.partition("\n")[2]) == (2, "")
+    assert MISTAKES[words] in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Imports a program of the folder."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module
+
+
+def test_measurements_are_taken_in_turn(program: Callable[[str], Any]) -> None:
+    """Of three turns the first warms up; 4 to 2 and 9 to 3 are ratios of 2 and 3."""
+    measuring, log = program("measuring"), list[str]()
+    values = {"a": iter([100.0, 4.0, 9.0]), "b": iter([1.0, 2.0, 3.0])}
+
+    def take(name: str) -> Callable[[], float]:
+        return lambda: log.append(name) or next(values[name])
+
+    pairs = measuring.pair(take("a"), take("b"), 2)
+    assert log == [*"ababab"] and (pairs.one, pairs.other) == ([4.0, 9.0], [2.0, 3.0])
+    assert pairs.cells() == ["2.50", "2.00 - 3.00"] and pairs.text() == "2.500 (pairs 2.000 to 3.000)"
+
+
+def test_a_line_of_exchanges_by_hand(program: Callable[[str], Any]) -> None:
+    """Rounds of 4 and 2 s beside 2 and 0.5 s; rank 0 works 1 and 3 s, the busiest worker 2 and 1 s; four clients."""
+    found = {
+        "seconds": {"auto": [4.0, 2.0], "bare": [2.0, 0.5]},
+        "busy_s": {"auto": [[1.0, 2.0, 0.5], [3.0, 0.5, 1.0]]},
+        "moved": {"auto": {"exchange": "reduce", "wire_messages": 8, "wire_bytes": 2_000_000}},
+        "clients": 4,
+    }
+    assert program("scaling").cells("auto", found) == [
+        *("auto: reduce", "3.000 s", "2.000 - 4.000 s", "750.0 ms", "2.000 s", "1.500 s"),
+        *("8", "2 MB", "1.250 s", "3.00", "2.00 - 4.00"),
     ]
 
 
-def test_overrides_change_a_benchmarks_own_settings() -> None:
-    asked = aggregate._arguments(["aggregate", "clients.per_round=5", "--case", "small"])
-    assert [*asked.runs] == ["small"] and asked.runs["small"][-1] == "clients.per_round=5"
-
-
-def test_steps_are_taken_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each once in each of three turns, of which the first is not counted."""
-    log: list[str] = []
-
-    def fake(setup: Any) -> Any:
-        precision = setup.config.train.precision
-        return [({"tier": name}, lambda name=name: log.append(f"{name} {precision}")) for name in ("1", steps.BARE)]
-
-    monkeypatch.setattr(steps, "steps_of", fake)
-    found = steps.on_ranks(SerialComm(), tmp_path, SMALL, pairs=2, precisions=["fp32", "bf16"])["steps"]
-    one_turn = ["1 fp32", f"{steps.BARE} fp32", "1 bf16", f"{steps.BARE} bf16"]
-    assert log == 3 * one_turn and [len(row["seconds"]) for row in found] == 4 * [2]
-    assert [f"{row['tier']} {row['precision']}" for row in found] == one_turn
-
-
-def test_a_step_is_one_of_the_trainer_of_its_tier(tmp_path: Path) -> None:
-    setup = small_setup(tmp_path, *SMALL)
-    rows = steps.steps_of(setup)
-    assert [row["tier"] for row, _ in rows] == ["1", "0.5", steps.BARE]
-    assert [row["macs"] for row, _ in rows] == [*setup.macs, setup.macs[0]]
-    for (_, step), trainer in zip(rows[:-1], setup.trainers, strict=True):
-        before = {name: value.clone() for name, value in trainer.net.params.items()}
-        step()
-        assert any(not torch.equal(before[name], value) for name, value in trainer.net.params.items())
-    rows[-1][1]()
-
-
-def test_ratios_of_steps_by_hand() -> None:
+def test_ratios_of_steps_by_hand(program: Callable[[str], Any]) -> None:
     """Turn by turn: the dense tier takes 4 and 2 s, the tier 2 and 0.5 s, the bare loop 1 and 3 s."""
     rows = [
         {"tier": "1", "precision": "fp32", "macs": 8.0, "seconds": [4.0, 2.0]},
         {"tier": "0.5", "precision": "fp32", "macs": 2.0, "seconds": [2.0, 0.5]},
-        {"tier": steps.BARE, "precision": "fp32", "macs": 8.0, "seconds": [1.0, 3.0]},
+        {"tier": "bare loop", "precision": "fp32", "macs": 8.0, "seconds": [1.0, 3.0]},
     ]
-    _, tier, _ = steps.lines({"steps": rows})
-    assert tier == [
+    assert program("parts").step_lines(rows)[1] == [
         *("0.5", "fp32", "1250 ms", "500 - 2000 ms"),
         *("3.00", "2.00 - 4.00", "3.25", "0.50 - 6.00", "4.00"),
     ]
 
 
-def test_the_share_of_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three rounds of 2 + 1 + 0.5 s before each test of 0.75 + 0 + 0.25 s; measured anew in each trial."""
-    trials = iter((0.1, 0.3, 0.2))
-    parts = {"test_s": 0.75, "personal_test_s": 0.0, "restat_s": 0.25}
-    rest = {"training_s": 2.0, "aggregation_s": 1.0, "publishing_s": 0.5}
-    monkeypatch.setattr(share_of_tests, "measure", lambda config: next(trials))
-
-    def predicted(config: Any, plan: Any, found: float, num_cores: int) -> SimpleNamespace:
-        return SimpleNamespace(**parts, **rest, test_share=found)
-
-    monkeypatch.setattr(share_of_tests, "predict", predicted)
-    words = ("evaluation.every=3", "model.width=0.125")
-    config = str(CONFIGS / "fedhm_digits.yaml")
-    found = share_of_tests.on_ranks(SerialComm(), tmp_path, words, config, pairs=3)
-    assert found["share"] == [0.1, 0.3, 0.2] and 0 < found["macs_share"] < 1
-    shown = share_of_tests.cells({**found, "macs_share": 0.25})
-    assert shown == ["3", "1 s", "1 s - 1 s", "10.5 s", "10.5 s - 10.5 s", "20.0%", "10.0% - 30.0%", "25.0%"]
+def test_both_solvers_factorize_the_states_of_three_rounds(program: Callable[[str], Any], tmp_path: Path) -> None:
+    """Round 1 has the bases of the Gram matrix, whose factors are those of `gram` to the rounding of float32."""
+    words = (*FEDHM, "method.solver=auto", "data.name=synthetic", "data.shape=[1,8,8]", "data.num_train=120")
+    found = program("parts").factorize(SerialComm(), tmp_path, words, 3)
+    assert len(found["rounds"]) == 3 and (found["warm"], found["layers"]) == (3, 4)
+    assert all(row["excess"] < 1e-3 and row["by_gram"] == 0 for row in found["rounds"])
 
 
-def test_the_share_of_tests_is_measured(tmp_path: Path) -> None:
-    config, words = str(CONFIGS / "fedhm_digits.yaml"), [*SMALL[1:], "data.num_train=200", "train.local_epochs=1"]
-    found = share_of_tests.on_ranks(SerialComm(), tmp_path, words, config, pairs=1)
-    assert all(min(found[key]) > 0 for key in ("test_s", "rounds_s", "share"))
+def test_a_step_is_one_of_the_trainer_of_its_tier(program: Callable[[str], Any], tmp_path: Path) -> None:
+    setup, parts = small_setup(tmp_path, *FEDHM), program("parts")
+    for trainer in setup.trainers[:2]:
+        before = {name: value.clone() for name, value in trainer.net.params.items()}
+        parts.train(trainer, 1)
+        assert any(not torch.equal(before[name], value) for name, value in trainer.net.params.items())
 
 
-def test_exchanges_are_measured_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the bare loop, for the cohort that is asked for."""
-    log: list[Any] = []
-
-    def one_round(setup: Any, opened: Any, found: dict[str, Any]) -> Any:
-        log.append(setup.config.mpi.exchange)
-        return opened
-
-    monkeypatch.setattr(scaling, "_one_round", one_round)
-    monkeypatch.setattr(scaling, "_bare_round", lambda buffer, num_clients: log.append((buffer.nbytes, num_clients)))
-    words = [*scaling._WORDS.split(), "clients.per_round=7", "model.hidden=[2]"]
-    scaling.on_ranks(SerialComm(), tmp_path, words, megabytes=1, pairs=2)
-    assert log == 3 * ["gather", "reduce", "auto", (1_000_000, 7)]
-
-
-def test_exchanges_on_two_ranks() -> None:
-    """Seven uploads, the broadcast and the times of the only worker; with `reduce` its sums and reports instead."""
-    words = [*scaling._WORDS.split(), "clients.per_round=7", "model.hidden=[2]"]
-    found = launched("scaling", words, 2, megabytes=1, pairs=2)
-    assert {how: found[how]["wire_messages"] for how in ("gather", "reduce")} == {"gather": 9, "reduce": 4}
-    assert found["auto"]["exchange"] in ("gather", "reduce")
-    assert all(len(of["wall_s"]) == 2 for of in found.values())
-    assert [len(ranks) for ranks in found["auto"]["busy_s"]] == [2, 2]
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)]
+)
+def test_the_bare_loop_has_the_precision_of_the_run(
+    program: Callable[[str], Any], tmp_path: Path, precision: str, dtype: torch.dtype
+) -> None:
+    bare = program("measuring").BareLoop(small_setup(tmp_path, *FEDHM, f"train.precision={precision}"), [0])
+    found: list[torch.dtype] = []
+    conv = next(part for part in bare._nets[0].modules() if isinstance(part, torch.nn.Conv2d))
+    conv.register_forward_hook(lambda part, inputs, outputs: found.append(outputs.dtype))
+    bare.steps(0, 1)
+    assert found == [dtype]
 
 
-def test_a_line_of_exchanges_by_hand() -> None:
-    """Rounds of 4 and 2 s beside 2 and 0.5 s; rank 0 works 1 and 3 s, the busiest worker 2 and 1 s; four clients."""
-    own = {"wall_s": [4.0, 2.0], "busy_s": [[1.0, 2.0, 0.5], [3.0, 0.5, 1.0]], "exchange": "reduce"}
-    found = {"auto": {**own, "wire_messages": 8, "wire_bytes": 2_000_000}, "bare": {"wall_s": [2.0, 0.5]}}
-    assert scaling.cells("auto", found, 4) == [
-        *("auto: reduce", "3.000 s", "2.000 - 4.000 s", "750.0 ms", "2.000 s", "1.500 s"),
-        *("8", "2 MB", "1.250 s", "3.00", "2.00 - 4.00"),
+@pytest.mark.parametrize(("capability", "precision"), [((7, 0), "fp16"), ((8, 0), "bf16")])
+def test_half_precision_is_one_that_the_gpu_has(
+    program: Callable[[str], Any], capability: tuple[int, int], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert program("gpu").half_precision() == precision
+
+
+@contextmanager
+def in_one_thread() -> Iterator[None]:
+    """Keeps torch's settings; their inference mode would let the engine start threads for the device."""
+    with settings_kept(), torch.autograd.set_multithreading_enabled(False):
+        yield
+
+
+@contextmanager
+def for_a_gpu(gpu: Any, log: list[str]) -> Iterator[None]:
+    """Takes the pretend accelerator for a GPU; it has no memory to count and no rules for autocast."""
+    with with_accelerators(), pytest.MonkeyPatch.context() as patch:
+        functions = {
+            "reset_peak_memory_stats": lambda _: log.append("forgotten"),
+            "max_memory_allocated": lambda _: 2_000_000,
+            "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
+        }
+        for name, function in functions.items():
+            patch.setattr(torch.get_device_module(device.NAME), name, function, raising=False)
+        patch.setattr(torch.accelerator, "synchronize", lambda *_: None)
+        patch.setattr(gpu, "settings_kept", in_one_thread)
+        patch.setattr(gpu, "CudaGraphs", lambda chosen: Graphs(log))
+        yield
+
+
+@pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
+def test_steps_on_the_pretend_accelerator(program: Callable[[str], Any]) -> None:
+    """Each of two tiers in two precisions: computed, replayed, by hand, freely, and the peak of its memory."""
+    gpu, log = program("gpu"), list[str]()
+    words = [*gpu.SETTINGS.split(), "data.shape=[1,8,8]", "data.num_train=80", "train.batch_size=4", *FEDHM]
+    with for_a_gpu(gpu, log), device.log.kept() as events:
+        rows = gpu.steps(words, 0.0)[2:]
+    assert [row.split("|")[1:3] for row in rows[:4]] == [
+        [f" {tier} ", f" {precision} "] for precision in ("fp32", "bf16") for tier in ("1", "0.5")
     ]
+    assert all(row.endswith("| 2 MB |") and "not replayed" not in row for row in rows[:4]) and rows[4:] == [""]
+    assert log.count("recorded") == log.count("forgotten") == 4 and "replayed" in log
+    assert device.of(events, "new"), "nothing was computed on the device"

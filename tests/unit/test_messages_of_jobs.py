@@ -12,15 +12,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.results import grid as conduct
 from fedmpi.studies import compare, reproduce
-from fedmpi.studies.bench import benchmarks, gpu, pruned
 from fedmpi.studies.slurm import submit
 from fedmpi.verify import __main__ as verify
 
 PROGRAMS = {
-    "bench": benchmarks.main,
-    "bench_gpu": gpu.main,
     "compare": compare.main,
-    "measure_pruned": pruned.main,
     "reproduce": reproduce.main,
     "study": conduct.main,
     "submit": submit.main,
@@ -28,36 +24,6 @@ PROGRAMS = {
 }
 LONG = 300 * "x"
 MISTAKES = f"""
-bench overhead train.lr=fast
-bench overhead small
-bench overhead --ranks 0
-bench overhead --growth
-bench
-bench child
-bench --ranks 1 starup
-bench --ranks 1 startup train.lr=fast
-bench startup rounds=3
-bench memory --case population
-bench memory --case resnet18 model.name=resnet34
-bench memory --growth clients.per_round=3
-bench aggregate --ranks 2
-bench factorize --case resnet18
-bench factorize method.solver=gram
-bench population --pairs 2
-bench population clients.count=30
-bench scaling clients.per_round=30
-bench scaling mpi.exchange=gather
-bench scaling method.name=fedavg
-bench steps --precision fp32,fp64
-bench steps --precision fp32 train.precision=bf16
-bench tests nowhere.yaml
-bench tests --pairs 0
-bench_gpu gpu --only speed,spede
-bench_gpu gpu --only speed small
-bench_gpu gpu train.lr=fast
-bench_gpu gpu method.name=fedavg
-bench_gpu gpu --out nowhere/gpu.md
-bench_gpu gpu --out .
 compare fedavg
 compare rounds = 6
 compare rounds=0 --methods fedavg
@@ -75,15 +41,6 @@ compare --bogus
 compare --methods fedavg train.lt=1
 compare seed=1
 compare --collect
-measure_pruned
-measure_pruned here --clients a
-measure_pruned here --clients -1
-measure_pruned here --clients 0 --all
-measure_pruned here --batch 1e3
-measure_pruned here --batch 65537
-measure_pruned here --times 0
-measure_pruned here --bogus
-measure_pruned here
 reproduce
 reproduce fedhm
 reproduce fedhm:table3 fedhm:table2
@@ -139,6 +96,7 @@ submit mine.yaml --name 'a\\b'
 submit mine.yaml --name ..
 submit mine.yaml --name {LONG}
 submit mine.yaml --out {"/".join(30 * [200 * "y"])}
+submit status here/none
 verify fedavg
 """
 

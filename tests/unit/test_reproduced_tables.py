@@ -7,14 +7,10 @@ from typing import Any
 
 import pytest
 from golden_file import Told
-from small_runs import run_all, small_config
 from studied_runs import PAPER, asked_for, learning, named, record, write_run
 
-from fedmpi import papers
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import manifest
 from fedmpi.studies import measures, tables
-from fedmpi.studies.bench import pruned
 from fedmpi.studies.reproduction import Named, Request, find
 from fedmpi.studies.runs import History
 
@@ -175,26 +171,6 @@ def test_computed_tables_need_no_run(tmp_path: Path) -> None:
     baseline = next(result for result in found if (result.cell.block, result.cell.column) == ("IC-CIFAR10", "Baseline"))
     assert baseline.ours == pytest.approx(4 * 134_301_514 / 1e6)
     assert baseline.difference == pytest.approx(-0.004, abs=1e-3)
-
-
-def test_pruned_nets_are_measured_when_the_run_is_finished(asked: Request, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three seconds, then two (after 5 to warm up, 50 count): 1.5. A run that is not
-    finished has no number; NVML counts no energy on a CPU."""
-    text = """
-source: nobody
-tables:
-  time: {title: t, quantity: inference_time, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.83}}}}}}
-  energy: {title: t, quantity: inference_energy, blocks: {A: {Hermes: {run: one, cells: {x: {paper: 1.8}}}}}}
-"""
-    folder = asked.run_of(papers.Run(config="one"), 0).folder.path
-    config = small_config("clients.count=4", "clients.per_round=2", "method.name=hermes", "rounds=1", "mpi.device=cpu")
-    run_all(config, SerialComm(), folder)
-    clock = iter([*[3.0] * 55, *[2.0] * 55] * 2)
-    monkeypatch.setattr(pruned, "_timed", lambda action: next(clock))
-    time, energy = (collected(named(name, text), asked)[0] for name in ("time", "energy"))
-    assert time.ours == 1.5 and energy.ours is None and "NVML" in energy.why_not
-    (folder / "report" / "summary.json").unlink()
-    assert collected(named("time", text), asked)[0].ours is None
 
 
 def test_a_comparison_is_with_the_same_seed_in_the_rounds_that_both_have(asked: Request) -> None:

@@ -1,1 +1,0 @@
-"""What fedmpi costs beside a bare PyTorch loop, and what pruned nets save."""

@@ -1,0 +1,263 @@
+"""Helps the benchmarks: cases, command lines, measurements in turn, processes on several ranks, and a bare loop."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.mpi.mpirun import environment, start_words
+from fedmpi.mpi.starting import world
+from fedmpi.rounds.recovering import OpenRound
+from fedmpi.rounds.state import Setup
+from fedmpi.running.resuming import initial_state
+from fedmpi.running.start import prepare
+from fedmpi.store.run_dir import RunDir
+from fedmpi.train_round import train_round
+
+# Else the next import warns on each machine that has CUDA's compiler and no GPU.
+logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+from torch.utils import benchmark  # noqa: E402
+
+LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false"
+_TEN_CLIENTS = f"{LONG} partition.name=iid clients.count=10 clients.per_round=4 data.num_test=100"
+_IMAGES = f"{_TEN_CLIENTS} data.name=synthetic data.classes=10 train.masked_loss=false model.name=resnet18"
+_SMALL = f"""{_IMAGES} data.shape=[1,8,8] data.num_train=960 model.width=0.25 model.blocks=[1,1,1,1]
+    train.batch_size=32 train.local_epochs=10"""
+_LARGE = f"{_IMAGES} data.shape=[3,32,32] data.num_train=1280 train.batch_size=64 train.local_epochs=2"
+_CIFAR10 = f"""{_TEN_CLIENTS} data.name=cifar10 data.num_train=1280 train.batch_size=64 train.local_epochs=1
+    method.name=fedhm"""
+CASES = {
+    "small": ("small CNN (8x8 inputs), FedAvg", f"{_SMALL} method.name=fedavg"),
+    "small-fedhm": ("small CNN (8x8 inputs), FedHM", f"{_SMALL} method.name=fedhm"),
+    "resnet18": ("ResNet-18, FedAvg", f"{_LARGE} method.name=fedavg"),
+    "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
+    "resnet18-heterofl": ("ResNet-18, HeteroFL", f"{_LARGE} method.name=heterofl"),
+    "resnet18-topk": ("ResNet-18, top-k", f"{_LARGE} method.name=topk"),
+    "cifar10-fedhm": ("ResNet-18 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet18"),
+    "cifar10-fedhm34": ("ResNet-34 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet34"),
+    "digits-fedhm": ("the main job, FedHM on digits", "evaluation.every=34 output.tensorboard=false"),
+}
+"""Title and overrides of each case. The overrides come on top of the packaged default, which is the main job."""
+SPREAD = "lowest - highest"
+_ON_RANK = "--on-rank"
+
+
+def positive(text: str) -> int:
+    """Reads a whole number from 1."""
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text}")
+    return int(text)
+
+
+def positives(text: str) -> list[int]:
+    """Reads `1,3,5`."""
+    return [positive(part) for part in text.split(",")]
+
+
+def some_of(allowed: Collection[str]) -> Callable[[str], list[str]]:
+    """Returns the type of an argument that names some of `allowed`."""
+
+    def read(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(allowed)}")
+        return names
+
+    return read
+
+
+def parser(doc: str | None, case: str = "", pairs: int = 5, ranks: int = 0) -> argparse.ArgumentParser:
+    """Returns a parser that takes overrides; these are the defaults of `--case`, `--pairs` and `--ranks`, where the
+    benchmark has them.
+    """
+    raw = argparse.RawDescriptionHelpFormatter
+    found = argparse.ArgumentParser(description=doc, formatter_class=raw, allow_abbrev=False)
+    found.add_argument("words", nargs="*", metavar="section.key=value", help="on top of the benchmark's own settings")
+    if case:
+        help_case = f"of {', '.join(CASES)} (default {case})"
+        found.add_argument("--case", type=some_of(CASES), default=case.split(","), help=help_case)
+    if pairs:
+        found.add_argument("--pairs", type=positive, default=pairs, help=f"turns (default {pairs})")
+    if ranks:
+        found.add_argument("--ranks", type=positive, default=ranks, help=f"rank 0 and the workers (default {ranks})")
+    return found
+
+
+def settings(arguments: argparse.Namespace, given: str, own: str = "") -> list[str]:
+    """Returns the settings `given` with the user's overrides on top. Raises `ConfigError` for a mistake, and for a key
+    of `own`, which the benchmark sets itself.
+    """
+    for word in arguments.words:
+        key, equals, _ = word.partition("=")
+        if not equals:
+            raise ConfigError("command line", f"{word}: expected section.key=value")
+        if key.strip() in own.split():
+            raise ConfigError("command line", f"{word}: this benchmark sets {key} itself; leave it out")
+    words = [*given.split(), *arguments.words]
+    load(None, words)
+    return words
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two measurements of the same turns."""
+
+    one: Sequence[float]
+    other: Sequence[float]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [one / other for one, other in zip(self.one, self.other, strict=True)]
+
+    def cells(self) -> list[str]:
+        """Returns the median ratio, and the lowest and the highest."""
+        return [f"{statistics.median(self.ratios):.2f}", f"{min(self.ratios):.2f} - {max(self.ratios):.2f}"]
+
+    def text(self) -> str:
+        """Returns the ratio with its spread as words."""
+        return f"{statistics.median(self.ratios):.3f} (pairs {min(self.ratios):.3f} to {max(self.ratios):.3f})"
+
+
+def in_turn(measures: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
+    """Takes every measurement once a turn, one after the other, so that a slow minute of the machine hits all alike.
+    The first turn warms up and does not count.
+    """
+    found: dict[str, list[float]] = {name: [] for name in measures}
+    for turn in range(1 + turns):
+        for name, measure in measures.items():
+            value = measure()
+            if turn:
+                found[name].append(value)
+    return found
+
+
+def pair(one: Callable[[], float], other: Callable[[], float], turns: int) -> Pairs:
+    """Takes both measurements in turn."""
+    found = in_turn({"one": one, "other": other}, turns)
+    return Pairs(found["one"], found["other"])
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Returns the time of one call, until an accelerator is done, too."""
+    started = benchmark.timer()
+    action()
+    return benchmark.timer() - started
+
+
+def seconds_together(comm: Any, action: Callable[[], object]) -> float:
+    """Returns the time from the moment all ranks are there until the last of them is done."""
+    comm.wait_for_all()
+    return seconds(lambda: (action(), comm.wait_for_all()))
+
+
+def start(main: Callable[[], None]) -> NoReturn:
+    """Runs a benchmark; in a process that `launched` has started, the function that it names."""
+    if sys.argv[1:2] == [_ON_RANK]:
+        sys.exit(_on_rank(*sys.argv[2:]))
+    try:
+        sys.exit(main())
+    except UserError as error:
+        print(error.text(), file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+def launched(measure: Callable[..., Any], words: Sequence[str], ranks: int = 1, **more: object) -> Any:
+    """Calls `measure(comm, folder, words, **more)` on so many new ranks; returns rank 0's result. Ends this program
+    with their exit code where they fail: they have said why.
+    """
+    program = [str(inspect.getsourcefile(measure)), _ON_RANK, measure.__name__, json.dumps([list(words), more])]
+    command = [*start_words(ranks), sys.executable, *program]
+    done = subprocess.run(command, env=environment(ranks), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(done.returncode)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _on_rank(name: str, given: str) -> int:
+    comm: Any = world()
+    words, more = json.loads(given)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = getattr(sys.modules["__main__"], name)(comm, Path(folder), words, **more)
+    except UserError as error:  # all ranks raise it
+        print(error.text() if comm.is_root else "", end="\n" * comm.is_root, file=sys.stderr)
+        return int(comm.leave(error.exit_code))
+    except BaseException:
+        traceback.print_exc()
+        comm.abort(1)
+        raise
+    if comm.is_root:
+        print(json.dumps(result), flush=True)
+    return 0
+
+
+def prepared(comm: Any, folder: Path, words: Sequence[str]) -> Setup:
+    """Sets up a run with these overrides of the main job."""
+    return prepare(load(None, words), comm, RunDir(folder))
+
+
+def rounds_of(setup: Setup) -> Iterator[OpenRound]:
+    """Trains a round with each step of the iterator, and yields it."""
+    opened = OpenRound(1, initial_state(setup, None))
+    while True:
+        train_round(setup, opened)
+        yield opened
+        opened = OpenRound(opened.number + 1, opened.state, opened.published)
+
+
+def of_all(comm: Any, values: Sequence[float]) -> np.ndarray:
+    """Returns (ranks, values) on rank 0; elsewhere a rank's own values, which nobody reads."""
+    own = np.array(values, dtype=float)
+    rows = comm.gather_rows(own)
+    return own[None] if rows is None else np.asarray(rows)
+
+
+class BareLoop:
+    """Trains as one would without fedmpi: plain modules, `torch.optim.SGD`, normalized images in memory."""
+
+    def __init__(self, setup: Setup, tiers: Iterable[int]) -> None:
+        self._train, self._device, self._nets = setup.config.train, setup.data.device, dict[int, nn.Module]()
+        for number in tiers:
+            net = setup.method.net(number)
+            for parameter in net.parameters():  # factors come as zeros, which would train unlike others
+                nn.init.normal_(parameter, std=0.02)
+            self._nets[number] = net.to(self._device).to(memory_format=torch.channels_last)
+        whole = setup.data.draws(np.arange(len(setup.data.train_y)), 1, torch.Generator(), shuffle=False)
+        self._images, self._labels = setup.data.train_batch(whole, 0, 0, len(setup.data.train_y))
+
+    def train(self, tier: int, batches: Iterable[Tensor]) -> None:
+        """Takes a step for each batch, numbers of examples, as a client does: with a new optimizer."""
+        net, train = self._nets[tier].train(), self._train
+        sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision)
+        scaler = torch.amp.GradScaler(self._device.type, init_scale=train.loss_scale, enabled=dtype == torch.float16)
+        for batch in batches:
+            sgd.zero_grad()
+            with torch.autocast(self._device.type, dtype, enabled=dtype is not None):
+                loss = functional.cross_entropy(net(self._images[batch]), self._labels[batch])
+            torch.autograd.backward(scaler.scale(loss))
+            scaler.step(sgd)
+            scaler.update()
+
+    def steps(self, tier: int, count: int) -> None:
+        """Takes so many steps, of whole batches of any examples."""
+        self.train(tier, torch.randint(len(self._labels), (count, self._train.batch_size)).to(self._device))

@@ -1,0 +1,230 @@
+"""Measures the memory of all ranks of a job, beside that of as many bare loops (`bare_process.py`).
+
+    python jobs/bench/memory.py [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
+    python jobs/bench/memory.py --growth [section.key=value ...] [--ranks 3] [--case small,resnet18,...]
+    python jobs/bench/memory.py --population [section.key=value ...] [--ranks 3]
+
+The first prints the most memory that all ranks of a run have together, by the proportional size (PSS) that Linux
+counts: it divides what several processes share among them. Bare loops train a ResNet-18, so the run does, too. --growth
+prints a worker's peak for cohorts of 10 and of 100 clients beside that of a bare loop. --population prints what
+registered clients cost that take no part: 1,000, 100,000 and 1,000,000 of them, and a cohort of 20 clients.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import measuring
+import psutil
+from measuring import CASES, LONG, BareLoop, Pairs, seconds_together
+from overhead import train_bare
+
+from fedmpi.config.load import load
+from fedmpi.mpi.mpirun import environment, start_words
+from fedmpi.report.table_text import print_lines
+
+LOOKS_EVERY_S = 0.03
+TWO_ROUNDS = "rounds=2 evaluation.every=1 train.local_epochs=1 clients.count=20 data.num_test=200"
+"""Settings on top of a case: two rounds of four clients, each with its test."""
+HUNDRED = "clients.count=100 data.num_train=6400 train.local_epochs=1"
+"""Settings on top of a case for --growth: the same data and the same batch whatever the cohort."""
+POPULATION = f"""{LONG} data.name=synthetic data.shape=[1,4,4] data.num_train=2000000 data.num_test=1000
+    partition.name=dirichlet_equal partition.alpha=.inf partition.examples=2 model.name=mlp method.name=fedhm
+    clients.tier_assignment=dynamic clients.per_round=20"""
+
+
+def main() -> None:
+    parser = measuring.parser(__doc__, "small,resnet18", ranks=3)
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--growth", action="store_true")
+    instead.add_argument("--population", action="store_true")
+    arguments = parser.parse_intermixed_args()
+    if arguments.population:
+        print_population(measuring.settings(arguments, POPULATION, "clients.count"), arguments.ranks)
+        return
+    for name in arguments.case:
+        title, given = CASES[name]
+        if arguments.growth:
+            words = measuring.settings(arguments, f"{given} {HUNDRED}", "clients.per_round")
+            print_growth(title, words, arguments.ranks)
+        else:
+            words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}", "model.name")
+            print_whole_job(title, words, arguments.ranks, arguments.pairs)
+
+
+def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) -> None:
+    """Prints the median ratio of the sums, and what rank 0 and the largest worker had at most."""
+    settings = bare_settings(words, ranks)
+    found = [(peak_of_job(words, ranks), peak_of_loops(settings, ranks)) for _ in range(pairs)]
+    ratio = Pairs([job.total_bytes for job, _ in found], [loops.total_bytes for _, loops in found])
+    job, loops = found[ratio.ratios.index(statistics.median_low(ratio.ratios))]
+    workers = [job.rank_bytes[rank] for rank in job.rank_bytes if rank > 0] or [job.rank_bytes[0]]
+    print(
+        f"{title}: all {ranks} ranks / as many bare loops = {ratio.text()}; {mb(job.total_bytes)}, "
+        f"{mb(job.shared_bytes)} of it shared, to {mb(loops.total_bytes)}; libraries apart "
+        f"rank 0 has {mb(job.rank_bytes[0])} at most, a worker {mb(max(workers))}",
+        flush=True,
+    )
+
+
+def peak_of_job(words: Sequence[str], ranks: int) -> Peak:
+    """Makes a run and looks at its ranks. Ends this program where the run fails."""
+    peak = Peak()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
+        process = subprocess.Popen(command, env=environment(ranks), stdout=subprocess.DEVNULL)
+        while process.poll() is None:
+            peak.look(ranks_below(process.pid))
+        if process.returncode:
+            sys.exit(process.returncode)
+    return peak
+
+
+def peak_of_loops(settings: Mapping[str, Any], count: int) -> Peak:
+    """Starts bare processes, which stay until all are done, and looks at them."""
+    peak = Peak()
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(__file__).with_name("bare_process.py"))
+        command = [sys.executable, program, json.dumps(settings), folder]
+        processes = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(count)]
+        while len(os.listdir(folder)) < count and not any(process.poll() for process in processes):
+            peak.look({place: process.pid for place, process in enumerate(processes)})
+        for process in processes:
+            process.communicate()  # closes its input
+    return peak
+
+
+class Peak:
+    """The most that a group of processes has had, in bytes."""
+
+    def __init__(self) -> None:
+        self.total_bytes = 0
+        self.shared_bytes = 0
+        self.rank_bytes: dict[int, int] = {}
+        """By rank, without libraries."""
+
+    def look(self, processes: Mapping[int, int]) -> None:
+        """Takes the sizes of these processes now, each a process number by its rank; then waits a moment."""
+        total = shared = 0
+        for rank, pid in processes.items():
+            with suppress(OSError):  # it has just ended
+                rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+                sizes = {name.rstrip(":"): 1024 * int(kilobytes) for name, kilobytes, _ in rows}
+                total += sizes["Pss"]
+                shared += sizes["Pss_Shmem"]
+                own = sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+                self.rank_bytes[rank] = max(self.rank_bytes.get(rank, 0), own)
+        if total > self.total_bytes:
+            self.total_bytes = total
+            self.shared_bytes = shared
+        time.sleep(LOOKS_EVERY_S)
+
+
+def ranks_below(pid: int) -> dict[int, int]:
+    """Returns the process number of each rank that this process has started; itself where there is no mpirun."""
+    found: dict[int, int] = {}
+    with suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error, KeyError):
+                found[int(process.environ()["OMPI_COMM_WORLD_RANK"])] = process.pid
+    return found or {0: pid}
+
+
+def bare_settings(words: Sequence[str], ranks: int) -> dict[str, Any]:
+    """Returns the same data, net and batches, and as many steps as a worker has."""
+    config = load(None, words)
+    model, train, info = config.model, config.train, config.data.used()
+    examples = config.rounds * config.clients.per_round * info.num_train / config.clients.count * train.local_epochs
+    return {
+        "num_train": info.num_train,
+        "num_test": info.num_test,
+        "shape": info.example_shape,
+        "classes": info.num_classes,
+        "batch_size": train.batch_size,
+        "steps": max(1, round(examples / train.batch_size / max(1, ranks - 1))),
+        "width": round(64 * getattr(model, "width", 1.0)),
+        "blocks": getattr(model, "blocks", None) or [2, 2, 2, 2],
+    }
+
+
+def mb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e6:.0f} MB"
+
+
+def print_growth(title: str, words: Sequence[str], ranks: int) -> None:
+    """Prints a worker's peak for two cohorts beside that of a bare loop."""
+    bare = measuring.launched(bare_loop, [*words, "clients.per_round=4"])
+    small, large = (
+        measuring.launched(engine, [*words, f"clients.per_round={cohort}"], ranks, num_rounds=1)["worker"]
+        for cohort in (10, 100)
+    )
+    ratios = f"{small / bare:.2f} at 10 clients a round, {large / bare:.2f} at 100"
+    print(f"{title}: worker's peak / bare loop's = {ratios} (bare {mb(bare)})", flush=True)
+
+
+def print_population(words: Sequence[str], ranks: int) -> None:
+    """Prints a line for each number of clients, with ratios to the first."""
+    lines, first = [], dict[str, float]()
+    for count in (1_000, 100_000, 1_000_000):
+        found = measuring.launched(engine, [*words, f"clients.count={count}"], ranks, num_rounds=5)
+        first = first or found
+        shown = {
+            "startup_s": f"{found['startup_s']:.3f} s",
+            "round_s": f"{found['round_s']:.3f} s",
+            "all": mb(found["all"]),
+        }
+        lines.append([f"{count:,}", *(f"{cell} (x {found[key] / first[key]:.2f})" for key, cell in shown.items())])
+    print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
+
+
+def engine(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> dict[str, float]:
+    """Returns the seconds until the first round could begin (without loading torch), the median seconds of a round, and
+    the largest peaks of all ranks and of the workers.
+    """
+    importlib.import_module(
+        "torch._dynamo"
+    )  # torch loads it when a net is first measured: seconds that no client costs
+    rounds: list[Any] = []
+
+    def begin() -> None:
+        setup = measuring.prepared(comm, folder, words)
+        if comm.is_root:
+            (folder / "partition.h5").write_bytes(setup.partition.packed())
+        rounds.append(measuring.rounds_of(setup))
+
+    startup_s = seconds_together(comm, begin)
+    next(rounds[0])  # the first broadcast, and warm-up
+    round_s = [seconds_together(comm, lambda: next(rounds[0])) for _ in range(num_rounds)]
+    peaks = measuring.of_all(comm, [peak_bytes()])[:, 0].tolist()
+    workers = peaks[1:] or peaks
+    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "all": max(peaks), "worker": max(workers)}
+
+
+def bare_loop(comm: Any, folder: Path, words: Sequence[str]) -> int:
+    """Trains a round's steps with the loop's own nets and optimizer only; returns the peak."""
+    setup = replace(measuring.prepared(comm, folder, words), trainers=())
+    train_bare(setup, BareLoop(setup, range(len(setup.method.tiers))), 1)
+    return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Returns the most resident memory that this process ever had (Linux counts in KiB, macOS in bytes)."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+if __name__ == "__main__":
+    measuring.start(main)

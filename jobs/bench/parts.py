@@ -1,0 +1,286 @@
+"""Measures parts of a run in one process, each beside something to compare it with.
+
+    python jobs/bench/parts.py aggregate | factorize | steps [section.key=value ...] [--case ...] [--pairs 5]
+    python jobs/bench/parts.py tests [CONFIG ...] [section.key=value ...] [--pairs 5]
+
+aggregate  nanoseconds to lift and add a number of an upload, against plain copies of as many float32 numbers
+factorize  FedHM's server: the solvers auto and gram on the states of the first `--pairs` rounds of one run; the audit
+           of a layer, which comes while workers train; and by how much auto's squared error exceeds gram's
+steps      a training step of each tier against the dense tier's and a bare PyTorch loop's; --precision fp32,bf16
+tests      the time of a test beside the rounds before it, and the share of a whole run that tests take; for CONFIG it
+           does what `fedmpi plan CONFIG --measure` does
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import measuring
+import torch
+from measuring import CASES, SPREAD, BareLoop, Pairs
+
+from fedmpi.config.address import CONFIGS
+from fedmpi.config.load import load, parted
+from fedmpi.data.batches import Draws
+from fedmpi.errors import ConfigError
+from fedmpi.federation.assignment import Task
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
+from fedmpi.learning.twice import initial_values
+from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.lowrank.warm import AUDIT, is_of_bases, share
+from fedmpi.methods.fedhm import FedHM
+from fedmpi.methods.protocol import copy_into
+from fedmpi.report.table_text import print_lines
+from fedmpi.rounds.client import simulate_client
+from fedmpi.rounds.exchange import ClientResult, open_exchange
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.recovering import open_phase
+from fedmpi.rounds.state import plan_phase
+from fedmpi.running.forecast import forecast
+from fedmpi.running.measure import measure
+from fedmpi.running.prediction import predict
+from fedmpi.running.resuming import initial_state
+from fedmpi.tensors import Layout, Params
+
+DEFAULTS = {
+    "aggregate": "resnet18,resnet18-fedhm,resnet18-heterofl,resnet18-topk",
+    "factorize": "resnet18-fedhm",
+    "steps": "resnet18-fedhm,resnet18-heterofl",
+}
+SETTINGS = {
+    "aggregate": "clients.per_round=10 data.num_train=40 train.batch_size=4 train.local_epochs=1",
+    "factorize": "method.solver=auto",
+    "steps": "",
+}
+"""Settings on top of a case. To aggregate, clients train hardly at all: only what they send matters."""
+
+
+def main() -> None:
+    part = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in (*DEFAULTS, "tests") else ""
+    parser = measuring.parser(__doc__, DEFAULTS.get(part, "small"))
+    parser.add_argument("--precision", type=measuring.some_of(["fp32", "bf16"]), default=[], help="of steps")
+    arguments = parser.parse_intermixed_args()
+    if not part:
+        parser.error(f"expected a part first: {', '.join(DEFAULTS)}, tests")
+    if part == "tests":
+        print_tests(arguments)
+        return
+    own = "method.solver" if part == "factorize" else ""
+    runs = {name: measuring.settings(arguments, f"{CASES[name][1]} {SETTINGS[part]}", own) for name in arguments.case}
+    for name, words in runs.items():
+        print(f"{CASES[name][0]}:")
+        PARTS[part](words, arguments)
+
+
+# Lifting and adding uploads.
+
+
+def print_aggregate(words: Sequence[str], arguments: argparse.Namespace) -> None:
+    found = measuring.launched(aggregate, words, pairs=arguments.pairs)
+    add, copy = found["add"], found["copy"]
+    # Of each number 4 bytes of the upload are read, 8 of the sum are read and 8 written; a copy reads and writes 4.
+    print(
+        f"lift and add {statistics.median(add):.2f} ns a number ({min(add):.2f} to {max(add):.2f}), "
+        f"{20 / statistics.median(add):.1f} GB/s; a copy {statistics.median(copy):.2f} ns, "
+        f"{8 / statistics.median(copy):.1f} GB/s; the mean {statistics.median(found['mean']):.2f} ns, once a round; "
+        f"{1e-6 * found['numbers']:.2f} M numbers a client",
+        flush=True,
+    )
+
+
+def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict[str, Any]:
+    """Returns nanoseconds a number: `add` (lift and add), `mean` (of the server's numbers), and `copy`."""
+    setup = measuring.prepared(comm, folder, words)
+    method, state = setup.method, initial_state(setup, None)
+    published, planned = publish(setup, state, 1, 0), plan_phase(setup, 1, method.phases(1)[0])
+    opened = open_phase(setup, planned, published)
+    exchange = open_exchange("reduce", opened)
+    results: list[tuple[Task, ClientResult]] = []
+    numbers = 0
+    for task in planned.tasks:
+        report, upload = simulate_client(setup, task, published)
+        # As a message, a copy: the next client trains in the same net.
+        layout = Layout.of(method.upload_specs(task.tier, task))
+        copied: Params = layout.views(layout.new_buffer())
+        copy_into(copied, upload or {})
+        results.append((task, (report, copied)))
+        numbers += sum(value.numel() for _, value in method.lift(copied, opened.client_of(task, report.memory_digest)))
+    source, target = torch.randn(numbers // len(results)), torch.zeros(numbers // len(results))
+    of_server = sum(value.numel() for value in state.params.values())
+
+    def add() -> float:
+        nonlocal exchange
+        exchange = open_exchange("reduce", open_phase(setup, planned, published))
+        return 1e9 * measuring.seconds(lambda: [exchange.post(*each) for each in results]) / numbers
+
+    def mean() -> float:
+        return 1e9 * measuring.seconds(lambda: exchange.finish(state.params)) / of_server
+
+    def copy() -> float:
+        return 1e9 * measuring.seconds(lambda: [target.copy_(source) for _ in results]) / numbers
+
+    found: dict[str, Any] = dict(measuring.in_turn({"add": add, "mean": mean, "copy": copy}, pairs))
+    return found | {"numbers": numbers / len(results)}
+
+
+# FedHM's factorization.
+
+
+def print_factorize(words: Sequence[str], arguments: argparse.Namespace) -> None:
+    found = measuring.launched(factorize, words, num_rounds=arguments.pairs)
+    for number, row in enumerate(found["rounds"], 1):
+        print(
+            f"round {number}: gram {row['gram_s']:.3f} s, auto {row['auto_s']:.3f} s "
+            f"({row['auto_s'] / row['gram_s']:.2f}), then an audit of {row['audit_s']:.3f} s; largest excess "
+            f"{100 * row['excess']:.4f} %; {row['by_gram']} layers by the Gram matrix"
+        )
+    later = found["rounds"][1:] or found["rounds"]  # the bases of round 1 are the Gram matrix's
+    ratio = Pairs([row["auto_s"] for row in later], [row["gram_s"] for row in later]).text()
+    print(f"auto / gram: {ratio}; {found['warm']} of {found['layers']} layers have bases; {found['threads']} threads")
+
+
+def factorize(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> dict[str, Any]:
+    """Trains with `auto`, which begins from the bases of its own last round; factorizes the new state of each round by
+    both solvers.
+    """
+    setup = measuring.prepared(comm, folder, words)
+    method = setup.method
+    if not (isinstance(method, FedHM) and (bases := method.factorization.bases)):
+        raise ConfigError("method.name", "the factorization is measured of fedhm with a tier of a rank ratio below 1")
+    ratio = max(tier.capacity for tier in method.tiers if tier.capacity < 1)
+    by_gram = PublishedFactors(method.layers, "gram", None)
+    rounds, rows = measuring.rounds_of(setup), []
+    last = initial_state(setup, None).params
+    for _ in range(num_rounds):
+        new = next(rounds).state.params
+        stale = {name: value for name, value in new.items() if not is_of_bases(name)}
+        stale |= {name: value for name, value in last.items() if is_of_bases(name)}
+        factors: dict[str, Params] = {}
+
+        def gram(new: Params = new, factors: dict[str, Params] = factors) -> None:
+            factors["gram"] = factors_of(by_gram, new, ratio)
+
+        def auto(stale: Params = stale, factors: dict[str, Params] = factors) -> None:
+            factors["auto"] = factors_of(method.factorization, method.refresh(stale), ratio)
+
+        row: dict[str, float] = {"gram_s": measuring.seconds(gram), "auto_s": measuring.seconds(auto)}
+        row["audit_s"] = measuring.seconds(partial(bases.audited, method.refresh(stale)))
+        row["excess"] = max(excess(method, name, new, factors) for name in method.layers)
+        row["by_gram"] = int((new[AUDIT][2:] > 0).sum())
+        rows.append(row)
+        last = new
+    return {"rounds": rows, "warm": len(bases.ranks), "layers": len(method.layers), "threads": torch.get_num_threads()}
+
+
+def factors_of(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
+    """Returns what the server publishes of a state."""
+    layout = Layout.of(factorization.specs(ratio, channels_last=False))
+    out = layout.views(layout.new_buffer("cpu"))
+    factorization.write(state, out)
+    return out
+
+
+def excess(method: FedHM, name: str, state: Params, factors: dict[str, Params]) -> float:
+    """Returns the squared error of auto's factors of a layer beyond that of gram's, as the share that audits give."""
+    layer, whole = method.layers[name], state[f"{name}.weight"]
+    errors = {}
+    for solver, found in factors.items():
+        u, v = (found[factor] for factor in layer.factor_names)
+        product = layer.u_matrix(u).double() @ layer.v_matrix(v).double()
+        errors[solver] = float((layer.unroll(whole).double() - product).square().sum())
+    return share(errors["auto"] - errors["gram"], errors["gram"], float(whole.double().square().sum()))
+
+
+# Training steps.
+
+
+def print_steps(words: Sequence[str], arguments: argparse.Namespace) -> None:
+    precisions = arguments.precision or [load(None, words).train.precision]
+    found = measuring.launched(steps, words, pairs=arguments.pairs, precisions=precisions)
+    head = ["tier", "precision", "a step", SPREAD, "dense / it", SPREAD, "bare / it", SPREAD, "dense MACs / its"]
+    print_lines(head, step_lines(found), 2, sys.stdout)
+
+
+def step_lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Returns the lines of a table; all are compared with the dense tier, which comes first, and the bare loop."""
+    dense, bare = rows[0], next(row for row in rows if row["tier"] == "bare loop")
+    lines = []
+    for row in rows:
+        step_ms = [1e3 * step_s for step_s in row["seconds"]]
+        taken = [f"{statistics.median(step_ms):.4g} ms", f"{min(step_ms):.4g} - {max(step_ms):.4g} ms"]
+        ratios = [*Pairs(dense["seconds"], row["seconds"]).cells(), *Pairs(bare["seconds"], row["seconds"]).cells()]
+        lines.append([row["tier"], row["precision"], *taken, *ratios, f"{dense['macs'] / row['macs']:.2f}"])
+    return lines
+
+
+def steps(comm: Any, folder: Path, words: Sequence[str], pairs: int, precisions: Sequence[str]) -> list[dict[str, Any]]:
+    """Returns the seconds of a step of each tier and of the bare loop, in each precision; all in the same turns."""
+    rows: list[dict[str, Any]] = []
+    actions: list[Callable[[], None]] = []
+    for precision in precisions:
+        setup = measuring.prepared(comm, folder, [*words, f"train.precision={precision}"])
+        for number, tier in enumerate(setup.method.tiers):
+            initial_values(setup.trainers[number].net, 0)  # factors come as zeros, which would train unlike others
+            rows.append({"tier": tier.name, "precision": precision, "macs": setup.macs[number]})
+            actions.append(partial(train, setup.trainers[number], 1))
+        rows.append({"tier": "bare loop", "precision": precision, "macs": setup.macs[0]})
+        actions.append(partial(BareLoop(setup, [0]).steps, 0, 1))
+    measures = {str(place): partial(measuring.seconds, action) for place, action in enumerate(actions)}
+    found = measuring.in_turn(measures, pairs)
+    return [row | {"seconds": found[str(place)]} for place, row in enumerate(rows)]
+
+
+def train(trainer: LocalTrainer, count: int) -> None:
+    """Takes so many steps of whole batches as a client does, without what a method adds to gradients."""
+    numbers = torch.arange(count * trainer.batch_size).remainder(len(trainer.data.train_y))
+    draws: Draws = trainer.data.draws(numbers.numpy(), 1, torch.Generator().manual_seed(0))
+    trainer.run(draws, 1e-4, MaskedCrossEntropy(None), plain_step, lambda net: None)
+
+
+# Tests.
+
+
+def print_tests(arguments: argparse.Namespace) -> None:
+    configs, overrides = parted(arguments.words)
+    lines = []
+    for address in configs or [str(CONFIGS / "fedrolex_cifar10.yaml")]:
+        load(address, overrides)
+        found = measuring.launched(tests, overrides, address=address, pairs=arguments.pairs)
+        lines.append([Path(address).name, *test_cells(found)])
+    measured = ["a test", SPREAD, "rounds before it", SPREAD]
+    print_lines(["config", "every", *measured, "share of the run", SPREAD, "of its MACs"], lines, 1, sys.stdout)
+
+
+def test_cells(found: dict[str, Any]) -> list[str]:
+    """Returns the line of a config."""
+    cells = [str(found["every"])]
+    for key, form in (("test_s", "{:.3g} s"), ("rounds_s", "{:.3g} s"), ("share", "{:.1%}")):
+        values = found[key]
+        cells += [form.format(statistics.median(values)), f"{form.format(min(values))} - {form.format(max(values))}"]
+    return [*cells, f"{found['macs_share']:.1%}"]
+
+
+def tests(comm: Any, folder: Path, words: Sequence[str], address: str, pairs: int) -> dict[str, Any]:
+    """Measures as `plan --measure` does; returns the seconds of a test and of the rounds before it, without saving, and
+    the tests' share of the run.
+    """
+    config = load(address, words)
+    plan, every = forecast(config, 1), config.evaluation.every
+    trials = [predict(config, plan, measure(config), num_cores=1) for _ in range(pairs)]
+    rounds_s = [every * (trial.training_s + trial.aggregation_s + trial.publishing_s) for trial in trials]
+    test_s = [trial.test_s + trial.personal_test_s + trial.restat_s for trial in trials]
+    shares = [trial.test_share for trial in trials]
+    return {"every": every, "test_s": test_s, "rounds_s": rounds_s, "share": shares, "macs_share": plan.test_share}
+
+
+PARTS = {"aggregate": print_aggregate, "factorize": print_factorize, "steps": print_steps}
+
+
+if __name__ == "__main__":
+    measuring.start(main)

@@ -1,1 +1,0 @@
-"""Programs that try for hours what the tests try once: `run.sh` runs them all."""
