@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from data_fixtures import cifar10_root, no_network, run_data
 from golden_file import told
+from hypothesis import HealthCheck, settings
 
 from fedmpi.mpi import starting
 from fedmpi.mpi.launch import launched_as
@@ -35,6 +36,17 @@ if launched_as() is not None:
 
 # Caches of libraries (matplotlib's and fontconfig's lists of fonts) would go to the home folder otherwise.
 os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "libraries")
+
+# The same examples in each run; FEDMPI_TEST_EXAMPLES has the nightly script draw more of them.
+settings.register_profile(
+    "fedmpi",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=int(os.environ.get("FEDMPI_TEST_EXAMPLES", "40")),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("fedmpi")
 
 # ONNX Runtime would leave a file of its own use in the temporary folder.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from launched import LIMIT_S, environment
-from torture.processes import kill_all
+from launched import LIMIT_S, environment, kill_all
 
 from fedmpi.mpi.mpirun import files_in
 

@@ -17,16 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
-from torture.processes import descendants, environment, is_running, kill_all, only_starts, started, state_of
 
 from fedmpi.errors import UserError
+from fedmpi.mpi import mpirun as launcher
 from fedmpi.mpi.mpirun import start_words
 from fedmpi.report.records import read_records
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
-
-__all__ = ["descendants", "environment", "is_running", "only_starts"]
 
 LIMIT_S = 600.0
 """No run here takes more than seconds on an idle machine; this only ends a hang."""
@@ -41,6 +40,64 @@ Made = Callable[..., Path]
 ENDLESS = ("rounds=100000", "evaluation.every=100", "output.progress=plain")
 TOPK = ("method.name=topk", "evaluation.every=5", "output.progress=plain")
 """Of a method whose clients have a memory."""
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without marks of an MPI job that this process may be part of, and fit for more ranks than cores."""
+    marks = ("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_JOB")
+    kept = {key: value for key, value in launcher.environment(sys.maxsize).items() if not key.startswith(marks)}
+    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
+
+
+def started(
+    words: Sequence[str], out: Path, err: Path | None = None, *, folder: Path = ROOT, env: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """A command under way in a session of its own; it adds its output to files, so it never waits for us to read."""
+    own = (env or environment()) | launcher.files_in(out.parent)
+    with open(out, "ab") as output, open(err or out, "ab") as errors:
+        return subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=own, cwd=folder, start_new_session=True
+        )
+
+
+def descendants(pid: int) -> list[int]:
+    """`pid` and all processes below it; parents first."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    return [pid]
+
+
+def state_of(process: Path) -> str:
+    """The letter that its folder in /proc gives for its state, or a thread's; Z if it is gone."""
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process is there and not a zombie."""
+    return state_of(Path(f"/proc/{pid}")) not in "ZX"
+
+
+def kill_all(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a launcher and all its ranks at (nearly) the same moment, and waits for their end."""
+    family = descendants(process.pid) if process.poll() is None else []
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+    process.wait()
+    while any(map(is_running, family)):
+        time.sleep(0.002)
+
+
+def only_starts(out: str) -> bool:
+    """A command that was refused: it has printed at most the line that says what its start waits for."""
+    return re.fullmatch(r"(starting \d+ ranks?: loading [\w ,]+\n)?", out) is not None
 
 
 def mpirun() -> str:
@@ -59,8 +116,8 @@ def command(
     ranks: int, *arguments: str, program: Sequence[str] = ("-m", "fedmpi.main"), options: Sequence[str] = ()
 ) -> list[str]:
     """`python -m fedmpi.main` on that many ranks; 1 is without mpirun, to which `options` go."""
-    launcher = [mpirun(), *options, "-n", str(ranks)] if ranks > 1 else []
-    return [*launcher, sys.executable, *program, *arguments]
+    mpirun_words = [mpirun(), *options, "-n", str(ranks)] if ranks > 1 else []
+    return [*mpirun_words, sys.executable, *program, *arguments]
 
 
 def unfolded(text: str) -> str:

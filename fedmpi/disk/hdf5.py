@@ -1,7 +1,7 @@
 """Arrays in HDF5 files that are safe to read, however they were written or damaged.
 
 The HDF5 library is not: of 10,000 crafted files of 10 KB, 6 ended the interpreter by SIGSEGV or SIGFPE, and
-6 took up to 3 GB before they were refused (libhdf5 2.0.0, `tests.torture.fuzz_files --files h5py --count 10000`).
+6 took up to 3 GB before they were refused (libhdf5 2.0.0).
 So it only writes here. A file is what it wrote, and what h5dump and h5py read, with a line in its user
 block in front and a table of contents behind:
 

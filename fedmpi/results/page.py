@@ -37,6 +37,7 @@ _WIDTH, _HEIGHT = 4.4, 2.2
 """Inches of a chart, whose texts have nine points; the page scales it."""
 _MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
+_UNTESTED = "No round has been tested yet."
 _PALE = "The pale part of a curve is of the rounds of"
 _X_WORDS = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs"}
 _Section = dict[str, Any]
@@ -87,7 +88,10 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
     return _rendered(
         title=run.name,
         state=f"{ending.state}, {how_far}" if ending else "finished",
-        lead=_paragraph(run, how_far),
+        run=run,
+        how_far=how_far if ending else f"All {run.rounds:,} rounds",
+        ranks=ranks_in_words(run.own),
+        devices=_devices(run),
         figures=_key_figures(run),
         notes=[*([ending.paragraph()] if ending else []), *diverged, *compared.missing(run), *notes],
         sections=sections,
@@ -101,19 +105,13 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     groups = [Group(group.name, tuple(run for run in group.runs if run.tested)) for group in found]
     groups = [group for group in groups if group.runs]
     seeds = [len(group.runs) for group in groups]
-    num_runs, lead = counted(sum(seeds), "run"), "No round of these runs has been tested yet."
-    if groups:
-        each = f"{_span(seeds)} seed{'s' if max(seeds) > 1 else ''} each"
-        lead = (
-            f"{num_runs} of {counted(len(groups), 'setting')}, {each}. Lines are means over seeds, bands reach from "
-            "the lowest to the highest seed."
-        )
+    num_runs = counted(sum(seeds), "run")
     shown = groups or found
     return _rendered(
         title=" and ".join(group.name for group in shown) if len(shown) < 4 else f"{len(shown)} settings",
         state=num_runs if groups else "not tested yet",
-        lead=lead,
-        figures=[],
+        num_settings=len(groups),
+        seeds=_span(seeds) if groups else "",
         notes=[*compared.cautions(runs, found), *left_out],
         sections=[_curves(groups), _summaries(groups), _differences(groups)],
         configs=[(f"The resolved config of {group.name}", group.runs[0].config_text) for group in shown],
@@ -124,8 +122,9 @@ def _rendered(sections: Sequence[_Section], **content: Any) -> str:
     from jinja2 import Environment
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.globals.update(counted=counted, took=took, colours=figure.COLOURS)
     template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    return template.render(colours=figure.COLOURS, sections=[each for each in sections if each], **content)
+    return template.render(sections=[each for each in sections if each], **content)
 
 
 def _chart(caption: str, draw: Callable[[Axes], None], height: float = _HEIGHT) -> tuple[str, str]:
@@ -153,39 +152,9 @@ def _lines(caption: str, lines: Sequence[Line], x: str, *, y: str = "", log: boo
     return _chart(caption if len(lines) > 1 else f"{caption}, {lines[0].label}", draw)
 
 
-def _paragraph(run: Run, how_far: str) -> str:
-    """Says method, net, data, clients, rounds, time and ranks in plain sentences."""
-    values = run.values
-    clients, epochs = values["clients"], values["train"]["local_epochs"]
-    cohort = "all clients" if clients["per_round"] == clients["count"] else f"{clients['per_round']:,} of them"
-    text = (
-        f"{values['method']['name']} trained {_named(values['model'])} on {values['data']['name']}, divided among "
-        f"{counted(clients['count'], 'client')} by {_named(values['partition'])}. In each round {cohort} trained for "
-        f"{epochs} epoch{'' if epochs == 1 else 's'} at batch size {values['train']['batch_size']}. "
-    )
-    if run.parent:
-        changes = f" with {run.parent.changed()}" if run.parent.changes else ""
-        text += f"It is a branch{changes}: {run.parent.whose}; the numbers on this page are of its own rounds alone. "
-    done = how_far if run.ending else f"All {run.rounds:,} rounds"
-    return f"{text}{done} are done, with seed {run.seed}.{_where(run)}"
-
-
-def _named(options: Mapping[str, Any]) -> str:
-    """Returns `resnet18 (width 0.25)`: a part's name and its first options that are numbers."""
-    numbers = [f"{key} {value:g}" for key, value in options.items() if type(value) in (int, float)]
-    return f"{options['name']} ({', '.join(numbers[:3])})" if numbers else str(options["name"])
-
-
-def _where(run: Run) -> str:
-    total_s, ranks, starts = sum(run.seconds.values()), ranks_in_words(run.own), run.working_starts
-    if not total_s:
-        return ""
-    if not (ranks and starts):
-        return f" The rounds took {took(total_s)}."
-    devices = {str(rank.get("place", "")).partition(": ")[2] for start in starts for rank in start.get("ranks") or ()}
-    places = ", ".join(sorted(devices))
-    text = f" The rounds took {took(total_s)} on {ranks}" + (f"; devices: {places}" if "(" in ranks else f" ({places})")
-    return f"{text}, in {len(starts)} starts." if len(starts) > 1 else f"{text}."
+def _devices(run: Run) -> str:
+    places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
+    return ", ".join(sorted({str(place).partition(": ")[2] for place in places}))
 
 
 def _key_figures(run: Run) -> list[tuple[str, str]]:
@@ -210,7 +179,7 @@ def _sum(records: Sequence[Record], key: str) -> list[float]:
 def _accuracy(run: Run) -> _Section:
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
     if not nets:
-        return {"title": "Accuracy and loss", "text": "No round has been tested yet."}
+        return {"title": "Accuracy and loss", "text": _UNTESTED}
     charts = [_lines("Test accuracy", [_curve(run, net, "accuracy") for net in nets], "round", y="accuracy")]
     losses = [*(_curve(run, net, "loss") for net in nets), _training_loss(run)]
     if losses := [line for line in losses if line.x]:
@@ -237,8 +206,7 @@ def _nets(run: Run) -> _Section:
         traffic = [size(net.get(key)) for key in ("down_bytes", "up_bytes")]
         rows.append([name_of(net["name"]), *scores, *costs, *traffic])
     heads = ["tier", "last", "best", "at round", "parameters", "MACs", "down", "up"]
-    text = "MACs are forward, for one example. Bytes are for one client and round, by the method's protocol."
-    return {"title": "Tiers", "heads": heads, "rows": rows, "text": text} if rows else {}
+    return {"title": "Tiers", "heads": heads, "rows": rows} if rows else {}
 
 
 def _bar(value: float | None, others: Iterable[float | None], text: str = "") -> Any:
@@ -315,9 +283,8 @@ def _costs(run: Run) -> _Section:
     rounds = [record["round"] for record in run.own]
     down, up, macs = (_sum(run.own, key) for key in ("protocol_down_bytes", "protocol_up_bytes", "training_macs"))
     charts = [_lines("MACs so far", [Line("training", rounds, macs)], "round", y=" ")]
-    text = "Clients and server exchanged nothing."
-    if down[-1] or up[-1]:
-        text = ""
+    text = "" if down[-1] or up[-1] else "Clients and server exchanged nothing."
+    if not text:
         charts.insert(
             0,
             _lines("Bytes of all clients so far", [Line("down", rounds, down), Line("up", rounds, up)], "round", y="B"),
@@ -363,11 +330,7 @@ def _spectra(extras: Extras) -> _Section:
         axes.set_xlabel("place of the singular value, in % of the full rank")
         axes.set_ylabel("share of the largest")
 
-    text = (
-        f"The server's {len(spectra)} factorized layers, the first one palest. A tier holds the values to the left of "
-        "its line and lacks the others."
-    )
-    return {"title": "Singular values", "text": text, "charts": [_chart("Singular values", draw)]}
+    return {"title": "Singular values", "charts": [_chart("Singular values", draw)]}
 
 
 def _beyond(run: Run) -> _Section:
@@ -382,14 +345,7 @@ def _beyond(run: Run) -> _Section:
             charts.append(_lines(caption, lines, "round", log=True))
     if lines := _by_tier([(number, note.get("band_factor") or {}) for number, note in notes]):
         charts.append(_lines("Predicted factor of a round", lines, "round", log=True))
-    text = (
-        "Energy is the sum of squared singular values, all factorized layers together, and each curve its share beyond "
-        "the rank of a tier: where it vanishes, larger tiers answer like that one. What has changed is the "
-        "difference from the start of the run; where the server forgets its start, that counts, too. The predicted "
-        "factor is by how much the mean alone, without training, multiplies the singular values that a tier has and "
-        "smaller ones have not. The table is of the last round."
-    )
-    return {"title": "What smaller tiers lack", "text": text, "charts": charts, **_layers(spectra)}
+    return {"title": "What smaller tiers lack", "charts": charts, **_layers(spectra)}
 
 
 def _by_tier(noted: Sequence[tuple[int, Mapping[str, float]]]) -> list[Line]:
@@ -459,7 +415,7 @@ def _made_with(run: Run) -> _Section:
 def _curves(groups: Sequence[Group]) -> _Section:
     """The curve of each group's first tested net: the clients' own, or the largest."""
     if not groups:
-        return {"title": "Accuracy", "text": "No round has been tested yet."}
+        return {"title": "Accuracy", "text": _UNTESTED}
     nets, charts = [group.tested[0] for group in groups], []
     for x, word in _X_WORDS.items():
         lines = [group.line(net, x) for group, net in zip(groups, nets, strict=True)]
@@ -501,8 +457,7 @@ def _summaries(groups: Sequence[Group]) -> _Section:
         ends = [percent(min(found.values)), percent(max(found.values))]
         rows.append([found.setting, name_of(found.net), len(found.values), _span(found.rounds), mean, *ends])
     heads = ["setting", "tier", "seeds", "round", "last accuracy", "lowest", "highest"]
-    text = "Mean ± sample standard deviation over seeds; each value is of its run's last tested round."
-    return {"title": "Results", "heads": heads, "rows": rows, "text": text} if rows else {}
+    return {"title": "Results", "heads": heads, "rows": rows} if rows else {}
 
 
 def _differences(groups: Sequence[Group]) -> _Section:
@@ -517,16 +472,15 @@ def _differences(groups: Sequence[Group]) -> _Section:
             interval = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
         names = f"{found.first} minus {found.second}"
         rows.append([names, name_of(found.net), len(found.values), rounds, f"{100 * found.mean:+.2f}", interval])
+    heads = ["settings", "tier", "seeds", "round", "difference", "interval"]
     text = (
-        "Differences of the last accuracy in percentage points, paired by seed, with intervals of the exact sign-flip "
-        f"test (none for fewer than {compared.LEAST_SEEDS} seeds). They are not corrected for how many there are."
-    )
-    if not is_equal:
-        text += (
-            " Where a row names the rounds of both settings, its runs were not tested last in the same round, and the "
+        ""
+        if is_equal
+        else (
+            "Where a row names the rounds of both settings, its runs were not tested last in the same round, and the "
             "difference is one of training, too."
         )
+    )
     if len(groups) > compared.MOST_PAIRED:
         text += f" Of {len(groups)} settings, each is compared with the first."
-    heads = ["settings", "tier", "seeds", "round", "difference", "interval"]
     return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

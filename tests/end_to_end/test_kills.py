@@ -1,5 +1,5 @@
 """Runs killed as a whole at any moment, that of saving included, or with a rank stopped for a while: all come to the
-same bytes. `tests/torture/kill_ranks.py` makes more.
+same bits. `tests/nightly/kill.py` makes more.
 """
 
 from itertools import islice
@@ -8,53 +8,50 @@ from pathlib import Path
 import pytest
 from fast import fast
 from launched import RunMain, Start, mpirun
+from nightly.kill import CASES, Attack, Leg, case, combinations, quiet, run
 from small_runs import SMALL, finished, undisturbed
-from torture.kill_ranks import CASES, ROUNDS, WITH_MEMORY, Job, Kill, Kind, jobs, quiet, run
 
 from fedmpi import registry
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
-SAVING = Kill(0, 4, "saving", 0.002)
+SAVING = Attack(0, 4, "saving", 0.002)
 KILLED = {
-    "killed": Job("lgfedavg-pretrained", 2, (SAVING,), "job", resumed=((1, ()),)),
-    "killed twice": Job(
-        "lgfedavg-pretrained", 3, (SAVING,), "job", resumed=((2, (Kill(1, 6, "local_training", 0.01),)), (1, ()))
+    "killed": case("lgfedavg-pretrained", Leg(2, (SAVING,)), Leg(1), kills_all=True),
+    "killed twice": case(
+        "hermes", Leg(3, (SAVING,)), Leg(2, (Attack(1, 6, "local_training", 0.01),)), Leg(1), kills_all=True
     ),
-    **{f"drawn {job.case}": job for job in islice(jobs(("fedavg", "fedhm", "hermes", "topk"), 3, 1, "job"), 4)},
-    "stopped": Job("scaffold", 3, (Kill(2, 3, "local_training", 0.001, stop_s=5.0),), "stop"),
-    "stopped for too long": Job("standalone", 3, (Kill(0, 3, "aggregation", 0.0, stop_s=60.0),), "stop", timeout_s=6.0),
+    "stopped": case("scaffold", Leg(3, (Attack(2, 3, "local_training", 0.001, stop_s=5.0),))),
+    "stopped for too long": case(
+        "standalone", Leg(3, (Attack(0, 3, "aggregation", 0.0, stop_s=60.0),), ("mpi.round_timeout_s=6",))
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KILLED)
-def test_the_run_comes_to_the_bytes_of_a_quiet_one(name: str, tmp_path: Path) -> None:
+def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> None:
     mpirun()
     job = KILLED[name]
-    outcome = run(job, tmp_path, 0, quiet(job.case, tmp_path))
+    outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
     log = (tmp_path / "job-0.log").read_text(errors="replace")
     assert not outcome.problem, f"{outcome.problem}\n{log}"
-    expected = [] if job.timeout_s else [kill for _, kills in job.starts for kill in kills]  # a limit may end it before
-    assert [kill for kill in expected if kill not in outcome.killed] == [], f"not all came to pass\n{log}"
+    expected = [attack for one in job.starts for attack in one.attacks]
+    assert name == "stopped for too long" or outcome.attacks == expected, f"not all came to pass\n{log}"
 
 
-def test_every_method_with_a_memory_has_a_case() -> None:
+@pytest.mark.slow
+def test_random_combinations_come_to_the_bits_of_quiet_ones(tmp_path: Path) -> None:
+    mpirun()
+    for number, job in enumerate(islice(combinations(tmp_path / "data", 5, seed=11), 4)):
+        expected = quiet(job, tmp_path)
+        assert expected is not None, job
+        assert run(job, tmp_path, number, expected).problem == "", job
+
+
+def test_every_method_with_a_memory_is_attacked() -> None:
     kept = {name for name in registry.BUILT_IN["method"] if registry.made("method", name).traits.keeps_memory}
-    attacked = {word.partition("=")[2] for case in WITH_MEMORY for word in CASES[case] if "method.name" in word}
-    assert attacked == kept | {"topk"}  # which has one only with error feedback, and says so when it is made
-
-
-@pytest.mark.parametrize("kind", ["ranks", "job", "stop"])
-def test_attacks_are_drawn_by_the_seed(kind: Kind) -> None:
-    drawn, again = (list(islice(jobs(list(CASES), 4, 3, kind), 40)) for _ in range(2))
-    assert drawn == again != list(islice(jobs(list(CASES), 4, 4, kind), 40))
-    assert {job.case for job in drawn} == set(CASES)
-    for job in drawn:
-        for ranks, kills in job.starts:
-            assert len({kill.rank for kill in kills}) == len(kills) < max(ranks, 2)
-            assert all(kill.rank < ranks and 1 <= kill.round <= ROUNDS for kill in kills)
-            assert all((5 <= kill.stop_s <= 60) if kind == "stop" else kill.stop_s == 0 for kill in kills)
+    assert kept <= {word.partition("=")[2] for words in CASES.values() for word in words if "method.name" in word}
 
 
 # Rank 0 ends itself by SIGKILL in the middle of saving round 5.

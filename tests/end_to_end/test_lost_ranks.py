@@ -1,6 +1,6 @@
 """Ranks die while the job runs: under ULFM the others continue to the same bits; without, all ends at once.
 
-`tests/torture/kill_ranks.py` does the same at random moments, as often as one likes.
+`tests/nightly/kill.py` does the same at random moments, as often as one likes.
 """
 
 import re
@@ -25,8 +25,8 @@ from launched import (
     last_start,
     only_starts,
 )
+from nightly.kill import Attack, Job, Leg, case, quiet, run
 from small_runs import finished, undisturbed
-from torture.kill_ranks import Job, Kill, quiet, run
 
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
@@ -35,39 +35,44 @@ METHOD = (*TOPK, "output.checkpoint_every=2")
 ENDLESS = (*METHOD, "rounds=100000")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of the quiet runs, which several jobs compare themselves with."""
-    return tmp_path_factory.mktemp("killed")
-
-
 # All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
 JOBS = (
-    Job("fedhm", 3, (Kill(2, 2, "local_training", 0.003), Kill(0, 4, "svd", 0.001))),
-    Job("fedhm", 5, (Kill(4, 1, "communication", 0.0), Kill(2, 3, "local_training", 0.003), Kill(0, 4, "svd", 0.001))),
+    case("fedhm", Leg(3, (Attack(2, 2, "local_training", 0.003), Attack(0, 4, "svd", 0.001)))),
     # The audit of the bases comes in the stage svd after publishing, and happens again after a loss.
-    Job("fedhm-auto", 4, (Kill(3, 2, "evaluation", 0.0), Kill(0, 3, "svd", 0.001), Kill(1, 6, "evaluation", 0.001))),
-    Job("topk", 4, (Kill(3, 2, "evaluation", 0.001), Kill(0, 4, "saving", 0.002), Kill(1, 5, "local_training", 0.01))),
-    Job(
-        "hermes",
-        4,
-        (Kill(1, 3, "local_training", 0.0), Kill(2, 3, "local_training", 0.0), Kill(0, 3, "aggregation", 0.0)),
+    case(
+        "fedhm-auto",
+        Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 3, "svd", 0.001), Attack(1, 6, "evaluation", 0.001))),
     ),
-    Job(
+    case(
+        "topk",
+        Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 4, "saving", 0.002), Attack(1, 5, "local_training", 0.01))),
+    ),
+    case(
+        "hermes",
+        Leg(
+            5,
+            (
+                Attack(4, 1, "communication", 0.0),
+                Attack(1, 3, "local_training", 0.0),
+                Attack(2, 3, "local_training", 0.0),
+                Attack(0, 3, "aggregation", 0.0),
+            ),
+        ),
+    ),
+    case(
         "fedavg-reduce",
-        4,
-        (Kill(3, 2, "aggregation", 0.0), Kill(0, 6, "evaluation", 0.001), Kill(2, 7, "communication", 0.001)),
+        Leg(4, (Attack(3, 2, "aggregation", 0.0), Attack(0, 6, "evaluation", 0.0), Attack(2, 7, "communication", 0.0))),
     ),
 )
 
 
-@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS), ids=lambda job: f"{job.case} on {job.ranks}")
-def test_the_others_go_on_to_the_same_bits(job: Job, folder: Path, tmp_path: Path) -> None:
-    outcome = run(job, tmp_path, 0, quiet(job.case, folder))
+@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS), ids=lambda job: job.name)
+def test_the_others_go_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
+    outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
     log = (tmp_path / "job-0.log").read_text(errors="replace")
-    assert outcome.killed == job.kills, f"not all were killed\n{log}"
+    assert outcome.attacks == list(job.starts[0].attacks), f"not all were killed\n{log}"
     assert not outcome.problem, f"{outcome.problem}\n{log}"
-    assert {loss["rank"] for loss in outcome.losses} == {kill.rank for kill in job.kills}, log
+    assert {loss["rank"] for loss in outcome.losses} == {attack.rank for attack in outcome.attacks}, log
     assert all(loss["recovery_s"] > 0 and loss["host"] for loss in outcome.losses)
 
 

@@ -1,143 +1,179 @@
-"""Every file that a run or a user hands us, damaged and crafted: refused in one line, or nothing of it changes.
+"""Every file that a run or a user hands us, damaged and forged by hypothesis: refused in one line, or read right.
 
-The files are those of small runs, with and without client memories, and the damage is laid over all of
-them: header, HDF5 structure, values, table of contents. `tests/torture/fuzz_files.py` is the long version.
+The files are those of small runs, with and without client memories, and of a prepared data set.
 """
 
-import contextlib
-import os
-import random
+import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import crafted_hdf5
 import h5py
+import numpy as np
 import pytest
-from fast import fast
-from torture import damage, fuzz_files
+from hypothesis import given
+from hypothesis import strategies as st
+from sealed import parts, sealed, with_contents
+from small_runs import run_all, small_config
 
-from fedmpi.disk.hdf5 import USER_BLOCK_BYTES
+from fedmpi.data import prepared, reading
+from fedmpi.data.dataset import Dataset
+from fedmpi.data.partition import saved
+from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.store import checkpoint
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.stored import digest_of
 
-FILES = ("checkpoint", "with memories", "memory", "partition", "data")
-STORED, ARCHIVES = "checkpoint,with memories,index,memory,partition,data", "zip,gz,bz2,xz"
+FILES = ("checkpoint", "with memories", "index", "memory", "partition", "data")
+
+
+@dataclass(frozen=True)
+class File:
+    """A good file, and a function that returns what is read of it, to be compared."""
+
+    path: Path
+    read: Callable[[], object]
 
 
 @pytest.fixture(scope="module")
-def victims(tmp_path_factory: pytest.TempPathFactory) -> dict[str, fuzz_files.Victim]:
-    return fuzz_files.victims(tmp_path_factory.mktemp("runs"))
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
+    folder = tmp_path_factory.mktemp("runs")
+    for method in ("fedhm", "topk"):
+        run_all(small_config(f"method.name={method}", "rounds=2"), SerialComm(), folder / method)
+    plain, keeping = RunDir(folder / "fedhm"), RunDir(folder / "topk")
+    (_, newest), (_, with_memories) = plain.checkpoints()[0], keeping.checkpoints()[0]
+    client, version = next(iter(checkpoint.load(with_memories).clients.items()))
+    options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
+    x, numbers = np.zeros((20, 48), np.float32), np.arange(20)
+    prepared.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
+    return {
+        "checkpoint": File(newest, lambda: everything(newest)),
+        "with memories": File(with_memories, lambda: everything(with_memories)),
+        "index": File(with_memories, lambda: checkpoint.index_of(with_memories)),
+        "memory": File(
+            keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
+        ),
+        "partition": File(plain.partition_path, lambda: in_bytes(vars(saved(plain.partition_path)[0]))),
+        "data": File(options.path, lambda: in_bytes(reading.load(options).arrays)),
+    }
 
 
 @pytest.fixture(params=FILES)
-def victim(request: pytest.FixtureRequest, victims: dict[str, fuzz_files.Victim]) -> fuzz_files.Victim:
-    return victims[request.param]
-
-
-def answer(victim: fuzz_files.Victim, content: bytes) -> str | None:
-    """The line with which `content` is refused, None if it reads as the good file does. It is a good one again."""
-    good, refusal = victim.path.read_bytes(), None
-    victim.path.write_bytes(content)
-    try:
-        found = victim.read()
-    except UserError as error:
-        refusal = error
-    finally:
-        victim.path.write_bytes(good)
-    if refusal is None:
-        assert found == victim.read(), "it reads as something else"
-        return None
-    assert refusal.text().isprintable() and str(victim.path) in refusal.text() and len(refusal.problems) == 1
-    return refusal.problems[0]
-
-
-@pytest.fixture
-def no_hdf5(monkeypatch: pytest.MonkeyPatch) -> None:
+def file(request: pytest.FixtureRequest, files: dict[str, File], monkeypatch: pytest.MonkeyPatch) -> File:
     """The HDF5 library, which crafted files can crash, is not asked."""
-    for name in ("File", "is_hdf5"):
-        monkeypatch.setattr(h5py, name, lambda *_, **__: pytest.fail("the HDF5 library was asked"))
-    for name in ("open", "is_hdf5"):
-        monkeypatch.setattr(h5py.h5f, name, lambda *_, **__: pytest.fail("the HDF5 library was asked"))
+    for module, name in ((h5py, "File"), (h5py.h5f, "open")):
+        monkeypatch.setattr(module, name, lambda *_, **__: pytest.fail("the HDF5 library was asked"))
+    return files[request.param]
 
 
-def test_cut_off_at_every_tenth(victim: fuzz_files.Victim, no_hdf5: None) -> None:
-    whole = victim.path.read_bytes()
-    lines = [answer(victim, whole[: len(whole) * tenth // 10]) or "" for tenth in range(10)]
-    assert lines[0].startswith("is empty") and all(line.startswith("is truncated") for line in lines[1:]), lines
+def everything(path: Path) -> list[object]:
+    found = checkpoint.load(path)
+    return [digest_of(found.server), *(value for name, value in vars(found).items() if name != "server")]
 
 
-@pytest.mark.parametrize("num_flips", fast(50, of=(50, 300)))
-def test_no_flipped_bit_changes_what_is_read(victim: fuzz_files.Victim, no_hdf5: None, num_flips: int) -> None:
-    """One seeded bit in each of so many stretches of the file, and each bit of the line in front."""
-    whole, draw = victim.path.read_bytes(), random.Random(5)
-    line_bytes, stretch = whole.index(b"\n") + 1, len(whole) / num_flips
-    anywhere = [8 * int(number * stretch) + draw.randrange(int(8 * stretch)) for number in range(num_flips)]
-    for bit in [*anywhere, *range(8 * line_bytes)]:
-        flipped = bytearray(whole)
-        flipped[bit // 8] ^= 1 << bit % 8
-        assert answer(victim, bytes(flipped)) is not None, f"bit {bit % 8} of byte {bit // 8}"
+def in_bytes(arrays: dict[str, np.ndarray]) -> list[object]:
+    return [(name, str(array.dtype), array.shape, array.tobytes()) for name, array in arrays.items()]
 
 
-def test_another_format_and_another_kind(victim: fuzz_files.Victim, victims: dict[str, fuzz_files.Victim]) -> None:
-    whole, others = victim.path.read_bytes(), victims["memory" if victim is not victims["memory"] else "checkpoint"]
-    for number in (b"1", b"3", b"999999999"):
-        line = answer(victim, whole.replace(b"format 2", b"format " + number, 1)) or ""
-        assert line.startswith(f"has format {number.decode()}, "), line
-    kind = damage.parts(others.path.read_bytes())[0]
-    assert (answer(victim, others.path.read_bytes()) or "").startswith(f"is a {kind} file, ")
+def refusal(file: File, content: bytes) -> str:
+    """The line with which `content` is refused; '' if it is read. The file is a good one again."""
+    return answer(file, content)[0]
 
 
-@pytest.mark.parametrize("name", crafted_hdf5.CRAFTED)
-def test_other_programs_and_crafted_files(
-    name: str, victims: dict[str, fuzz_files.Victim], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As they are, behind a user block, and with our own header and table of contents around them.
-
-    The latter tell us where to find numbers; those of a checkpoint or memory have a digest beside.
-    """
-    fill, path = crafted_hdf5.CRAFTED[name], tmp_path / "crafted.h5"
-    plain, shifted = (crafted_hdf5.write(path, fill, userblock_size=size) for size in (0, USER_BLOCK_BYTES))
-    forgeries = {file: crafted_hdf5.disguised(path, fill, victims[file].path.read_bytes()) for file in FILES}
-    monkeypatch.setattr(h5py.h5f, "open", lambda *_, **__: pytest.fail("the HDF5 library was asked"))
-    for file in FILES:
-        for content in (plain, shifted):
-            assert "written by fedmpi" in (answer(victims[file], content) or "")
-    for file in ("checkpoint", "with memories", "memory"):
-        assert answer(victims[file], forgeries[file]) is not None
-    for file in ("partition", "data"):
-        good = victims[file].path.read_bytes()
-        victims[file].path.write_bytes(forgeries[file])
-        with contextlib.suppress(UserError):
-            victims[file].read()
-        victims[file].path.write_bytes(good)
+def answer(file: File, content: bytes) -> tuple[str, object]:
+    """The line with which `content` is refused, or what is read of it."""
+    good = file.path.read_bytes()
+    file.path.write_bytes(content)
+    try:
+        return "", file.read()
+    except UserError as error:
+        refused = error
+    finally:
+        file.path.write_bytes(good)
+    assert all(line.isprintable() for line in refused.problems)
+    return refused.problems[0], None
 
 
-def test_a_b_tree_that_has_itself_as_its_child(victim: fuzz_files.Victim, tmp_path: Path) -> None:
-    assert "written by fedmpi" in (answer(victim, crafted_hdf5.looped(tmp_path / "crafted.h5")) or "")
+ACCIDENTS: dict[str, Callable[[bytes, int, bytes], bytes]] = {
+    "cut off": lambda whole, at, other: whole[:at],
+    "bit flipped": lambda whole, at, other: whole[:at] + bytes([whole[at] ^ 1 << len(other) % 8]) + whole[at + 1 :],
+    "lost": lambda whole, at, other: whole[:at] + whole[at + len(other) :],
+    "inserted": lambda whole, at, other: whole[:at] + other + whole[at:],
+    "overwritten": lambda whole, at, other: whole[:at] + other + whole[at + len(other) :],
+}
+"""What disks and networks do to the bytes of a file."""
+OTHER = st.binary(min_size=1, max_size=8) | st.sampled_from([bytes(64), bytes(4096), b"\xff" * 512])
+at_a_place = given(kind=st.sampled_from(sorted(ACCIDENTS)), place=st.floats(0, 1), other=OTHER)
 
 
-@pytest.mark.parametrize(("num_stored", "num_archives"), fast((50, 20), of=((50, 20), (250, 60))))
-def test_the_fuzzer_finds_nothing(capfd: pytest.CaptureFixture[str], num_stored: int, num_archives: int) -> None:
-    """The short version of `tests/torture/fuzz_files.py`: no traceback, crash, hang or excess of memory."""
-    for files, count, kind in ((STORED, num_stored, "forged contents"), (ARCHIVES, num_archives, "zip64")):
-        code = fuzz_files.main(["--seed", "7", "--count", str(count), "--files", files])
-        out = capfd.readouterr().out
-        assert code == 0 and kind in out, out
+def damaged(whole: bytes, kind: str, place: float, other: bytes) -> bytes:
+    return ACCIDENTS[kind](whole, int(place * (len(whole) - 1)), other)
 
 
-@pytest.mark.parametrize(
-    ("read", "outcome"),
-    [
-        (lambda content: "", "unchanged"),
-        (lambda content: content.hex(), "other"),
-        (lambda content: 1 // 0, "traceback"),
-        (lambda content: os._exit(139), "crash"),
-        (lambda content: bytearray(b"x" * 2**28), "memory"),
-    ],
+@at_a_place
+def test_whatever_a_disk_does_is_seen(file: File, kind: str, place: float, other: bytes) -> None:
+    """It is refused; of an index alone, which is read without the rest, it may be that nothing has changed."""
+    whole = file.path.read_bytes()
+    content = damaged(whole, kind, place, other)
+    line, found = answer(file, content)
+    assert line or content == whole or found == file.read()
+
+
+HOSTILE = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.sampled_from([2**31, 2**63 - 1, 2**63, 10**300, float("nan"), float("inf"), [0, 2**62], [1] * 100]),
+    st.sampled_from(
+        ["<f8", ">f4", "|O8", "|V8", "<M8[s]", "<f4,<f4", "(1000000000,)u1", "server/", "../../x", "\ud800"]
+    ),
+    st.recursive(st.none() | st.booleans() | st.floats() | st.text(), st.lists, max_leaves=5),
 )
-def test_the_fuzzer_sees_what_it_is_there_for(read: Callable[[bytes], str], outcome: str, tmp_path: Path) -> None:
-    """A reader that goes wrong on damaged files."""
-    path = tmp_path / "x"
-    path.write_bytes(bytes(1000))
-    victim = fuzz_files.Victim(path, lambda: "" if path.read_bytes() == bytes(1000) else read(path.read_bytes()))
-    assert outcome in {found.verdict for found in fuzz_files.outcomes(victim, range(4))}
-    assert path.read_bytes() == bytes(1000)
+
+
+@st.composite
+def forged_tables(draw: st.DrawFn, contents: bytes) -> bytes:
+    """A table of contents with a hostile value in it, or without one that it had."""
+    table: Any = json.loads(contents)
+    holder = table
+    while True:
+        key = draw(st.sampled_from(sorted(holder) if isinstance(holder, dict) else range(len(holder))))
+        if not isinstance(holder[key], (dict, list)) or not holder[key] or draw(st.booleans()):
+            break
+        holder = holder[key]
+    if draw(st.booleans()):
+        holder[key] = draw(HOSTILE)
+    else:
+        del holder[key]
+    return json.dumps(table).encode()
+
+
+@given(data=st.data())
+def test_a_forged_table_makes_nothing_but_a_line(file: File, data: st.DataObject) -> None:
+    """Its checksum is right, so what it holds may be read; but no other exception than a `UserError` comes of it."""
+    whole = file.path.read_bytes()
+    refusal(file, with_contents(whole, data.draw(forged_tables(parts(whole)[2]))))
+
+
+@at_a_place
+def test_a_forged_image_makes_nothing_but_a_line(file: File, kind: str, place: float, other: bytes) -> None:
+    name, image, contents = parts(file.path.read_bytes())
+    refusal(file, sealed(name, damaged(image, kind, place, other) + contents, len(contents)))
+
+
+def test_another_format_kind_or_program(file: File, files: dict[str, File], tmp_path: Path) -> None:
+    whole = file.path.read_bytes()
+    for number in (b"1", b"3", b"999999999"):
+        line = refusal(file, whole.replace(b"format 2", b"format " + number, 1))
+        assert line.startswith(f"has format {number.decode()}, "), line
+    other = files["memory" if file.path != files["memory"].path else "partition"].path.read_bytes()
+    assert refusal(file, other).startswith(f"is a {parts(other)[0]} file, ")
+    assert refusal(file, b"").startswith("is empty") and refusal(file, whole[:-1]).startswith("is truncated")
+    for block in (b"", bytes(512)):
+        assert "written by fedmpi" in refusal(file, block + b"\x89HDF\r\n\x1a\n" + bytes(2000))
+
+
+def test_a_table_too_deep_for_a_reader(file: File) -> None:
+    assert refusal(file, with_contents(file.path.read_bytes(), b"[" * 99_999 + b"]" * 99_999))

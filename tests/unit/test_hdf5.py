@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fast import fast
 from golden_file import Told
-from torture import damage
+from sealed import parts, sealed, with_contents
 
 from fedmpi.disk import hdf5
 
@@ -92,7 +92,7 @@ TABLES = {
 @pytest.mark.parametrize("table", fast("dicts", "lists", of=TABLES))
 def test_no_table_takes_more_than_a_few_times_its_bytes(table: str, tmp_path: Path, told: Told) -> None:
     path = tmp_path / "x.h5"
-    path.write_bytes(damage.sealed("data", TABLES[table], len(TABLES[table])))
+    path.write_bytes(sealed("data", TABLES[table], len(TABLES[table])))
     tracemalloc.start()
     line = refusal(path)
     peak_bytes = tracemalloc.get_traced_memory()[1]
@@ -103,7 +103,7 @@ def test_no_table_takes_more_than_a_few_times_its_bytes(table: str, tmp_path: Pa
 
 def test_long_tables_are_neither_read_nor_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     path, long = tmp_path / "x.h5", b"[" * (hdf5.MAX_CONTENTS_BYTES + 1)
-    path.write_bytes(damage.sealed("data", long, len(long)))
+    path.write_bytes(sealed("data", long, len(long)))
     monkeypatch.setattr(json, "loads", lambda _: pytest.fail("it was read"))
     told(refusal(path))
     with told.by(ValueError):
@@ -112,8 +112,8 @@ def test_long_tables_are_neither_read_nor_written(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("contents_bytes", [0, 5, 10**8])
 def test_a_table_that_is_not_there(path: Path, contents_bytes: int) -> None:
-    kind, image, contents = damage.parts(path.read_bytes())
-    path.write_bytes(damage.sealed(kind, image + contents, contents_bytes))
+    kind, image, contents = parts(path.read_bytes())
+    path.write_bytes(sealed(kind, image + contents, contents_bytes))
     assert "table of contents" in refusal(path)
 
 
@@ -121,9 +121,9 @@ def test_a_table_that_is_not_there(path: Path, contents_bytes: int) -> None:
 def test_shapes_that_no_array_has(path: Path, shape: list[int], told: Told) -> None:
     """Each has hardly any bytes, so it could be within the file."""
     whole = path.read_bytes()
-    table = json.loads(damage.parts(whole)[2])
+    table = json.loads(parts(whole)[2])
     table["arrays"][0][1:3] = ["<f8", shape]
-    path.write_bytes(damage.with_contents(whole, json.dumps(table).encode()))
+    path.write_bytes(with_contents(whole, json.dumps(table).encode()))
     told(refusal(path))
 
 

@@ -96,7 +96,6 @@ submit mine.yaml --name 'a\\b'
 submit mine.yaml --name ..
 submit mine.yaml --name {LONG}
 submit mine.yaml --out {"/".join(30 * [200 * "y"])}
-submit status here/none
 verify fedavg
 """
 

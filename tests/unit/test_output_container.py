@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from golden_file import Told
-from torture import damage
+from sealed import parts, sealed, with_contents
 
 from fedmpi.errors import RunDirError
 from fedmpi.store import container
@@ -38,9 +38,9 @@ def read(path: Path) -> container.Content:
 
 def forged(path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
     """`path` with a changed table of contents and a checksum that is right: what a forger would hand us."""
-    table = json.loads(damage.parts(path.read_bytes())[2])
+    table = json.loads(parts(path.read_bytes())[2])
     change(table)
-    path.write_bytes(damage.with_contents(path.read_bytes(), json.dumps(table).encode()))
+    path.write_bytes(with_contents(path.read_bytes(), json.dumps(table).encode()))
     return path
 
 
@@ -207,9 +207,9 @@ def test_forged_tables_are_refused(case: str, tmp_path: Path) -> None:
 def test_forged_values_are_refused(tmp_path: Path) -> None:
     """Where the checksum of the file is right, the digest of its contents is not."""
     path = write(tmp_path / "x.h5", {"a": torch.arange(1000.0)})
-    kind, image, contents = damage.parts(path.read_bytes())
+    kind, image, contents = parts(path.read_bytes())
     changed = image.replace(np.float32(500).tobytes(), np.float32(501).tobytes())
-    path.write_bytes(damage.sealed(kind, changed + contents, len(contents)))
+    path.write_bytes(sealed(kind, changed + contents, len(contents)))
     with pytest.raises(RunDirError, match="content digest"):
         read(path)
 

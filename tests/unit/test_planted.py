@@ -1,14 +1,13 @@
 """What others may plant in a shared run directory: nothing is followed, nobody waits, each refusal is one line."""
 
 import os
-import socket
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from golden_file import Told
-from torture import planted
 
 from fedmpi.disk import plain as plain_files
 from fedmpi.errors import RunDirError, UserError
@@ -25,6 +24,25 @@ from fedmpi.studies import compare
 ROOT = Path(__file__).parents[2]
 
 
+def _link_to_a_pipe(place: Path, victim: Path) -> None:
+    pipe = victim.with_name(f"pipe-{time.monotonic_ns()}")
+    os.mkfifo(pipe)
+    place.symlink_to(pipe)
+
+
+SHAPES: dict[str, Callable[[Path, Path], None]] = {
+    "link to a file": lambda place, victim: place.symlink_to(victim),
+    "link to nothing": lambda place, victim: place.symlink_to(victim.with_name("absent")),
+    "hard link": lambda place, victim: os.link(victim, place),
+    "named pipe": lambda place, victim: os.mkfifo(place),
+    "link to a pipe": _link_to_a_pipe,
+    "socket": lambda place, victim: os.mknod(place, stat.S_IFSOCK | 0o600),
+    "link to a device": lambda place, victim: place.symlink_to("/dev/zero"),
+    "directory": lambda place, victim: place.mkdir(),
+}
+"""Each puts something at `place`; links lead to the file `victim`."""
+
+
 SPECIAL = ("link to a file", "link to nothing", "named pipe", "socket", "link to a device", "link to a pipe")
 
 
@@ -35,12 +53,12 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Path], None]]:
-    """Puts one of `planted.SHAPES` there; in the end the file that links lead to must be as it was."""
+    """Puts one of `SHAPES` there; in the end the file that links lead to must be as it was."""
     victim = tmp_path / "victim"
     victim.write_text("precious\n")
 
     def put(shape: str, place: Path) -> None:
-        planted.SHAPES[shape](place, victim)
+        SHAPES[shape](place, victim)
 
     yield put
     assert victim.read_text() == "precious\n" and not (tmp_path / "absent").exists()
@@ -213,10 +231,3 @@ def test_several_replace_one_file_at_once(tmp_path: Path) -> None:
             second.write(b"second")
         first.write(b"first")
     assert (tmp_path / "x").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1
-
-
-def test_a_socket_can_be_planted(tmp_path: Path) -> None:
-    """So that the tests above see one."""
-    planted.SHAPES["socket"](tmp_path / "socket", tmp_path)
-    with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
-        client.connect(str(tmp_path / "socket"))
