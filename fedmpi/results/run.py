@@ -18,7 +18,7 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError
+from fedmpi.errors import RunDirError, counted
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
 from fedmpi.report.lineage import Lineage, Parent, lineage
@@ -36,8 +36,6 @@ AXES: Mapping[str, Sequence[str]] = {
 }
 """What curves are drawn by, and the keys of a record that add up to it."""
 _MOST_NOTE_BYTES = 65_536
-_MOST_NAMED = 4
-"""Of more runs without a round, an error names so many and counts the others."""
 
 
 @dataclass(frozen=True)
@@ -307,9 +305,7 @@ def _runs_of_folder(folder: Path) -> tuple[list[Run], list[str]]:
     if runs:
         return runs, [*(error.text() for error in damaged), *map(_without_a_round, empty)]
     if empty:
-        named = "; ".join(map(_without_a_round, empty[:_MOST_NAMED]))
-        more = f"; and {len(empty) - _MOST_NAMED} more" if len(empty) > _MOST_NAMED else ""
-        raise RunDirError(str(folder), f"holds runs, but none has done a round yet: {named}{more}")
+        raise RunDirError(str(folder), f"{counted(len(empty), 'run')}, none with a round: {_without_a_round(empty[0])}")
     if damaged:
         raise damaged[0]
     raise RunDirError(str(folder), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")

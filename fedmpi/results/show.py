@@ -1,4 +1,4 @@
-"""fedmpi show [RUN ...] [--watch | --html [--out FILE] | --figure FILE | --csv FILE | --tex FILE]
+"""fedmpi show [RUN ...] [--watch | --html [--out FILE] | --figure FILE | --csv FILE]
 
 Shows runs; RUN is a run's folder, finished or not, or a folder of them (by default `runs`). Without options: how far
 they are, in a table with each run's state, job, starts, ranks, rounds, accuracy, time to go, and how long ago it showed
@@ -7,7 +7,7 @@ a sign of life. All is read from the folders, so it needs no Slurm.
 --watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
 RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg, .png or .eps: a line
 for each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv
-writes every number of every round, and who was drawn with what; --tex the table of last values.
+writes every number of every round, and who was drawn with what.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _HEADS = ("run", "branch of", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _WATCH_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
-_OF_FIGURES = ("x", "y", "tier", "names", "width", "ylim")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,10 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--html", action="store_true", help="one page")
     what.add_argument("--figure", metavar="FILE", help="the figure; the ending says the format")
     what.add_argument("--csv", metavar="FILE", help="a row for each round of each run")
-    what.add_argument("--tex", metavar="FILE", help="the table of last values, in LaTeX")
     parser.add_argument("--out", metavar="FILE", help="where --html writes")
     parser.add_argument("--x", choices=("rounds", "bytes", "macs"), help="of a figure; default rounds")
-    parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure or --tex; default accuracy")
+    parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure; default accuracy")
     tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
     parser.add_argument("--tier", action="append", metavar="NAME", help=tier)
     parser.add_argument("--names", nargs="+", metavar="NAME", help="of a figure's lines, in their order")
@@ -68,14 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(
-    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, tex: str | None, **given: Any
+    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, out: str | None, **given: Any
 ) -> int:
-    out, y = given.pop("out"), given["y"] or "accuracy"
     if out and not html:
         raise ConfigError("--out", "says where --html writes; add --html")
-    refused = [name for name in _OF_FIGURES if given[name] is not None and not figure and not (tex and name == "y")]
-    if refused:
-        raise ConfigError(f"--{refused[0]}", "belongs to a figure; add --figure FILE.pdf")
+    for name, value in given.items():
+        if value is not None and not figure:
+            raise ConfigError(f"--{name}", "belongs to a figure; add --figure FILE.pdf")
     if html:
         show(str(_write_html(runs, out)))
     elif figure:
@@ -85,10 +82,6 @@ def _show(
         path = file_to_write("--csv", csv)
         write_text(path, rounds_as_csv(read_runs(runs)[0]))
         show(csv)
-    elif tex:
-        path = file_to_write("--tex", tex)
-        write_text(path, last_values_in_latex(read_runs(runs)[0], y))
-        show(tex)
     elif watch:
         return _watch(runs)
     else:
@@ -261,25 +254,3 @@ def rounds_as_csv(runs: Sequence[Run]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def last_values_in_latex(runs: Sequence[Run], y: str) -> str:
-    """Returns the last values as a table for booktabs: means and sample standard deviations over seeds."""
-    from fedmpi.results import compared
-
-    lines = [r"\begin{tabular}{llrrr}", r"\toprule", rf"setting & tier & seeds & round & test {y} \\", r"\midrule"]
-    for found in compared.summaries(compared.grouped(runs), y):
-        scale, digits, unit = (100, 2, r"\,\%") if y == "accuracy" else (1, 3, "")
-        value = f"{scale * found.mean:.{digits}f}"
-        if found.std is not None:
-            value += rf" \pm {scale * found.std:.{digits}f}"
-        rounds = "--".join(map(str, sorted({min(found.rounds), max(found.rounds)})))
-        cells = [_in_latex(found.setting), _in_latex(found.net), str(len(found.values)), rounds, f"${value}${unit}"]
-        lines.append(rf"{' & '.join(cells)} \\")
-    note = r"Values of each run's last tested round; $\pm$ is the sample standard deviation over seeds."
-    lines += [r"\bottomrule", rf"\multicolumn{{5}}{{l}}{{\footnotesize {note}}} \\"]
-    return "\n".join([*lines, r"\end{tabular}", ""])
-
-
-def _in_latex(text: str) -> str:
-    return "".join(f"\\{sign}" if sign in "&%$#_{}" else sign for sign in text)

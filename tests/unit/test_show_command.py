@@ -12,7 +12,7 @@ from written_runs import a_run, with_records
 from fedmpi.errors import ConfigError
 from fedmpi.results import show
 from fedmpi.results.run import Run
-from fedmpi.results.show import figure_of, last_values_in_latex
+from fedmpi.results.show import figure_of
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
@@ -74,9 +74,7 @@ def test_pages_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[
     out = tmp_path / "f.PDF"
     assert show.main([str(run), "--figure", str(out), "--names", "A name"]) == 0
     assert out.read_bytes().startswith(b"%PDF")
-    assert show.main([str(run), "--tex", str(tmp_path / "f.tex"), "--y", "loss"]) == 0
-    assert r"fedhm & 1 & 1 & 1 & $0.500$ \\" in (tmp_path / "f.tex").read_text()
-    assert [*map(Path, capsys.readouterr().out.split())][-2:] == [out, tmp_path / "f.tex"]
+    assert capsys.readouterr().out.split()[-1] == str(out)
 
 
 def test_all_numbers_and_draws_as_csv(tmp_path: Path) -> None:
@@ -93,13 +91,6 @@ def test_all_numbers_and_draws_as_csv(tmp_path: Path) -> None:
     ]
     assert [row["tiers/1/accuracy"] for row in rows] == ["0.5", "", ""] and rows[2]["tiers/0.5/loss"] == "0.75"
     assert [json.loads(row["draws"]) for row in rows] == [drawn, drawn, []]
-
-
-def test_a_table_in_latex(tmp_path: Path) -> None:
-    """60 % is the mean of 50, 60 and 70, 10 their sample standard deviation."""
-    runs = [Run(a_run(tmp_path / f"r_{s}", [{}, {"1": a}], seed=s)) for s, a in enumerate((0.5, 0.6, 0.7))]
-    lines = last_values_in_latex(runs, "accuracy").splitlines()
-    assert lines[4] == r"fedhm & 1 & 3 & 2 & $60.00 \pm 10.00$\,\% \\" and r"$\pm$ is the sample" in lines[-2]
 
 
 SHARED, OWN, BOTH = [{"1": 0.25, "0.5": 0.5}] * 2, [{"clients": 0.5}] * 2, [{"1": 0.25, "clients": 0.5}] * 2
@@ -145,7 +136,6 @@ empty --html
 runs/young --figure f.pdf
 runs --figure f
 runs --figure no/f.pdf
-runs --tex no/f.tex
 runs --csv no/f.csv
 runs --html --out f.pdf
 runs --html --out no/f.html
