@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,16 +9,12 @@ from fedmpi.config.settings import settings
 from fedmpi.errors import ConfigError
 from fedmpi.report.diverged import divergences
 from fedmpi.report.lineage import lineage
-from fedmpi.results.evidence import interval
 from fedmpi.results.figure import Line, over_seeds
 from fedmpi.results.run import Run
 from fedmpi.store.units import named_among
 
 MOST_PAIRED = 5
 """Of more settings than this, each is compared with the first alone."""
-LEAST_SEEDS, MOST_SEEDS = 3, 16
-"""Differences over fewer or more seeds have no interval."""
-ALPHA = 0.05
 _BRANCH = "branch"
 Setting = tuple[tuple[str, str], ...]
 """Pairs of a dotted key and its value as text."""
@@ -67,33 +62,6 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Summary:
-    """The last values of one net of a setting, over its seeds."""
-
-    setting: str
-    net: str
-    rounds: Sequence[int]
-    """Each seed's last tested round."""
-    values: Sequence[float]
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def std(self) -> float | None:
-        """The sample standard deviation; None for one seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
-
-
-def summaries(groups: Sequence[Group], quantity: str = "accuracy") -> Iterator[Summary]:
-    for group in groups:
-        for net in group.recorded(quantity):
-            ends = group.ends(net, quantity).values()
-            yield Summary(group.name, net, [number for number, _ in ends], [value for _, value in ends])
-
-
-@dataclass(frozen=True)
 class Difference:
     """The last accuracies of the first setting minus those of the second, over the seeds that both have."""
 
@@ -104,15 +72,6 @@ class Difference:
     """The last tested rounds of the first's seeds and of the second's."""
     values: Sequence[float]
     """By seed."""
-
-    @property
-    def mean(self) -> float:
-        return statistics.fmean(self.values)
-
-    @property
-    def interval(self) -> tuple[float, float, float] | None:
-        """Low, high and confidence, by the exact sign-flip test; None for too few seeds, or too many."""
-        return interval(self.values, ALPHA) if LEAST_SEEDS <= len(self.values) <= MOST_SEEDS else None
 
 
 def differences(groups: Sequence[Group]) -> Iterator[Difference]:
@@ -151,12 +110,11 @@ def setting_of(run: Run) -> Setting:
     too, and so are those of its parents.
     """
     found = tuple(settings(run.values).items())
-    branchings, parent, before = [], run.parent, run.lineage.inherited
-    while parent is not None:
-        changes = "; ".join(change for change in parent.changes if not change.startswith("seed:"))
-        branchings.append(f"{parent.round}: {changes}")
-        before = [record for record in before if record["round"] < parent.round]  # the last one says where it begins
-        parent = lineage(before).parent
+    branchings = []
+    for parent in (lineage([record]).parent for record in run.records):
+        if parent:
+            changes = [change for change in parent.changes if not change.startswith("seed:")]
+            branchings.append(f"{parent.round}: {'; '.join(changes)}")
     return (*found, (_BRANCH, ", ".join(branchings))) if branchings else found
 
 

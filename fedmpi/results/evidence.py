@@ -8,13 +8,23 @@ symmetry.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
 
+ALPHA = 0.05
+"""The level of the tests."""
+
+
+def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Returns mean and sample standard deviation (n - 1), None where there are too few values."""
+    mean = statistics.fmean(values) if values else None
+    return mean, statistics.stdev(values) if len(values) > 1 else None
+
 
 def sign_flip_p(differences: Sequence[float]) -> float:
-    """Two-sided p-value of the exact sign-flip permutation test for a mean of 0; 1 for fewer than two differences."""
+    """Returns the two-sided p-value of the exact sign-flip permutation test for a mean of 0; 1 for one difference."""
     if len(differences) < 2 or not any(differences):  # no test of one seed can tell
         return 1.0
     from scipy.stats import permutation_test  # comes with scikit-learn
@@ -25,15 +35,16 @@ def sign_flip_p(differences: Sequence[float]) -> float:
     return float(found.pvalue)
 
 
-def interval(differences: Sequence[float], alpha: float) -> tuple[float, float, float]:
-    """(low, high, confidence) of the mean difference: those means that the two-sided sign-flip test does not reject.
+def interval(differences: Sequence[float], alpha: float = ALPHA) -> tuple[float, float, float]:
+    """Returns (low, high, confidence) of the mean difference: the means that the two-sided sign-flip test keeps.
 
     The 2^n - 1 means of all subsets cut the line into 2^n pieces, each of which holds the true mean with probability
     2^-n (Hartigan, Using subsample values as typical values, JASA 64, 1969). So the k-th lowest and the k-th highest
     of them have confidence 1 - 2k / 2^n. k is the largest with confidence of at least 1 - `alpha`, or 1 where so few
     seeds allow none. With six seeds and 0.05 these are the lowest and the highest difference, and 96.9 %.
     """
-    values, count = np.array(differences, dtype=float), len(differences)
+    values = np.array(differences, dtype=float)
+    count = len(differences)
     chosen = (np.arange(1, 2**count)[:, None] >> np.arange(count)) & 1
     means = np.sort(chosen @ values / chosen.sum(axis=1))
     place = max(1, int(alpha / 2 * 2**count + 1e-9))
@@ -41,8 +52,9 @@ def interval(differences: Sequence[float], alpha: float) -> tuple[float, float, 
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjusted p-values that control the error rate of the whole family (Holm, Scand. J. Statist. 6, 1979)."""
-    adjusted, largest = [0.0] * len(p_values), 0.0
+    """Adjusts p-values, to control the error rate of the whole family (Holm, Scand. J. Statist. 6, 1979)."""
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
     for place, number in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
         largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
         adjusted[number] = largest
@@ -50,5 +62,5 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def smallest_p(num_seeds: int, num_tests: int) -> float:
-    """The smallest adjusted p-value that a test of the family can have."""
+    """Returns the smallest adjusted p-value that a test of the family can have."""
     return min(1.0, num_tests * 2 / 2**num_seeds)

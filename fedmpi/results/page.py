@@ -24,6 +24,7 @@ from fedmpi.report.ending import unless_all_saved
 from fedmpi.report.records import CLIENTS, Record, ranks_in_words
 from fedmpi.results import compared, figure
 from fedmpi.results.compared import Group, name_of
+from fedmpi.results.evidence import interval, mean_std
 from fedmpi.results.figure import Line
 from fedmpi.results.run import Run
 from fedmpi.store.files import read_whole
@@ -37,6 +38,8 @@ _WIDTH, _HEIGHT = 4.4, 2.2
 """Inches of a chart, whose texts have nine points; the page scales it."""
 _MOST_CLIENTS = 40
 """Of more clients a chart shows a sample."""
+_LEAST_SEEDS, _MOST_SEEDS = 3, 16
+"""Differences over fewer or more seeds have no interval."""
 _UNTESTED = "No round has been tested yet."
 _PALE = "The pale part of a curve is of the rounds of"
 _X_WORDS = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs"}
@@ -450,37 +453,37 @@ def _span(numbers: Sequence[int]) -> str:
 
 def _summaries(groups: Sequence[Group]) -> _Section:
     rows = []
-    for found in compared.summaries(groups):
-        mean = percent(found.mean)
-        if found.std is not None:
-            mean = f"{100 * found.mean:.2f} ± {100 * found.std:.2f} %"
-        ends = [percent(min(found.values)), percent(max(found.values))]
-        rows.append([found.setting, name_of(found.net), len(found.values), _span(found.rounds), mean, *ends])
+    for group in groups:
+        for net in group.tested:
+            rounds, values = zip(*group.ends(net).values(), strict=True)
+            mean, std = mean_std(values)
+            text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
+            ends = [percent(min(values)), percent(max(values))]
+            rows.append([group.name, name_of(net), len(values), _span(rounds), text, *ends])
     heads = ["setting", "tier", "seeds", "round", "last accuracy", "lowest", "highest"]
     return {"title": "Results", "heads": heads, "rows": rows} if rows else {}
 
 
 def _differences(groups: Sequence[Group]) -> _Section:
-    rows, is_equal = [], True
+    rows = []
+    is_equal = True
     for found in compared.differences(groups):
         ours, theirs = found.rounds
         is_equal &= ours == theirs
         rounds = _span(ours) if ours == theirs else f"{_span(ours)} and {_span(theirs)}"
-        interval = "-"
-        if found.interval:
-            low, high, confidence = found.interval
-            interval = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
-        names = f"{found.first} minus {found.second}"
-        rows.append([names, name_of(found.net), len(found.values), rounds, f"{100 * found.mean:+.2f}", interval])
-    heads = ["settings", "tier", "seeds", "round", "difference", "interval"]
-    text = (
-        ""
-        if is_equal
-        else (
+        between = "-"
+        if _LEAST_SEEDS <= len(found.values) <= _MOST_SEEDS:
+            low, high, confidence = interval(found.values)
+            between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
+        names, mean = f"{found.first} minus {found.second}", f"{100 * np.mean(found.values):+.2f}"
+        rows.append([names, name_of(found.net), len(found.values), rounds, mean, between])
+    text = ""
+    if not is_equal:
+        text = (
             "Where a row names the rounds of both settings, its runs were not tested last in the same round, and the "
             "difference is one of training, too."
         )
-    )
     if len(groups) > compared.MOST_PAIRED:
         text += f" Of {len(groups)} settings, each is compared with the first."
+    heads = ["settings", "tier", "seeds", "round", "difference", "interval"]
     return {"title": "Differences", "heads": heads, "rows": rows, "text": text} if rows else {}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,13 +22,14 @@ from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
 from fedmpi.results import run as results
+from fedmpi.results.evidence import mean_std
 from fedmpi.results.run import accuracy_of, moved, to_target
 from fedmpi.running.folder import config_of
 from fedmpi.store.files import read_json
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 
-__all__ = ["accuracy_of", "moved", "to_target"]
+__all__ = ["accuracy_of", "mean_std", "moved", "to_target"]
 _RUN_FOLDER = re.compile(r"(.+)-seed(\d{1,18})")
 
 
@@ -139,9 +139,3 @@ def other_data(runs: Iterable[Run]) -> list[str]:
 def _who(digest: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more} (digest {short(digest)})"
-
-
-def mean_std(values: Sequence[float]) -> tuple[float | None, float | None]:
-    """Mean and sample standard deviation (n - 1), None where there are too few values."""
-    mean = statistics.fmean(values) if values else None
-    return mean, statistics.stdev(values) if len(values) > 1 else None
