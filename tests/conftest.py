@@ -1,6 +1,7 @@
 """What every test shares: one compute thread, the real data sets, and good manners under mpirun.
 
-Tests marked `slow`, the long version of what a fast test tries once, run with `--all` only.
+Tests marked `slow`, the long version of what a fast test tries once, run with `--all` only; those marked `nightly`
+with `--nightly`, which `nightly/run.sh` gives.
 
 Under `mpirun -n N python -m pytest --with-mpi` every rank runs pytest. Only tests marked `mpi` are
 kept then (the others would run N times, and some start mpirun themselves), and only rank 0 shows
@@ -103,6 +104,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="run the tests marked `slow`, too")
+    parser.addoption("--nightly", action="store_true", help="run the tests marked `slow` and `nightly`, too")
 
 
 def is_slow(item: pytest.Item, num_ranks: int) -> bool:
@@ -117,11 +119,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         raise pytest.UsageError("a module of tests imports mpi4py.MPI when it is collected, which starts MPI")
     size = config.stash[WORLD].size
     # A test that is named with `::` runs, slow or not.
-    wants_slow = config.getoption("all") or any("::" in word for word in config.args)
+    is_named = any("::" in word for word in config.args)
+    wants_nightly = config.getoption("nightly") or is_named
+    wants_slow = config.getoption("all") or wants_nightly
     out = [
         item
         for item in items
-        if (size > 1 and item.get_closest_marker("mpi") is None) or (not wants_slow and is_slow(item, size))
+        if (size > 1 and item.get_closest_marker("mpi") is None)
+        or (not wants_slow and is_slow(item, size))
+        or (not wants_nightly and item.get_closest_marker("nightly") is not None)
     ]
     config.hook.pytest_deselected(items=out)
     left_out = set(out)

@@ -130,7 +130,7 @@ def test_nets_and_methods_of_others_are_computed_as_they_are(tmp_path: Path, wor
 
 
 @pytest.mark.parametrize("bn", ["batch", "restat"])
-@pytest.mark.parametrize("case", fast("fedhm", of=CASES))
+@pytest.mark.parametrize("case", fast("fedhm", of=CASES, slow=("prism-tiers", "heterofl", "splitmix")))
 def test_scores_keep_their_bits(
     tmp_path: Path, case: str, bn: str, monkeypatch: pytest.MonkeyPatch, computed: list[nn.Conv2d]
 ) -> None:

@@ -109,10 +109,12 @@ def rounds(setup: Setup, comm: LossyComm) -> tuple[list[Any], list[tuple[int, st
     return results, trained
 
 
+SLOW = (("fedhm, gather", 1), ("hermes, reduce", 1), ("fedhm, shared", 1))
 FAST = (("fedhm, gather", 9), ("lgfedavg, reduce", 9), ("topk, gather", 9))
+ALL = (*FAST, *((case, 1) for case in CASES))
 
 
-@pytest.mark.parametrize(("case", "every"), fast(*FAST, of=(*FAST, *((case, 1) for case in CASES))))
+@pytest.mark.parametrize(("case", "every"), fast(*FAST, of=ALL, slow=SLOW))
 def test_a_loss_at_every_call(tmp_path: Path, case: str, every: int) -> None:
     """At each of them, or, quicker, at some that are `every` calls apart."""
     setup = small_setup(tmp_path, *CASES[case], "evaluation.every=1", "data.num_train=80", "data.num_test=16")

@@ -38,7 +38,7 @@ MORE_WAITS = {
 """Of a client, beside one in training (how it went) and one before its upload (whether that is within bounds)."""
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "hermes-all", of=CASES))
+@pytest.mark.parametrize("case", fast("fedhm", "hermes-all", of=CASES, slow=()))
 def test_every_method(tmp_path: Path, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, all of it on the device, the server's part, too."""
     words = (*CASES[case], "evaluation.personal=on")
@@ -80,7 +80,7 @@ def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: st
     assert needed == alike and shared == at_root
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES))
+@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES, slow=()))
 def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
     expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")

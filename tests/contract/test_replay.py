@@ -30,7 +30,7 @@ FEDHM = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]")
 DROPOUT = ("model.name=torchvision:squeezenet1_1", "data.shape=[3,32,32]", "method.name=fedavg", "rounds=1")
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "scaffold-gradient", "fjord", of=CASES))
+@pytest.mark.parametrize("case", fast("fedhm", "scaffold-gradient", "fjord", of=CASES, slow=()))
 def test_every_method_keeps_its_bits(tmp_path: Path, case: str) -> None:
     """Two rounds with different learning rates, masked losses, and last batches that are smaller than 4."""
     words = (*CASES[case], "rounds=2", "train.batch_size=4", FALLING)

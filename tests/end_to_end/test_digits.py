@@ -44,7 +44,7 @@ def test_all_configs_are_here() -> None:
     assert {*GLOBAL, *PERSONAL, "fedavg_personal"} == names
 
 
-@pytest.mark.parametrize("name", fast("fedhm", of=GLOBAL))
+@pytest.mark.parametrize("name", fast("fedhm", of=GLOBAL, slow=()))
 def test_global_methods_reach_80_percent(name: str, tmp_path: Path) -> None:
     accuracy = {net: score["accuracy"] for net, score in last_record(name, tmp_path, *GLOBAL[name])["tiers"].items()}
     assert accuracy and min(accuracy.values()) >= 0.8, accuracy
@@ -57,7 +57,7 @@ def fedavg(tmp_path_factory: pytest.TempPathFactory) -> float:
     return record["clients"]["accuracy"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", PERSONAL)
 def test_personal_methods_serve_the_mean_client_as_well_as_fedavg(name: str, tmp_path: Path, fedavg: float) -> None:
     record = last_record(name, tmp_path, "evaluation.every=1000")

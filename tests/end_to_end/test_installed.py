@@ -17,7 +17,7 @@ import venvs
 
 from fedmpi.mpi.mpirun import environment, files_in
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 Ran = Callable[..., subprocess.CompletedProcess[str]]
 TOP = ("README.md", "LICENSE", "setup.cfg", "pyproject.toml")

@@ -28,8 +28,7 @@ KILLED = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", fast(of=KILLED, slow=("killed twice", "stopped for too long")))
 def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> None:
     mpirun()
     job = KILLED[name]
@@ -43,7 +42,7 @@ def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> 
 @pytest.mark.slow
 def test_random_combinations_come_to_the_bits_of_quiet_ones(tmp_path: Path) -> None:
     mpirun()
-    for number, job in enumerate(islice(combinations(tmp_path / "data", 5, seed=11), 4)):
+    for number, job in enumerate(islice(combinations(tmp_path / "data", 5, seed=11), 3)):
         expected = quiet(job, tmp_path)
         assert expected is not None, job
         assert run(job, tmp_path, number, expected).problem == "", job
@@ -76,7 +75,7 @@ UNEVEN = ("partition.name=class_dirichlet", "rounds=8", "evaluation.every=5", "o
 MOMENTS = (("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2), ("topk", "renamed", 2))
 
 
-@pytest.mark.parametrize(("method", "moment", "ranks"), fast(MOMENTS[1], of=MOMENTS))
+@pytest.mark.parametrize(("method", "moment", "ranks"), fast(MOMENTS[1], of=MOMENTS, slow=MOMENTS[3:]))
 def test_kills_while_saving(
     start: Start, run_main: RunMain, tmp_path: Path, method: str, moment: str, ranks: int
 ) -> None:

@@ -66,7 +66,7 @@ JOBS = (
 )
 
 
-@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS), ids=lambda job: job.name)
+@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS, slow=JOBS[3:4]), ids=lambda job: job.name)
 def test_the_others_go_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
     outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
     log = (tmp_path / "job-0.log").read_text(errors="replace")

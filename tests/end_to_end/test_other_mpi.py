@@ -22,7 +22,7 @@ LIBRARIES = {"mpich": "MPICH", "impi-rt": "Intel(R) MPI Library"}
 OTHERS_WORDS = re.compile("^MPICH|BAD TERMINATION|^Abort|MPI_A", re.MULTILINE | re.IGNORECASE)
 """What libraries and launchers say where a job does not end in order."""
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)

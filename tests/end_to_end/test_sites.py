@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DEFINITION = ROOT / "slurm" / "fedmpi.def"
 LOOPBACK = (sys.executable, str(ROOT / "jobs" / "loopback.py"))
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 
 def test_an_install_without_a_network(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "HOME"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_notebook_runs(at_home: Path) -> None:
     """Every cell, in a kernel of its own; the last one says that the opened run has the scores of the made one."""
     import nbformat
@@ -99,7 +99,7 @@ def test_the_notebook_runs(at_home: Path) -> None:
     assert "finished fedhm True" in shown[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_interrupt_ends_the_run_and_not_the_kernel(at_home: Path) -> None:
     """What a notebook's stop button sends, in the middle of a round; the next cell finds all as it was."""
     from jupyter_client.manager import start_new_kernel

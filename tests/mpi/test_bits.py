@@ -59,10 +59,11 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 PAIRS = tuple((case, exchange) for case in CASES for exchange in EXCHANGES)
 OF_TOY = (("toy", exchange) for exchange in ("auto", "reduce", "gather-server-trains"))
+SLOW = (("fedhm-coverage", "reduce"), ("fedavg", "reduce-server-trains"), ("fedhm", "auto"))
 CHOSEN = (*OF_TOY, ("fedavg", "gather"), ("fedhm", "reduce-server-trains"))
 
 
-@pytest.mark.parametrize(("case", "exchange"), fast(*CHOSEN, of=PAIRS))
+@pytest.mark.parametrize(("case", "exchange"), fast(*CHOSEN, of=PAIRS, slow=SLOW))
 def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str) -> None:
     words = (*CASES[case], "rounds=2")
     bits.run(small_config(*words, *EXCHANGES[exchange]))
@@ -216,7 +217,7 @@ ALSO = {"fdnnc_bfirst_digits": ("method.switch_round=1",), "lgfedavg_digits": ("
 
 
 @pytest.mark.mpi(min_size=5)
-@pytest.mark.parametrize("path", fast(*FAST, of=DIGITS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", fast(*FAST, of=DIGITS, slow=()), ids=lambda path: path.stem)
 def test_the_digits_keep_their_bits(bits: Bits, path: Path) -> None:
     """Every configs/*_digits.yaml on one rank and on all ranks of this job, real data included."""
     config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
