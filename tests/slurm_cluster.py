@@ -79,7 +79,7 @@ class Cluster:
     """Running while the block does.
 
     >>> with Cluster() as cluster:
-    ...     job = cluster.submit("slurm/cpu.sbatch", "rounds=2")
+    ...     job = cluster.submit("slurm/job.sbatch", "rounds=2")
     ...     cluster.wait_until_left(job)
     """
 

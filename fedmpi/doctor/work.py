@@ -25,7 +25,7 @@ def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:
         advice = "unset SLURM_JOB_END_TIME: it is that of another job, and a run would stop after one round"
         return problem("time limit", f"SLURM_JOB_END_TIME was {-left_s / 60:.0f} min ago", advice)
     if left_s < _SHORT_S:
-        return warning("time limit", found, "ask for more time, or use slurm/long_resumable.sbatch, which continues")
+        return warning("time limit", found, "ask for more time, or submit slurm/job.sbatch, whose run continues")
     return ok("time limit", found)
 
 

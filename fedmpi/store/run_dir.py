@@ -2,7 +2,7 @@
 
 runs/<label>-<timestamp>/
   config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
-  requeued  .begun-<job>  .failed
+  requeued  .failed
   checkpoints/round-000012.h5
   memory/<client // 1000>/<client>/<round>-<digest>.h5
   tensorboard/  report/

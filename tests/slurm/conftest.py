@@ -1,6 +1,7 @@
 """What the tests on a real Slurm share: one cluster for all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,7 @@ def started() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started: Cluster) -> Iterator[Cluster]:
-    """Jobs of a test that failed end with it."""
+    """Jobs of a test that failed end with it, and no test sees the runs of another one."""
     yield started
     started.end_jobs()
+    shutil.rmtree(started.project / "runs", ignore_errors=True)

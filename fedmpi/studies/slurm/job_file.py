@@ -113,7 +113,7 @@ source {activate}
 {runs}
 
 # Where the site has it, in place of mpirun and its options: srun --mpi=pmix -n {ranks}
-resumable {launcher} python -m fedmpi.main "${{run[@]}}" --resume
+resumable "${{run[2]}}" {launcher} python -m fedmpi.main "${{run[@]}}" --resume
 """
 
 

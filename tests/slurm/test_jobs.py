@@ -1,4 +1,4 @@
-"""The project's own sbatch files on a real Slurm: to the end, on two nodes, through a requeue, as an array."""
+"""Jobs on a real Slurm: to the end, on two nodes, through a requeue, as an array, with the user's own code."""
 
 import contextlib
 import os
@@ -15,20 +15,25 @@ from small_runs import SMALL, Finished, finished, run_all
 from fedmpi.config.load import load
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
+from fedmpi.results.launch import plan_job
+from fedmpi.results.slurm import hand_over
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 
 SHORT = (*(word for word in SMALL if not word.startswith("output.progress")), "output.progress=plain")
 TOPK = (*SHORT, "method.name=topk")  # clients have a memory
-NO_CONFIG = {r"^config=\(.*": "config=()"}
-"""As a user edits them: the words after the file's name say all."""
+FILE = "slurm/job.sbatch"
+RUN = "runs/fedhm-seed0"
+NO_CONFIG = {r"1\) run=\(.*?\)": "1) run=()"}
+"""As a user edits the file: the words after its name say all."""
+FIVE = ("--ntasks=5", "--gres=gpu:4")
 ENDLESS = 100_000
 LONG = (*(word for word in SHORT if not word.startswith("rounds=")), "output.checkpoint_every=1000")
 """A config says how many rounds; and no checkpoint comes before the last one by itself."""
 
 
 def undisturbed(folder: Path, *overrides: str, config: str | None = None) -> Finished:
-    """What a config comes to in one go, in this process."""
+    """The result of a config in one go, in this process."""
     run_all(load(config and str(ROOT / config), overrides), SerialComm(), folder)
     return finished(folder)
 
@@ -37,6 +42,11 @@ def must_end_well(cluster: Cluster, job: str) -> None:
     """Waits for it."""
     for state in cluster.wait_until_left(job):
         assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{cluster.log()}"
+
+
+def must_end_with(cluster: Cluster, job: str, code: int) -> None:
+    (state,) = cluster.wait_until_left(job)
+    assert (state["JobState"], state["ExitCode"]) == ("FAILED", f"{code}:0"), cluster.log()
 
 
 def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
@@ -72,61 +82,72 @@ def goes_back(cluster: Cluster, job: str, run_dir: RunDir) -> int:
 
 def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     """Five ranks on one node. Another job's end, and what a user has set for squeue, do not end it early."""
-    options = ["--export=ALL,SLURM_JOB_END_TIME=5,SQUEUE_STATES=PD,FEDMPI_REQUEUE=no"]
-    job = cluster.submit("slurm/one_node_4gpu.sbatch", *TOPK, edits=NO_CONFIG, options=options)
+    options = [*FIVE, "--export=ALL,SLURM_JOB_END_TIME=5,SQUEUE_STATES=PD,FEDMPI_REQUEUE=no"]
+    job = cluster.submit(FILE, *TOPK, edits=NO_CONFIG, options=options)
     must_end_well(cluster, job)
-    assert finished(cluster.project / "runs" / f"fedmpi-4gpu-{job}") == undisturbed(tmp_path, *TOPK)
-    log = (cluster.project / f"fedmpi-4gpu-{job}.log").read_text()
+    assert finished(cluster.project / RUN) == undisturbed(tmp_path, *TOPK)
+    log = (cluster.project / f"fedmpi-{job}.log").read_text()
     assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
+
+
+def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method in the user's folder, where `fedmpi grid --slurm` is called; two runs, as one process makes them."""
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    user = cluster.folder / "my folder"
+    user.mkdir()
+    (user / "mine.py").write_text("from fedmpi.methods.fedavg import FedAvg\n\nclass Mine(FedAvg):\n    pass\n")
+    monkeypatch.chdir(user)
+    monkeypatch.syspath_prepend(user)
+    words = (*SHORT, "method={name: mine:Mine}")
+    jobs = [
+        plan_job(f"{n}", RunDir(user / f"run-{n}"), ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"])
+        for n in (0, 1)
+    ]
+    given = {"ranks": 3, "launcher": None, "options": ["time=10"], "submit": True, "command": ["fedmpi"]}
+    assert hand_over(jobs, name="mine", folder=user / "job", **given) == 0
+    must_end_well(cluster, jobs[0].run().submission["job"].partition("_")[0])
+    run_all(jobs[1].config, SerialComm(), tmp_path / "alone")
+    assert finished(jobs[1].folder.path) == finished(tmp_path / "alone")
+    assert all(job.run().is_finished() for job in jobs)
 
 
 @pytest.mark.slow
 def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
-    job = cluster.submit("slurm/several_nodes.sbatch", *TOPK, edits=NO_CONFIG)
+    options = ("--nodes=2", "--ntasks=9", "--ntasks-per-node=5", "--distribution=block", "--gres=gpu:4")
+    job = cluster.submit(FILE, *TOPK, edits=NO_CONFIG, options=options)
     must_end_well(cluster, job)
-    assert finished(cluster.project / "runs" / f"fedmpi-nodes-{job}") == undisturbed(tmp_path, *TOPK)
+    assert finished(cluster.project / RUN) == undisturbed(tmp_path, *TOPK)
     script = "import os; print('on', os.environ['SLURMD_NODENAME'], os.environ['OMPI_COMM_WORLD_RANK'])"
-    edits = {r"^(resumable mpirun .*)python -m fedmpi\.main .*\n.*": rf'\1python -c "{script}"'}
-    job = cluster.submit("slurm/several_nodes.sbatch", edits=edits)
-    must_end_well(cluster, job)
-    log = (cluster.project / f"fedmpi-nodes-{job}.log").read_text()
+    edits = {r'^  "\$python" -m fedmpi\.main .*\n': f'  "$python" -c "{script}" || true\n'}
+    job = cluster.submit(FILE, edits=edits, options=options)
+    cluster.wait_until_left(job)
+    log = (cluster.project / f"fedmpi-{job}.log").read_text()
     places = {int(rank): node for node, rank in re.findall(r"^on (\S+) (\d)$", log, re.MULTILINE)}
     assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
 
 
 @pytest.mark.slow
-def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path) -> None:
-    """To the bits of one that was left alone."""
+@pytest.mark.parametrize("loses_a_rank", [False, True])
+def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path, loses_a_rank: bool) -> None:
+    """To the bits of one that was left alone. Under ULFM a worker dies and the others continue; then comes the signal;
+    requeued, all ranks are there again."""
     config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
-    job = cluster.submit("slurm/long_resumable.sbatch", config, *words, edits=NO_CONFIG)
-    run_dir = RunDir(cluster.project / "runs" / "fedmpi-long")
+    ulfm = {r"^start=\(mpirun": "start=(mpirun --with-ft ulfm"} if loses_a_rank else {}
+    job = cluster.submit(FILE, config, *words, edits={**NO_CONFIG, **ulfm}, options=FIVE)
+    run_dir = RunDir(cluster.project / RUN)
     wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
+    if loses_a_rank:
+        os.kill(rank_of_job(job, 2), signal.SIGKILL)
+        wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
     goes_back(cluster, job, run_dir)
     must_end_well(cluster, job)
     assert not run_dir.requeued_path.exists()
     first, second = read_starts(run_dir)
     assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
-    assert finished(run_dir.path) == undisturbed(tmp_path, *words, config=config)
-    log = (cluster.project / f"fedmpi-long-{job}.log").read_text()
-    assert f"requeued: job {job} continues" in log and "stopped by" not in log, log
-
-
-@pytest.mark.slow
-def test_a_job_that_lost_a_rank_is_requeued_all_the_same(cluster: Cluster, tmp_path: Path) -> None:
-    """Under ULFM: a worker dies and the others continue; then the signal; requeued, all ranks are there again."""
-    config, words = config_of(cluster, ENDLESS), (*LONG, "method.name=topk", "evaluation.every=5")
-    edits = {**NO_CONFIG, r"^resumable mpirun ": "resumable mpirun --with-ft ulfm "}
-    job = cluster.submit("slurm/long_resumable.sbatch", config, *words, edits=edits, options=["--job-name=lost"])
-    run_dir = RunDir(cluster.project / "runs" / "lost")
-    wait_for(lambda: len(read_records(run_dir)) >= 2, cluster)
-    os.kill(rank_of_job(job, 2), signal.SIGKILL)
-    wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
-    goes_back(cluster, job, run_dir)
-    must_end_well(cluster, job)
-    first, second = read_starts(run_dir)
-    assert [loss["rank"] for loss in first["losses"]] == [2] and first["stopped"]["why"] == "SIGUSR1"
-    assert len(second["ranks"]) == len(first["ranks"]) and "losses" not in second
+    assert [loss["rank"] for loss in first.get("losses", [])] == [2] * loses_a_rank and "losses" not in second
+    assert len(second["ranks"]) == len(first["ranks"])
     assert finished(run_dir.path) == undisturbed(tmp_path, *words, config=config)
 
 
@@ -143,39 +164,26 @@ def rank_of_job(job: str, rank: int) -> int:
 @pytest.mark.slow
 def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
     """The time is over after the first round; submitted again, it continues."""
-    options = ("--job-name=again", "--export=ALL,FEDMPI_REQUEUE=no")
     for number in (1, 2):
         words = (*TOPK, "rounds=3", "mpi.time_limit_s=0.001")
-        job = cluster.submit("slurm/long_resumable.sbatch", *words, edits=NO_CONFIG, options=options)
-        (state,) = cluster.wait_until_left(job)
-        assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0"), cluster.log()
-        assert len(finished(cluster.project / "runs" / "again").records) == number
-
-
-@pytest.mark.slow
-def test_an_array_makes_all_its_runs(cluster: Cluster, tmp_path: Path) -> None:
-    job = cluster.submit("slurm/sweep_array.sbatch", *SHORT, "rounds=2")
-    must_end_well(cluster, job)
-    runs = [cluster.project / "runs" / "fedmpi-sweep" / str(number) for number in range(4)]
-    assert [len(finished(run).records) for run in runs] == [2, 2, 2, 2]
-    expected = undisturbed(tmp_path, "seed=1", *SHORT, "rounds=2", config="configs/heterofl_digits.yaml")
-    assert finished(runs[3]) == expected != finished(runs[2])
+        job = cluster.submit(FILE, *words, edits=NO_CONFIG, options=[*FIVE, "--export=ALL,FEDMPI_REQUEUE=no"])
+        must_end_with(cluster, job, 75)
+        assert len(finished(cluster.project / RUN).records) == number
 
 
 @pytest.mark.slow
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     """Of the task that has the array's own number: its requeue leaves the other one running."""
-    words, options = (*LONG, "evaluation.every=20"), ("--array=0-1", "--job-name=alone")
     edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
-    job = cluster.submit("slurm/sweep_array.sbatch", *words, edits=edits, options=options)
-    runs = [RunDir(cluster.project / "runs" / "alone" / str(task)) for task in range(2)]
-    wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs), cluster)
+    job = cluster.submit(FILE, *LONG, "evaluation.every=20", edits=edits, options=("--array=1-2", "--ntasks=3"))
+    runs = {task: RunDir(cluster.project / "runs" / f"fedhm-seed{task - 1}") for task in (1, 2)}
+    wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs.values()), cluster)
     (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
-    rounds, other = goes_back(cluster, f"{job}_{namesake}", runs[namesake]), runs[1 - namesake]
-    assert state_of(cluster, f"{job}_{1 - namesake}") == ("RUNNING", "0"), cluster.log()
+    rounds, other = goes_back(cluster, f"{job}_{namesake}", runs[namesake]), runs[3 - namesake]
+    assert state_of(cluster, f"{job}_{3 - namesake}") == ("RUNNING", "0"), cluster.log()
     done = len(read_records(other))
     wait_for(lambda: len(read_records(other)) > done, cluster)
-    cluster.control("scancel", f"{job}_{1 - namesake}")
+    cluster.control("scancel", f"{job}_{3 - namesake}")
     must_end_well(cluster, f"{job}_{namesake}")
     assert len(finished(runs[namesake].path).records) == rounds
     assert len(read_starts(runs[namesake])) == 2 and len(read_starts(other)) == 1
@@ -183,23 +191,22 @@ def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
-    """The alternative that the files name."""
+    """The alternative that the file names."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):
         pytest.skip("this Slurm has no PMIx (libpmix-dev must be there before it starts)")
-    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+ --map-by slot": "resumable srun --mpi=pmix"}
-    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
+    edits = {**NO_CONFIG, r"^start=\(mpirun .*\)": "start=(srun --mpi=pmix)"}
+    job = cluster.submit(FILE, *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
     must_end_well(cluster, job)
-    assert finished(cluster.project / "runs" / f"fedmpi-cpu-{job}") == undisturbed(tmp_path, *TOPK)
+    assert finished(cluster.project / RUN) == undisturbed(tmp_path, *TOPK)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["srun", "srun --mpi=pmi2"])
 def test_jobs_of_one_rank_are_refused(cluster: Cluster, launcher: str) -> None:
     """An srun that does not know MPI, or not this one: one of the three processes says so, and nothing runs."""
-    edits = {**NO_CONFIG, r"^resumable mpirun -n \S+ --map-by slot": f"resumable {launcher}"}
-    job = cluster.submit("slurm/cpu.sbatch", *TOPK, edits=edits, options=["--ntasks=3"])
-    (state,) = cluster.wait_until_left(job)
-    log = (cluster.project / f"fedmpi-cpu-{job}.log").read_text()
-    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "2:0"), log
-    assert log.count(": 3 processes were started") == 1, log
-    assert "Traceback" not in log and not (cluster.project / "runs" / f"fedmpi-cpu-{job}").exists()
+    edits = {**NO_CONFIG, r"^start=\(mpirun .*\)": f"start=({launcher})"}
+    job = cluster.submit(FILE, *TOPK, edits=edits, options=["--ntasks=3"])
+    must_end_with(cluster, job, 2)
+    log = (cluster.project / f"fedmpi-{job}.log").read_text()
+    assert log.count(": 3 processes were started") == 1 and "Traceback" not in log, log
+    assert not (cluster.project / RUN).exists()

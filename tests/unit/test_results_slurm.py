@@ -1,0 +1,234 @@
+"""`fedmpi.results.slurm`: the job of runs, what sbatch and squeue are told and answer, and no run twice."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small_runs import run_all
+from studied_runs import write_config
+
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.mpi.mpirun import environment
+from fedmpi.mpi.serial import SerialComm
+from fedmpi.results import slurm
+from fedmpi.results.launch import Job, plan_job
+from fedmpi.results.run import Run
+from fedmpi.results.slurm import hand_over, sbatch_option
+from fedmpi.store.lock import RunLock
+from fedmpi.store.run_dir import RunDir
+
+OWN_DATA = """
+import numpy as np
+
+def vectors():
+    x, y = np.arange(36, dtype=np.float32).reshape(12, 3), np.arange(12) % 2
+    return {"train_x": x[:8], "train_y": y[:8], "test_x": x[8:], "test_y": y[8:]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder; no Slurm is there, whatever is installed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
+    return tmp_path
+
+
+def plan(folder: Path, *seeds: int, **changed: Any) -> list[Job]:
+    words = [f"{key.replace('_', '.')}={value}" for key, value in changed.items()]
+    config = write_config(folder / "base.yaml", "method.name=fedavg", "rounds=1")
+    return [plan_job(f"run {n}", RunDir(Path("out") / f"run-{n}"), config, [f"seed={n}", *words]) for n in seeds]
+
+
+def submit(jobs: list[Job], *options: str, **changed: Any) -> int:
+    given = {"name": "grid", "folder": Path("out").absolute(), "ranks": 1, "launcher": None, "submit": False}
+    words = ["fedmpi", "grid", "my grid.yaml"]
+    return hand_over(jobs, **{**given, "options": options, "command": words, **changed})
+
+
+def lines(folder: Path) -> list[str]:
+    return (folder / "out" / "job.sbatch").read_text().splitlines()
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, **answers: tuple[int, str, str]) -> list[list[str]]:
+    """Commands of Slurm that answer with exit code, output and errors; the words that they were called with."""
+    calls: list[list[str]] = []
+
+    def call(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        return subprocess.CompletedProcess(command, *answers[command[0]])
+
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: name if name in answers else None)
+    monkeypatch.setattr(slurm, "_call", call)
+    return calls
+
+
+def test_a_job_of_several_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is an array of what is left. Ours are overridden by the user's options, the last of them counts."""
+    monkeypatch.setenv("PYTHONPATH", "/my code")
+    jobs = plan(folder, 0, 1, 2, 3)
+    run_all(jobs[2].config, SerialComm(), jobs[2].folder.path)
+    given = ["time=02:00:00", "gres=gpu:4", "exclusive", "no-requeue", 'comment=it\'s "so"', "array=%2"]
+    assert submit(jobs, *given, ranks=5, launcher="srun --mpi=pmix -n {ranks}") == 0
+    text = lines(folder)
+    said = [line.removeprefix("#SBATCH --") for line in text if line.startswith("#SBATCH")]
+    assert said[:5] == ["job-name=grid", "array=1-2,4%2", "ntasks=5", "cpus-per-task=1", "time=02:00:00"]
+    assert said[5:8] == ["signal=B:USR1@120", "open-mode=append", f"output={folder}/out/slurm-%A_%a.log"]
+    assert said[8:] == ["gres=gpu:4", "exclusive", "no-requeue", 'comment="it\'s \\"so\\""']
+    assert "# Written by: fedmpi grid 'my grid.yaml'" in text and "export PYTHONPATH='/my code'" in text
+    assert "start=(srun --mpi=pmix -n 5)" in text and f"cd {folder}" in text and f"python={sys.executable}" in text
+    (written,) = (folder / "out" / "run-1").iterdir()
+    assert f"  2) run=({written}) run_dir={folder}/out/run-1 ;;" in text
+    assert load(written, ()).to_dict() == jobs[1].config.to_dict()
+
+
+def test_the_job_finds_the_user_s_own_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bash runs what was written, from another folder: both tasks, in the folder of the submission."""
+    (folder / "small.py").write_text(OWN_DATA)
+    monkeypatch.syspath_prepend(folder)
+    jobs = plan(folder, 0, 1, data="{name: small:vectors}", model="{name: mlp, hidden: [8]}")
+    assert submit(jobs) == 0
+    for task, job in enumerate(jobs, 1):
+        environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "SLURM_ARRAY_TASK_ID": str(task), **as_root()}
+        command = ["bash", str(folder / "out" / "job.sbatch")]
+        done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert Run(job.folder.path).is_finished() and Run(job.folder.path).values["seed"] == task - 1
+    environ["SLURM_ARRAY_TASK_ID"] = "3"
+    done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True)
+    assert done.returncode == 1 and "the list of runs has no such task" in done.stderr
+
+
+def as_root() -> dict[str, str]:
+    return {key: value for key, value in environment(1).items() if key.startswith("OMPI_ALLOW")}
+
+
+def test_a_single_run(folder: Path) -> None:
+    """No array; folders with blanks and per cent signs, and one with an equals sign. Words after the
+    file's name go to the run. Submitted again, a finished run ends with 0, too."""
+    job = plan(folder, 0)[0]
+    job = plan_job("x", RunDir(folder / "50% lr=0.1" / "run"), job.path, [])
+    assert submit([job], folder=folder / "50% lr=0.1") == 0
+    text = (folder / "50% lr=0.1" / "job.sbatch").read_text()
+    assert "--array" not in text and f'#SBATCH --output="{folder}/50%% lr=0.1/slurm-%j.log"\n' in text
+    environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **as_root()}
+    for _ in range(2):
+        done = subprocess.run(["bash", "-s", "rounds=2"], input=text, env=environ, capture_output=True, text=True)
+        assert done.returncode == 0 and Run(job.folder.path).done == 2, done.stdout + done.stderr
+
+
+def test_submitting(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each run's folder says which task it waits for; a second command leaves out what is in the queue."""
+    calls = answering(monkeypatch, sbatch=(0, "17;cluster\n", ""), squeue=(0, "", ""))
+    jobs = plan(folder, 0, 1)
+    assert submit(jobs, submit=True) == 0
+    assert calls[-1] == ["sbatch", "--parsable", f"{folder}/out/job.sbatch"]
+    out = capsys.readouterr().out
+    assert "2 runs: 0 finished, 0 running or in the queue, 2 left" in out and "submitted job 17" in out
+    assert Run(jobs[1].folder.path).state == "queued" and Run(jobs[1].folder.path).submission["job"] == "17_2"
+    answering(monkeypatch, sbatch=(0, "18\n", ""), squeue=(0, "17_2\n16\n", ""))
+    assert submit(jobs, submit=True) == 0
+    assert "#SBATCH --array=1" in lines(folder) and Run(jobs[0].folder.path).submission["job"] == "18_1"
+    (folder / "out" / "job.sbatch").unlink()
+    answering(monkeypatch, squeue=(0, "17_2\n18_1\n", ""))
+    assert submit(jobs) == 0 and not (folder / "out" / "job.sbatch").exists()
+
+
+def test_what_slurm_does_not_know(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Left out: a run that is being made, one whose job went back into the queue, one that Slurm requeued by itself.
+    Not one whose job was cancelled."""
+    jobs = plan(folder, 0, 1, 2, 3)
+    running, requeued, by_slurm, cancelled = (job.folder for job in jobs)
+    for run in (running, requeued, by_slurm, cancelled):
+        run.path.mkdir(parents=True)
+    requeued.requeued_path.write_text("5_2 1\n")
+    by_slurm.manifest_path.write_text(json.dumps({"starts": [{"job": "6"}]}))
+    cancelled.submission_path.write_text(json.dumps({"job": "7", "starts": 0}))
+    answering(monkeypatch, squeue=(0, "5_2\n6\n", ""))
+    with RunLock(running):
+        assert submit(jobs) == 0
+    assert "#SBATCH --array=4" in lines(folder)
+
+
+def test_a_config_that_is_edited_while_it_waits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job has the config of its submission; the difference is said, and nothing is written."""
+    answering(monkeypatch, sbatch=(0, "17\n", ""), squeue=(0, "", ""))
+    jobs = plan(folder, 0)
+    assert submit(jobs, submit=True) == 0
+    answering(monkeypatch, squeue=(0, "17\n", ""))
+    before = lines(folder)
+    with pytest.raises(UserError, match="run has 0.05, you ask 0.7; cancel its job first, or take another --out$"):
+        submit(plan(folder, 0, train_lr=0.7))
+    assert lines(folder) == before and len([*jobs[0].folder.path.glob("submitted-*.yaml")]) == 1
+    answering(monkeypatch, squeue=(0, "", ""))
+    assert submit(plan(folder, 0, train_lr=0.7)) == 0
+    assert len([*jobs[0].folder.path.glob("submitted-*.yaml")]) == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ({}, "^--submit: no sbatch in PATH; give this command where Slurm is$"),
+        ({"squeue": (1, "", "squeue: error: DNS\nsqueue: fatal: No configuration\n")}, "^squeue: No configuration; so"),
+        ({"sbatch": (0, "", "")}, "^--submit: sbatch answers '' instead of a job's number$"),
+        ({"sbatch": (0, "batch job 17\n", "")}, "answers 'batch job 17"),
+        ({"sbatch": (1, "", "sbatch: error: invalid partition: x\n")}, "sbatch: invalid partition: x; the highest"),
+    ],
+)
+def test_what_slurm_refuses(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, answers: dict[str, Any], problem: str
+) -> None:
+    answering(monkeypatch, **answers)
+    jobs = plan(folder, 0, 1)
+    with pytest.raises(UserError, match=problem):
+        submit(jobs, submit=True)
+    assert not any(job.folder.submission_path.exists() for job in jobs)
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("Time=1", "expected a long option of sbatch"),
+        ("grid.yaml", "expected a long option of sbatch"),
+        ("time=", "time has no value"),
+        ("ntasks=3", "ntasks is set by --ranks"),
+        ("array=1-3", "expected array=%M"),
+        ("signal=USR1@60", "signal must be B:USR1@SECONDS"),
+    ],
+)
+def test_options_that_cannot_be(option: str, problem: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=problem):
+        sbatch_option(option)
+    assert sbatch_option("--time=01:00:00") == "time=01:00:00"
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [("3", 180), ("2:30", 150), ("1:00:30", 3630), ("1-2", 93600), ("1-2:03", 93780), ("1-2:03:04", 93784)],
+)
+def test_a_time_must_outlast_the_signal(folder: Path, time: str, seconds: int) -> None:
+    """In each of Slurm's forms; what it calls unlimited does."""
+    said = f"time={time} is not longer than the {seconds} s before its end at which the signal comes"
+    with pytest.raises(ConfigError, match=said):
+        submit([], f"time={time}", f"signal=B:USR1@{seconds}")
+    for options in ([f"time={time}", f"signal=B:USR1@{seconds - 1}"], ["time=UNLIMITED"], ["time=0"]):
+        assert submit([], *options) == 0
+
+
+def test_an_option_of_two_lines_is_refused(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="one line of printable characters"):
+        submit(plan(folder, 0), "comment=a\nrm -rf x")
+
+
+def test_ranges() -> None:
+    assert slurm._ranges([1, 2, 3, 7, 9]) == "1-3,7,9" and slurm._ranges([4]) == "4"
+
+
+@pytest.mark.parametrize("name", ["job.sbatch", "life_cycle.sh"])
+def test_bash_understands_the_files(name: str) -> None:
+    assert subprocess.run(["bash", "-n", str(slurm._FILES / name)], capture_output=True).returncode == 0
