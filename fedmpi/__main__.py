@@ -6,10 +6,10 @@ fedmpi plan configs/fedhm_digits.yaml
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 
 import fedmpi
@@ -21,42 +21,18 @@ if __name__ == "__main__":  # what follows takes a while to load
 
 from fedmpi.command.manners import report, show
 from fedmpi.errors import ConfigError, UserError
+from fedmpi.main import COMMANDS
 from fedmpi.mpi.launch import claimed
 from fedmpi.report.terminal import wrapped
 
-
-@dataclass(frozen=True)
-class Command:
-    """One word of the command: the module whose `main` it calls, and the words that go before the user's."""
-
-    summary: str
-    module: str
-    words: tuple[str, ...] = ()
-
-
-COMMANDS = {
-    "run": Command("train: one run, alone or in every rank of an mpirun", "fedmpi.main"),
-    "plan": Command("what a run will cost; trains nothing", "fedmpi.main", ("--plan",)),
-    "list": Command("every method, model, data set and partition", "fedmpi.main", ("--list",)),
-    "data": Command("list, fetch, prepare and show data sets", "fedmpi.command.data"),
-    "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
-    "compare": Command("methods over seeds, with equal budgets", "fedmpi.studies.compare"),
-    "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
-    "study": Command("questions and tests fixed beforehand, run and answered", "fedmpi.results.grid"),
-    "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
-    "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
-    "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
-    "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
-    "doctor": Command("whether this machine or allocation is ready", "fedmpi.doctor.__main__"),
-}
-_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan", "table": "reproduce"} | dict.fromkeys(
+_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan"} | dict.fromkeys(
     ("status", "report", "plot", "figure", "draws"), "show"
 )
 """What a user may call a command, and its name here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code. Each command's module has its own codes."""
+    """Runs the command; returns the exit code. Each command's module has its own codes."""
     if argv is None:
         notice_early()  # loading torch takes seconds
         end_early()
@@ -74,30 +50,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             _refuse_misspelled(words[0])
     except UserError as error:
         return report(error, rank)
-    command = COMMANDS[name]
-    sys.argv = [f"fedmpi {name}", *command.words, *words]  # what the manifest of a run notes
-    module = import_module(command.module)
-    if argv is None and command.module != "fedmpi.main":
+    sys.argv = [f"fedmpi {name}", *words]  # a run's manifest notes it
+    module = import_module(COMMANDS[name].module)
+    if argv is None and name != "run":
         raise_on_ctrl_c()
     code: int = module.main()
     return code
 
 
 def overview() -> str:
-    """The commands, a line each."""
+    """Returns the commands, a line each."""
     lines = [*wrapped(f"fedmpi {fedmpi.__version__}: {(fedmpi.__doc__ or '').partition(': ')[2].strip()}"), ""]
-    lines += [f"  fedmpi {name:10} {command.summary}" for name, command in COMMANDS.items()]
+    lines += [f"  fedmpi {name:8} {command.summary}" for name, command in COMMANDS.items()]
     return "\n".join([*lines, "", "Each has a --help. Without one of these words, fedmpi runs."])
 
 
 def _refuse_misspelled(word: str) -> None:
-    """Raises `ConfigError` where a word is nearly a command, and cannot be a config, a file or an option."""
-    import difflib
-
-    from fedmpi.config.slips import keys_meant  # loads pydantic
-
+    """Raises `ConfigError` where a word is nearly a command, and cannot be a config or a file."""
     close = difflib.get_close_matches(word, [*COMMANDS, *_OTHER_NAMES], 1)
-    if close and word.isidentifier() and not os.path.exists(word) and not keys_meant(word):
+    if close and word.isidentifier() and not os.path.exists(word):
         meant = _OTHER_NAMES.get(close[0], close[0])
         raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {meant}'?")
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib.util
-import os
 import re
-import sys
 from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -102,73 +100,62 @@ _IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*"
 
 
 def names(section: str) -> list[str]:
-    """All names that `section` can have without naming a class in full: the built-in ones first."""
-    return [*BUILT_IN[section], *(name for name in installed(section) if name not in BUILT_IN[section])]
+    """Returns all names that `section` can have without naming a class in full: the built-in ones first."""
+    return [*BUILT_IN[section], *installed(section)]
 
 
 @cache
 def installed(section: str) -> dict[str, EntryPoint]:
-    """What installed packages offer for `section`, by name; imports none of it. Names of `unclear` are not in it."""
-    return {name: points[0] for name, points in _offers(section).items() if len(points) == 1}
-
-
-def unclear(section: str) -> dict[str, str]:
-    """By name that stands for different things in several installed packages: what to write for each of them."""
-    several = {name: points for name, points in _offers(section).items() if len(points) > 1}
-    return {
-        name: " or ".join(f"{section}.name={point.value} (package {_package(point)})" for point in points)
-        for name, points in several.items()
-        if not is_built_in(section, name)
-    }
-
-
-def hidden(section: str) -> dict[str, str]:
-    """By built-in name, of each entry point that has it, too: what it is, of which package, and how to name it."""
-    return {
-        name: f"{point.value} (package {_package(point)}); write {section}.name={point.value}"
-        for name, (point, *_) in _offers(section).items()
-        if is_built_in(section, name)
-    }
-
-
-@cache
-def _offers(section: str) -> dict[str, list[EntryPoint]]:
-    """By name every entry point of `section` with a value of its own."""
+    """Returns what installed packages offer for `section`, by name; imports none of it. A built-in name stays fedmpi's,
+    and a name that several packages have is left out.
+    """
     points: dict[str, dict[str, EntryPoint]] = {}
-    for point in sorted(_offered().select(group=GROUPS[section]), key=lambda point: (point.name, point.value)):
-        points.setdefault(point.name, {}).setdefault(point.value, point)
-    return {name: list(by_value.values()) for name, by_value in points.items()}
+    for point in _entry_points().select(group=GROUPS[section]):
+        if not is_built_in(section, point.name):
+            points.setdefault(point.name, {})[point.value] = point
+    return {name: next(iter(by_value.values())) for name, by_value in sorted(points.items()) if len(by_value) == 1}
 
 
-def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else "?"
+def several(section: str, name: str) -> str:
+    """Returns what to write for a name that several installed packages have; empty for another name."""
+    offers = _offers(section, name)
+    return " or ".join(offers) if len(offers) > 1 and not is_built_in(section, name) else ""
+
+
+def hidden(section: str, name: str) -> str:
+    """Returns what to write for what installed packages offer under a built-in name, which stays fedmpi's; or ''."""
+    return " or ".join(_offers(section, name)) if is_built_in(section, name) else ""
+
+
+def _offers(section: str, name: str) -> list[str]:
+    points = {point.value: point for point in _entry_points().select(group=GROUPS[section], name=name)}
+    return [f"{section}.name={value} (package {points[value].dist.name})" for value in sorted(points)]
 
 
 @cache
-def _offered() -> Any:
-    """The entry points of all installed packages, each of whose files is read; of another type in Python 3.10."""
+def _entry_points() -> Any:
+    """Reads the entry points of all installed packages; of another type in Python 3.10."""
     from importlib.metadata import entry_points  # most commands need none of them
 
     return entry_points()
 
 
 def is_built_in(section: str, name: str) -> bool:
-    """Whether `name` is one of fedmpi's own."""
+    """Returns whether `name` is one of fedmpi's own."""
     return bool(_key(section, name))
 
 
-def words_in_full(config: Any) -> list[str]:
-    """`section.name=package.module:Class` for each section of a config that names one in full.
+def named_in_full(config: Any) -> list[tuple[str, str]]:
+    """Returns (section, name) of each section of a config that names a class in full."""
+    named = [(section, getattr(config, section).name) for section in BUILT_IN]
+    return [(section, name) for section, name in named if is_in_full(name)]
 
-    A command that resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
+
+def words_in_full(config: Any) -> list[str]:
+    """Returns `section.name=package.module:Class` for each section of a config that names one in full: a command that
+    resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
     """
     return [f"{section}.name={name}" for section, name in named_in_full(config)]
-
-
-def named_in_full(config: Any) -> list[tuple[str, str]]:
-    """(section, name) of each section of a config that names a class in full."""
-    named = {section: getattr(config, section).name for section in BUILT_IN}
-    return [(section, name) for section, name in named.items() if is_in_full(name)]
 
 
 def is_in_full(name: str) -> bool:
@@ -196,7 +183,7 @@ def options(section: str, name: str) -> Any:
 
 
 def made(section: str, name: str) -> Any:
-    """The class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
+    """Returns the class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
     if key := _key(section, name):
         return imported(BUILT_IN[section][key])
     if (point := installed(section).get(name)) is None:
@@ -204,7 +191,8 @@ def made(section: str, name: str) -> Any:
     try:
         return imported(point.value)
     except UnknownError as error:
-        raise UnknownError(f"{name!r} of the installed package {_package(point)}: {error}") from error
+        package = point.dist.name if point.dist else "?"
+        raise UnknownError(f"{name!r} of the installed package {package}: {error}") from error
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:
@@ -213,15 +201,13 @@ def built_in(section: str) -> Iterator[tuple[str, Any]]:
 
 
 def without_class(name: str) -> str:
-    """What `mynets` and `mynets.Net` lack, where that is a module (not imported for this): a sentence, else empty."""
-    package, *inner = name.split(".")
-    if all(part.isidentifier() for part in (package, *inner)):
-        with contextlib.suppress(ImportError, ValueError):
-            if importlib.util.find_spec(package):
-                module, _, last = name.rpartition(".")
-                if inner and last[:1].isupper():  # a class, as far as a name tells
-                    return f" A class is named after a colon: {module}:{last}."
-                return f" A module is named with its class: {name}:Class."
+    """Says what `mynets` and `mynets.Net` lack, where that is a module (not imported for this); empty for others."""
+    package, _, inner = name.partition(".")
+    with contextlib.suppress(ImportError, ValueError):
+        if package.isidentifier() and importlib.util.find_spec(package):
+            module, _, last = name.rpartition(".")
+            written = f"{module}:{last}" if inner and last[:1].isupper() else f"{name}:Class"
+            return f" A class is named after its module and a colon: {written}."
     return ""
 
 
@@ -252,8 +238,7 @@ def imported(place: str) -> Any:
 
 
 def _where_looked(module: str, error: BaseException) -> str:
-    """The advice for a module that was not found itself; none for one that it imports."""
+    """Returns the advice for a module that was not found itself; none for one that it imports."""
     if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
         return ""
-    here = f"the current folder ({os.getcwd()}) and " * bool({"", os.getcwd()} & {*sys.path})
-    return f"; Python looked in {here}its path: go to the folder that has it, or add that to PYTHONPATH"
+    return "; go to the folder that has it, or add that to PYTHONPATH"

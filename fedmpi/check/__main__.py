@@ -27,7 +27,7 @@ RANKS = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = Parser("python -m fedmpi.check", __doc__)
+    parser = Parser("fedmpi check", __doc__)
     parser.add_argument("place", metavar="PACKAGE.MODULE:NAME")
     parser.add_argument("words", nargs="*", metavar="SECTION.KEY=VALUE")
     parser.add_argument("--kind", choices=things.KINDS)

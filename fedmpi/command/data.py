@@ -24,9 +24,9 @@ from pydantic import ValidationError
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config import explain, words, yaml_text
+from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
-from fedmpi.config.described import summary
+from fedmpi.config.explain import summary
 from fedmpi.config.load import load, one_config
 from fedmpi.config.schema import Config
 from fedmpi.data.files import source as sources
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The command line; `run` is the function to call. Raises `ConfigError`."""
-    parser = Parser("python -m fedmpi.data", "Data sets: list, download, decode, look at.")
+    parser = Parser("fedmpi data", "Data sets: list, download, decode, look at.")
     commands = parser.add_subparsers(required=True, metavar="list | fetch | prepare | show")
     for run, text in (
         (list_all, "name all data sets and say which are there"),
@@ -89,7 +89,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(argv)
     unknown = [word for word in rest if word.startswith("-")]
     if unknown or (rest and not hasattr(arguments, "words")):
-        raise ConfigError("command line", f"cannot use {words.found((unknown or rest)[0])}; see --help")
+        raise ConfigError("command line", f"cannot use {explain.found((unknown or rest)[0])}; see --help")
     if hasattr(arguments, "words"):
         arguments.words = [*arguments.words, *rest]
     return arguments
@@ -143,25 +143,25 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     """The options of one data set, validated by themselves. Raises ConfigError."""
     known = registry.names("data")
     if name not in known:
-        problem = f"no data set {words.found(name)}.{words.suggest(name, known)} Known names: {', '.join(known)}"
+        problem = f"no data set {explain.found(name)}.{explain.suggest(name, known)} Known names: {', '.join(known)}"
         raise ConfigError("command line", problem)
     section = registry.options("data", name)
     values: dict[str, Any] = {"name": name}
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals or not key.startswith("data.") or key.count(".") != 1:
-            raise ConfigError("command line", f"expected data.key=value, got {words.found(override)}")
+            raise ConfigError("command line", f"expected data.key=value, got {explain.found(override)}")
         try:
             values[key.removeprefix("data.")] = yaml_text.parse(text).value
         except yaml_text.YamlError as error:
-            raise ConfigError("command line", f"override {words.found(override)}: {error.text}") from None
+            raise ConfigError("command line", f"override {explain.found(override)}: {error.text}") from None
     if data_dir is not None and "root" in section.model_fields:
         values["root"] = data_dir
     try:
         found: DataOptions = section.model_validate(explain.completed(section, values))
     except ValidationError as error:
         problems = explain.problems(section, error, ("data",), dict)
-        lines = [f"{words.dotted(problem.path)}  {problem.text}" for problem in problems]
+        lines = [f"{explain.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
     return found
 

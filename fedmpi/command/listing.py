@@ -1,24 +1,43 @@
-"""`--list`: every name that a config can use, a line each."""
+"""fedmpi list
+
+Names every method, model, data set and partition that a config can use, a line each.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+
 from fedmpi import registry
-from fedmpi.config.described import summary_in
+from fedmpi.command.manners import Parser, report, run_command, show
+from fedmpi.config.explain import summary
+from fedmpi.errors import UserError
+from fedmpi.mpi.launch import claimed
 
 _TITLES = {"method": "methods", "model": "models", "data": "data sets", "partition": "partitions"}
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command on rank 0; returns the exit code."""
+    rank = 0
+    try:
+        rank, _ = claimed()
+        Parser("fedmpi list", __doc__).parse_args(sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        return report(error, rank)
+    return run_command(lambda: show(listing())) if rank == 0 else 0
+
+
 def listing() -> str:
-    """Built-in names with their summaries; those of installed packages with where they are. Imports none of them."""
+    """Returns built-in names with their summaries, and those of installed packages with where they are."""
     width = max(len(name) for section in _TITLES for name in registry.names(section)) + 4
     lines = []
     for section, title in _TITLES.items():
         lines.append(f"{title} ({section}.name)")
-        places = registry.BUILT_IN[section].items()
-        found = {name: summary_in(place.partition(":")[0], name) for name, place in places}
-        found = {name: f"installed: {point.value}" for name, point in registry.installed(section).items()} | found
-        for name in registry.names(section):
-            lines.append(f"  {name + 'NAME' * name.endswith(':'):{width}}  {found[name]}")
-        lines += (f"  {name:{width}}  installed, not used: {said}" for name, said in registry.hidden(section).items())
-        lines += (f"  {name:{width}}  unclear; write {said}" for name, said in registry.unclear(section).items())
+        for name, options in registry.built_in(section):
+            lines.append(f"  {f'{name}NAME' if name.endswith(':') else name:{width}}  {summary(options)}")
+            if hidden := registry.hidden(section, name):
+                lines.append(f"  {name:{width}}  installed, not used: write {hidden}")
+        for name, point in registry.installed(section).items():
+            lines.append(f"  {name:{width}}  installed: {point.value}")
     return "\n".join(lines)

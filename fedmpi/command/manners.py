@@ -24,29 +24,25 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
-        if sys.argv[0].startswith("fedmpi "):  # by the command `fedmpi`: its own words
-            prog = sys.argv[0]
         shown = description and filled(description)
         super().__init__(prog=prog, description=shown, formatter_class=formatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        program = (
-            " ".join(self.prog.split()[:3]) if self.prog.startswith(("python", "fedmpi")) else f"python {self.prog}"
-        )
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
         instead = self._instead_of(unknown) if unknown.startswith("-") else ""
+        program = self.prog if self.prog.startswith(("fedmpi", "python")) else f"python {self.prog}"
         raise ConfigError("command line", f"{message}{instead}; see {program} --help")
 
     def _instead_of(self, unknown: str) -> str:
-        """`; write train.lr=0.1` where settings are words of this command, or the option of a similar name."""
-        from fedmpi.config.slips import advice  # loads pydantic, which most command lines do without
-        from fedmpi.config.words import similar
+        """Returns `; write train.lr=0.1` where settings are words of this command, or the option of a similar name."""
+        from fedmpi.config.explain import keys_meant, similar  # loads pydantic, which most command lines do without
 
+        word, _, value = unknown.lstrip("-").partition("=")
         takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
-        if takes_settings and (said := advice(unknown)):
-            return f"; {said}"
+        if takes_settings and (keys := keys_meant(word)):
+            return f"; write {keys[0]}={value or 'VALUE'}"
         options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
-        return "".join(f"; did you mean --{name}" for name in similar(unknown.lstrip("-").partition("=")[0], options))
+        return "".join(f"; did you mean --{name}" for name in similar(word, options))
 
 
 def called_as(program: str) -> list[str]:

@@ -15,7 +15,14 @@ class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
 
     # A class is made ready to validate when it first does: most commands use a few of fifty.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True, ser_json_inf_nan="constants")
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        defer_build=True,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
+    )
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in type(self).model_fields:

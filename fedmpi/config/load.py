@@ -1,17 +1,16 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
-A config is a file, or a cell of one (`address`). It stands on what it `extends` (another config, relative
-to the file's folder), or alone: what is left out takes the defaults of the schema and of the options
-classes, never those of the packaged default.yaml, which is used only where no file is given. An override
-of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
+A config stands on what it `extends` (other configs, relative to the file's folder), or alone: what is left out takes
+the defaults of the schema and of the options classes. `configs/fedhm_digits.yaml` is used where no file is given. An
+override of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
 own defaults; the section's other overrides then apply on top, wherever they stand.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -19,61 +18,234 @@ from typing import Any
 from pydantic import ValidationError
 
 from fedmpi import registry
-from fedmpi.config import explain, hooks, slips, words, yaml_text
-from fedmpi.config.address import located
-from fedmpi.config.comparing import leaves
-from fedmpi.config.explain import MAX_PROBLEMS
+from fedmpi.config import explain, hooks, yaml_text
+from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
+from fedmpi.config.explain import MAX_PROBLEMS, Problem, dotted, found
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Output
-from fedmpi.config.tree import COMMAND_LINE, MAX_BYTES, Tree, read_tree
-from fedmpi.config.yaml_text import Problem
-from fedmpi.errors import ConfigError, counted
+from fedmpi.config.yaml_text import Document, YamlError, leaves
+from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
+from fedmpi.errors import ConfigError, counted, reason
 
 Override = str | tuple[str, Any]
 """A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""
 
+COMMAND_LINE = "command line"
 ARGUMENTS = "arguments"
 """How messages name what a Python program gives on top of a file."""
-DEFAULT_FILE = "default.yaml"
-"""How messages name the packaged default, which is used where no file is given."""
-_GIVEN = (COMMAND_LINE, ARGUMENTS)
-_DEFAULT = Path(__file__).with_name(DEFAULT_FILE)
+DEFAULT_FILE = CONFIGS / "fedhm_digits.yaml"
+"""The config that is used where no file is given."""
+DEFAULT_NAME = f"default config {DEFAULT_FILE.name}"
+"""How messages name it."""
+MAX_BYTES = 200_000
+"""A hundred times a config, for a file and all that it extends. PyYAML reads that, at 80 kB/s, in 2.5 s."""
+MAX_FILES = 32
+"""In all, each use of a file counted: eight files that extend eight each, eight deep, would be two million."""
 OBSERVERS: yaml_text.Path = ("output", "observers")
+_FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
+
+
+# The words of a command line.
 
 
 def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The addresses of the configs that a command line names, and the overrides: words with a =, but for paths, which
-    may have one after a /. Raises `ConfigError` for what can be neither."""
+    """Returns the addresses of the configs that a command line names, and the overrides. Raises `ConfigError` for a
+    word that can be neither."""
     configs, overrides = without_overrides(given)
-    for word in configs:
-        slips.refuse(word)
-    return [located(word) for word in configs], overrides
+    addresses = [located(word) for word in configs]
+    for word, address in zip(configs, addresses, strict=True):
+        if not is_address(word) and not os.path.exists(file_and_cell(address)[0]):
+            raise ConfigError(COMMAND_LINE, f"{found(word)} means nothing here: {advice(word) or _FORM}")
+    return addresses, overrides
 
 
 def one_config(given: Sequence[str]) -> tuple[str | None, list[str]]:
-    """`parted` for a command of one config, or none. Raises `ConfigError`."""
+    """Returns the same for a command of one config, or none. Raises `ConfigError`."""
     configs, overrides = parted(given)
     if len(configs) > 1:
         raise ConfigError(COMMAND_LINE, f"one config, or none, is allowed, got {', '.join(configs)}")
-    if "" in configs:
-        raise ConfigError(COMMAND_LINE, "an empty word is neither a config nor section.key=value; remove it")
     return (configs[0] if configs else None), overrides
 
 
 def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The other words, and the overrides. Raises `ConfigError` for blanks around a =."""
-    slips.refuse_blanks(given)
+    """Returns the other words, and the overrides: words with a =, but for paths, which may have one after a /."""
     overrides = [word for word in given if "=" in word and "/" not in word.partition("=")[0]]
     return [word for word in given if word not in overrides], overrides
 
 
-def only_overrides(given: Sequence[str], advice: str = "") -> list[str]:
-    """The words of a command that reads no config. Raises `ConfigError` for another word, with what to do."""
+def only_overrides(given: Sequence[str], todo: str = "") -> list[str]:
+    """Returns the words of a command that reads no config. Raises `ConfigError` for another word, with what to do."""
     others, overrides = without_overrides(given)
     if others:
-        end = f"; {advice}" if advice else ""
-        raise ConfigError(COMMAND_LINE, f"{words.found(others[0])} means nothing here{end}")
+        end = f"; {todo}" if todo else ""
+        raise ConfigError(COMMAND_LINE, f"{found(others[0])} means nothing here{end}")
     return overrides
+
+
+def advice(word: str) -> str:
+    """Says what to write instead of a word, an option included; empty where nothing is similar."""
+    key, _, value = word.lstrip("-").partition("=" if "=" in word else ":")
+    if meant := explain.keys_meant(key):
+        settings = [f"{one}={value or 'VALUE'}" for one in meant[:3]]
+        return f"write {' or '.join(settings)}"
+    for section in NAMED_SECTIONS:
+        if registry.is_built_in(section, word.lower()):
+            return f"write {section}.name={word.lower()}"
+    config = similar_config(word)
+    return f"did you mean {config!r}?" if config else ""
+
+
+# Files.
+
+
+class Tree:
+    """What files and overrides say, before it is checked: values, and where each of them stands ("line 3")."""
+
+    def __init__(self, where: str, document: Document | None = None) -> None:
+        self.where = where
+        value = document.value if document is not None else None
+        self.leaves: dict[yaml_text.Path, Any] = dict(leaves(value)) if value else {}
+        self.origins: dict[yaml_text.Path, str] = dict(document.origins) if document is not None else {}
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Returns the values as nested sections."""
+        nested: dict[str, Any] = {}
+        for path, value in self.leaves.items():
+            section: dict[Any, Any] = nested
+            for key in path[:-1]:
+                if not isinstance(section.get(key), dict):
+                    section[key] = {}
+                section = section[key]
+            section[path[-1]] = value
+        return nested
+
+    def origin(self, path: yaml_text.Path) -> str:
+        """Returns the place of the path itself, or of the innermost section or list around it."""
+        around = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
+        return next((origin for origin in around if origin), "")
+
+    def put(self, top: Tree) -> None:
+        """Puts another tree's settings on top. A section's new name empties the section.
+
+        Costs O(settings here + settings there), however many of them are replaced.
+        """
+        emptied = {path[:-1] for path in top.leaves if len(path) > 1 and path[-1] == "name"}
+        replaced = emptied | top.leaves.keys()
+        sections = {section for path in top.leaves for section in _around(path)}
+        replaced |= sections & self.leaves.keys()
+        self.leaves = {path: value for path, value in self.leaves.items() if not _is_inside(path, replaced)}
+        known = {path: where for path, where in self.origins.items() if not _is_inside(path, replaced)}
+        new = {section: top.origin(section) or top.origins[path] for path in top.leaves for section in _around(path)}
+        self.leaves |= top.leaves
+        self.origins = new | known | top.origins
+
+
+def _around(path: yaml_text.Path) -> list[yaml_text.Path]:
+    return [path[:length] for length in range(1, len(path))]
+
+
+def _is_inside(path: yaml_text.Path, others: Iterable[yaml_text.Path]) -> bool:
+    return any(path[:length] in others for length in range(1, len(path) + 1))
+
+
+def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
+    """Reads a file or a cell of it, on top of what it extends: first the bases of the file, then those of the cell,
+    then the file's own settings, then the cell's; the later of these on the earlier. Raises ConfigError.
+    """
+    return _Reader().tree(os.fspath(address), shown, ())
+
+
+class _Reader:
+    """Reads the files of one config; each use of a file counts."""
+
+    def __init__(self) -> None:
+        self._files_left = MAX_FILES
+        self._bytes_left = MAX_BYTES
+
+    def tree(self, address: str, shown: str, extended_by: tuple[str, ...]) -> Tree:
+        file, cell = file_and_cell(address)
+        layers = _layers(self._document(Path(file), shown), cell, shown)
+        tree = Tree(shown)
+        for layer in layers:
+            origin = f"{shown}: extends ({layer.origin(('extends',))})"
+            bases = layer.leaves.pop(("extends",), None)
+            for base in bases if isinstance(bases, list) and bases else [bases]:
+                if base is not None:
+                    tree.put(self._base(base, origin, (*extended_by, os.path.normpath(address))))
+        for layer in layers:
+            tree.put(layer)
+        return tree
+
+    def _base(self, name: Any, where: str, chain: tuple[str, ...]) -> Tree:
+        """Reads one of the files that the last of the chain extends; each of its origins names the file."""
+        if not isinstance(name, str) or not name:
+            raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
+        address = str(Path(file_and_cell(chain[-1])[0]).parent / name)
+        if os.path.normpath(address) in chain:
+            raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
+        try:
+            tree = self.tree(address, address, chain)
+        except ConfigError as error:
+            raise ConfigError(where, *error.text().splitlines()) from None
+        tree.origins = {key: at if ":" in at else f"{Path(address).name}: {at}" for key, at in tree.origins.items()}
+        return tree
+
+    def _document(self, path: Path, shown: str) -> Document:
+        self._files_left -= 1
+        if self._files_left < 0:
+            raise ConfigError(shown, f"more than {MAX_FILES} files extend one another")
+        content = _content(path, shown, self._bytes_left)
+        self._bytes_left -= len(content)
+        try:
+            return _parsed(content.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            line = content.count(b"\n", 0, error.start) + 1
+            raise ConfigError(shown, f"line {line}: not valid UTF-8 (byte 0x{content[error.start]:02x})") from None
+        except YamlError as error:
+            raise ConfigError(shown, str(error)) from None
+
+
+# Commands on many configs meet the same texts again and again. No reader writes into a document.
+_parsed = lru_cache(maxsize=64)(yaml_text.parse)
+
+
+def _content(path: Path, shown: str, most_bytes: int) -> bytes:
+    try:
+        return read_bytes(path, most_bytes)
+    except FileNotFoundError:
+        config = similar_config(str(path))
+        raise ConfigError(shown, f"no such file.{explain.did_you_mean([config] if config else [])}") from None
+    except NotPlainError:
+        raise ConfigError(shown, "not a file; give the path of a YAML file") from None
+    except TooLongError:
+        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes, with all that it extends") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(shown, f"cannot be read: {reason(error)}") from None
+
+
+def _layers(document: Document, cell: str | None, shown: str) -> list[Tree]:
+    """Returns what the file says outside its cells, and what the cell says if one is asked for. Raises ConfigError."""
+    values = {} if document.value is None else document.value
+    if not isinstance(values, dict):
+        raise ConfigError(shown, f"expected sections (`seed: 1`, `data: ...`), got {found(values)} on the top level")
+    shared = {key: value for key, value in values.items() if key != "cells"}
+    layers = [Tree(shown, Document(shared, document.origins))]
+    cells = values.get("cells")
+    if cell is None and cells is None:
+        return layers
+    if not isinstance(cells, dict):
+        raise ConfigError(shown, f"the file has no cells; leave @{cell} out")
+    known = f"Cells: {explain.listed(cells, 6)}"
+    if cell is None:
+        raise ConfigError(shown, f"name one of the file's cells, as {shown}@{next(iter(cells), '')}. {known}")
+    if cell not in cells or not isinstance(cells[cell] or {}, dict):
+        raise ConfigError(shown, f"no cell {found(cell)} with sections.{explain.suggest(cell, cells)} {known}")
+    origins = {path[2:]: origin for path, origin in document.origins.items() if path[:2] == ("cells", cell)}
+    return [*layers, Tree(shown, Document(cells[cell], origins))]
+
+
+# From a tree to a config.
 
 
 def load(
@@ -84,92 +256,65 @@ def load(
     trains: bool = False,
     observed: bool = False,
 ) -> Config:
-    """The validated config. Raises ConfigError with one line for each problem, all at once.
+    """Returns the validated config. Raises ConfigError with one line for each problem, all at once.
 
-    `path` None is the packaged default. Reads the file and those it extends; imports only what its names mean. Of a
+    `path` None is the default config. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
     command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems if
     the run is `observed` by this process, which imports them.
     """
-    tree = read_tree(_DEFAULT if path is None else path, DEFAULT_FILE if path is None else str(path))
-    tree.problems += _apply(tree, overrides, _named_in_full(tree, trains) if of_run else {})
-    config, problems = _validate(tree, observed)
-    problems = tree.problems + problems
+    tree = read_tree(DEFAULT_FILE if path is None else path, DEFAULT_NAME if path is None else str(path))
+    top, problems = _override_tree(overrides)
+    if of_run:
+        _refuse_import(tree, top, trains)
+    tree.put(top)
+    config, more = _validate(tree, observed)
+    problems += more
     if config is not None and not problems:
-        problems = [Problem(words.split(key), text) for key, text in _between_sections(config)]
+        problems = [Problem(explain.split(key), text) for key, text in _between_sections(config)]
     if config is None or problems:
         raise _report(tree, problems)
-    config._where = tree.file
+    config._where = tree.where
     return config
 
 
-def _named_in_full(tree: Tree, trains: bool) -> dict[yaml_text.Path, str]:
-    """The names in the tree that make fedmpi import a module of the user's, by key."""
-    sections = {name: tree.values.get(name) for name in NAMED_SECTIONS}
-    names = {key: value.get("name") for key, value in sections.items() if isinstance(value, dict)}
-    found: dict[yaml_text.Path, str] = {
-        (key, "name"): name for key, name in names.items() if isinstance(name, str) and registry.is_in_full(name)
-    }
-    output = tree.values.get("output")
-    places = output.get("observers") if trains and isinstance(output, dict) else None
-    if isinstance(places, list) and places:
-        found[OBSERVERS] = f"[{','.join(map(str, places))}]"
-    return found
-
-
-def _apply(tree: Tree, overrides: Sequence[Override], in_full: dict[yaml_text.Path, str]) -> list[Problem]:
-    """Writes the overrides into the tree, names first; returns what is wrong with the overrides themselves.
-
-    Names of the file that are `in_full` must be among the overrides; there they only confirm, and reset no section.
-    Raises ConfigError where one is not, and for overrides that would take minutes to read.
-    """
+def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
+    """Returns the overrides as a tree, and what is wrong with them. Raises ConfigError for more than can be read."""
     length = sum(len(override) for override in overrides if isinstance(override, str))
     if length > MAX_BYTES:
         raise ConfigError(COMMAND_LINE, f"overrides of {length:,} characters; allowed: {MAX_BYTES:,} in all")
-    settings: list[tuple[yaml_text.Path, Any]] = []
+    tree = Tree("")
     problems: list[Problem] = []
-    origins: dict[yaml_text.Path, str] = {}
     for override in overrides:
         origin = COMMAND_LINE if isinstance(override, str) else ARGUMENTS
         try:
-            found = _settings(override) if isinstance(override, str) else [*_given(*override)]
+            settings = dict(_settings(override) if isinstance(override, str) else _given(*override))
         except ValueError as error:
-            shown = words.found(override if isinstance(override, str) else override[0])
+            shown = found(override if isinstance(override, str) else override[0])
             problems.append(Problem((), f"override {shown}: {error}", origin))
             continue
-        settings += found
-        origins |= {path: origin for path, _ in found}
-    named = {path for path, _ in settings}
-    if missing := {path: name for path, name in in_full.items() if path not in named}:
-        why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
-        again = " ".join(f"{words.dotted(path)}={name}" for path, name in missing.items())
-        without = " (or output.observers=[] to continue without them)" if OBSERVERS in missing else ""
-        raise ConfigError(tree.file, f"{why} {again}{without}")
-    settings = [(path, value) for path, value in settings if in_full.get(path, "") != value]
-    tree.put_all(settings, lambda path: origins[path])
-    return problems
+        tree.leaves |= settings
+        tree.origins |= dict.fromkeys(settings, origin)
+    return tree, problems
 
 
-def _settings(override: str) -> list[tuple[yaml_text.Path, Any]]:
-    """What one override sets: a section as value sets each of its keys. Raises ValueError."""
+def _settings(override: str) -> Iterator[tuple[yaml_text.Path, Any]]:
+    """Returns what one override sets: a section as value sets each of its keys. Raises ValueError."""
     key, equals, text = override.partition("=")
     parts = _parts(key)
     if not equals or not parts:
-        raise ValueError("expected section.key=value, as train.lr=0.1")
+        raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
     try:
-        document = yaml_text.parse(text)
-    except yaml_text.YamlError as error:
+        return leaves(yaml_text.parse(text).value, parts)
+    except YamlError as error:
         raise ValueError(error.text) from None
-    if document.problems:
-        raise ValueError(f"{words.dotted(document.problems[0].path)} {document.problems[0].text}")
-    return list(leaves(document.value, parts))
 
 
 def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[yaml_text.Path, Any]]:
-    """What a Python key and value set: of a mapping, each of its keys, which may be dotted. Raises ValueError."""
+    """Returns what a Python key and value set: of a mapping, each of its keys. Raises ValueError."""
     parts = _parts(key, above) if isinstance(key, str) else ()
     if not parts:
-        raise ValueError(f"expected keys as 'train.lr', got {words.found(key)}")
+        raise ValueError(f"expected keys as 'train.lr', got {found(key)}")
     if isinstance(value, Mapping) and value:
         for inner, item in value.items():
             yield from _given(inner, item, parts)
@@ -178,8 +323,8 @@ def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[
 
 
 def _plain(value: Any) -> Any:
-    """The value as YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a class or
-    function. Raises ValueError for anything that no YAML can say.
+    """Returns the value as YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a
+    class or function. Raises ValueError for anything that no YAML can say.
     """
     if isinstance(value, os.PathLike):
         return os.fspath(value)
@@ -195,41 +340,60 @@ def _plain(value: Any) -> Any:
 
 
 def _parts(key: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The words of a dotted key; none if one of them is empty. Raises ValueError for a key of too many."""
+    """Returns the words of a dotted key; none if one of them is empty. Raises ValueError for a key of too many."""
     own = tuple(part.strip() for part in key.split("."))
     if len(above) + len(own) > yaml_text.MAX_DEPTH:
         raise ValueError(f"nested deeper than {yaml_text.MAX_DEPTH} levels")
     return (*above, *own) if all(own) else ()
 
 
+def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
+    """Raises ConfigError where a run's own file alone names code of the user's. Names that `top` repeats, to confirm
+    them, are taken out of it: they reset no section.
+    """
+    in_full: dict[yaml_text.Path, str] = {
+        (section, "name"): name
+        for section in NAMED_SECTIONS
+        if isinstance(name := tree.leaves.get((section, "name")), str) and registry.is_in_full(name)
+    }
+    if trains and (places := tree.leaves.get(OBSERVERS)):
+        in_full[OBSERVERS] = f"[{','.join(map(str, places))}]"
+    if missing := {path: name for path, name in in_full.items() if path not in top.leaves}:
+        why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
+        again = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
+        without = " (or output.observers=[] to continue without them)" if OBSERVERS in missing else ""
+        raise ConfigError(tree.where, f"{why} {again}{without}")
+    top.leaves = {path: value for path, value in top.leaves.items() if in_full.get(path, "") != value}
+
+
 def _validate(tree: Tree, observed: bool) -> tuple[Config | None, list[Problem]]:
-    """Section by section, so that a problem in one hides none in another."""
+    """Validates section by section, so that a problem in one hides none in another."""
     problems: list[Problem] = []
-    values = dict(tree.values)
+    values = tree.values
     options = _options(values, problems)
-    places = cache(partial(explain.places_of_keys, options))  # which imports the options of all names
+    owners = cache(partial(explain.all_keys, options))  # imports the options of all names
     for name, section in options.items():
         values[name] = explain.completed(section, values.get(name))
         try:
             values[name] = section.model_validate(values[name])
         except ValidationError as error:
-            problems += explain.problems(section, error, (name,), places)
+            problems += explain.problems(section, error, (name,), owners)
             values[name] = section.model_construct()
     if observed and isinstance(output := values["output"], Output):
-        problems += (Problem(OBSERVERS, text) for text in hooks.problems(output.observers))
+        problems += [Problem(OBSERVERS, text) for text in hooks.problems(output.observers)]
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, error, (), places) + problems
+        return None, explain.problems(Config, error, (), owners) + problems
     return config, problems
 
 
 def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
-    """(dotted key, message) of all that is wrong between sections, each of which is valid by itself."""
+    """Returns (dotted key, message) of all that is wrong between sections, each of which is valid by itself."""
     count, blocks = config.clients.count, config.clients.tier_blocks
     if config.clients.per_round > count:
-        found = f"{config.clients.per_round} clients per round, but clients.count is {count}"
-        yield "clients.per_round", f"{found}; allowed: 1 to {count}"
+        text = f"{config.clients.per_round} clients per round, but clients.count is {count}"
+        yield "clients.per_round", f"{text}; allowed: 1 to {count}"
     tiers = len(getattr(config.method, "tiers", (1.0,)))
     has = f"method {config.method.name!r} has {counted(tiers, 'tier')}"
     if not blocks and count < tiers:
@@ -238,11 +402,11 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
         todo = "give one block for each tier, or [] for equal blocks"
         yield "clients.tier_blocks", f"{counted(len(blocks), 'block')}, but {has}; {todo}"
     if blocks and sum(blocks) != count:
-        found = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {count}"
-        yield "clients.tier_blocks", f"{found}; make them equal, or give [] for equal blocks"
+        text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {count}"
+        yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
     if config.evaluation.personal_test == "groups" and not config.data.used().shares_groups:
-        found = f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or roles"
-        yield "evaluation.personal_test", f"{found} of its training examples; allowed: auto, matching, classes"
+        text = f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or roles"
+        yield "evaluation.personal_test", f"{text} of its training examples; allowed: auto, matching, classes"
     if (tested := config.evaluation.clients) > count:
         yield "evaluation.clients", f"{tested} clients are to be tested, but clients.count is {count}; 0 tests all"
     for section in config.sections.values():
@@ -250,70 +414,61 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _options(values: dict[str, Any], problems: list[Problem]) -> dict[str, type[Section]]:
-    """The class of each section. A section whose name is unknown is taken out of `values`, with its problem told."""
+    """Returns the class of each section. A section whose name is unknown is taken out of `values`."""
     options: dict[str, type[Section]] = {}
     for name, info in Config.model_fields.items():
         if name not in NAMED_SECTIONS:
-            if words.is_section(info.annotation):
-                options[name] = info.annotation  # type: ignore[assignment]  # is_section has checked
+            if explain.is_section(info.annotation):
+                options[name] = info.annotation
             continue
         try:
             options[name] = _choose(values, name)
         except ValueError as error:
-            is_section = isinstance(values[name], dict)
-            problems.append(Problem((name, "name") if is_section else (name,), str(error)))
+            path = (name, "name") if isinstance(values[name], dict) else (name,)
+            problems.append(Problem(path, str(error)))
             values[name] = Section()
     return options
 
 
 def _choose(values: dict[str, Any], section: str) -> type[Section]:
-    """The options class of a named section, its name filled in. Raises ValueError with the problem."""
-    default = next(iter(registry.BUILT_IN[section]))
-    given = values.get(section)
-    if given is None:
-        given = {}
+    """Returns the options class of a named section, and fills in its name. Raises ValueError with the problem."""
+    given = {} if values.get(section) is None else values[section]
+    known = [f"{name}..." if name.endswith(":") else name for name in registry.names(section)]
     if not isinstance(given, dict):
-        raise ValueError(explain.name_missing(section, given, _known(section)))
-    name = given.get("name", default)
+        raise ValueError(explain.name_missing(section, given, known))
+    name = given.get("name", known[0])
     values[section] = {**given, "name": name}
     if not isinstance(name, str):
-        raise ValueError(f"expected {words.one_of(_known(section))}, got {words.found_with_type(name)}")
-    if several := registry.unclear(section).get(name):
-        raise ValueError(f"installed packages offer more than one {section} {words.found(name)}; write {several}")
+        raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
     if not registry.is_known(section, name):
-        known = _known(section)
-        meant = words.suggest(name, known) + registry.without_class(name)
-        raise ValueError(f"no {section} {words.found(name)}.{meant} Known names: {', '.join(known)}")
-    return registry.options(section, name)
-
-
-def _known(section: str) -> list[str]:
-    """Every name that the section can have, as messages show it."""
-    return [f"{key}..." if key.endswith(":") else key for key in registry.names(section)]
+        if several := registry.several(section, name):
+            raise ValueError(f"installed packages offer more than one {section} {found(name)}; write {several}")
+        meant = explain.suggest(name, known) + registry.without_class(name)
+        raise ValueError(f"no {section} {found(name)}.{meant} Known names: {', '.join(known)}")
+    options: type[Section] = registry.options(section, name)
+    return options
 
 
 def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:
-    rows = [(*_head(tree, problem), problem.text) for problem in problems]
-    given = [origin for _, origin, _ in rows if origin in _GIVEN]
-    where = given[0] if len(given) == len(rows) else tree.file
-    if given and where == tree.file:
+    rows = [(*_key_and_origin(tree, problem), problem.text) for problem in problems]
+    given = [origin for _, origin, _ in rows if origin in (COMMAND_LINE, ARGUMENTS)]
+    where = given[0] if len(given) == len(rows) else tree.where
+    if given and where == tree.where:
         where += f" and {given[0]}"
-    origins = [f"({origin})" if origin and origin != where else "" for _, origin, _ in rows]
-    heads = [f"{key} {origin}".strip() for (key, _, _), origin in zip(rows, origins, strict=True)]
-    width = min(max(len(head) for head in heads), 50) if len(heads) > 1 else 0
-    lines = [f"{head:{width}}  {text}".strip() for head, (_, _, text) in zip(heads, rows, strict=True)]
+    lines = []
+    for key, origin, text in rows:
+        head = f"{key} ({origin})" if origin and origin != where else key
+        lines.append(f"{head}  {text}".strip())
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more"]
     return ConfigError(where, *lines)
 
 
-def _head(tree: Tree, problem: Problem) -> tuple[str, str]:
-    """The key and where it stands; an override `a.b.c=1` whose `a` is unknown is named in full."""
+def _key_and_origin(tree: Tree, problem: Problem) -> tuple[str, str]:
+    """Returns the key and where it stands; an override `a.b.c=1` whose `a` is unknown is named in full."""
     path, origin = problem.path, problem.origin or tree.origin(problem.path)
-    value: Any = tree.values
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    while problem.is_unknown and origin in _GIVEN and isinstance(value, dict) and len(value) == 1:
-        ((key, value),) = value.items()
-        path = (*path, key)
-    return words.dotted(path), origin
+    inside = [leaf for leaf in tree.leaves if leaf[: len(path)] == path] if problem.is_unknown else []
+    if len(inside) == 1 and tree.origin(inside[0]) in (COMMAND_LINE, ARGUMENTS):
+        path = inside[0]
+        origin = tree.origin(path)
+    return dotted(path), origin

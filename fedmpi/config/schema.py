@@ -1,6 +1,6 @@
 """The sections of a configuration that do not depend on a method, a model or a data set.
 
-The text below a field says what turning it does (`config.described`); `configs/README.md` is generated from
+The text below a field says what turning it does; `configs/README.md` is generated from
 here. `changes_results=False` marks what a resumed run may change. This module imports pydantic
 and nothing heavier: a config is checked in well under a second, before torch or MPI load.
 """
@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import BaseModel, Field, PrivateAttr
 
-from fedmpi.config.comparing import canonical, leaves, marked, renamed, short
 from fedmpi.config.fields import Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free, later
+from fedmpi.config.yaml_text import leaves
 
 _SERVER_DEVICE = ("mpi", "server_device")
 
@@ -310,8 +310,8 @@ class Config(Section):
             ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
         for key in [*ours, *(key for key in theirs if key not in ours)]:
             sides = ({**defaults, **side} for side in (ours, theirs))
-            here, there = (short(side[key]) if key in side else "nothing" for side in sides)
-            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not renamed(ours, theirs, key)):
+            here, there = (_short(side[key]) if key in side else "nothing" for side in sides)
+            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
                 lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
         return lines
 
@@ -322,3 +322,31 @@ class Config(Section):
         defaults = dict(marked(self, "later", True))
         deciding = {key: value for key, value in leaves(plain) if key not in free_keys}
         return {key: value for key, value in deciding.items() if key not in defaults or value != defaults[key]}
+
+
+def canonical(value: Any) -> Any:
+    """Makes 1 of 1.0: they are the same setting."""
+    if isinstance(value, (list, tuple)):
+        return [canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def marked(section: BaseModel, name: str, value: bool, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
+    """Returns every key whose field has this mark (`free`, `later`), and the default of the field."""
+    for key, info in type(section).model_fields.items():
+        extra, inner = info.json_schema_extra, getattr(section, key)
+        if isinstance(extra, dict) and extra.get(name) is value:
+            yield (*path, key), info.default
+        elif isinstance(inner, BaseModel):
+            yield from marked(inner, name, value, (*path, key))
+
+
+def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:
+    """Returns whether the key's section bears another name on the other side: then that name says it all."""
+    names = [(*key[:depth], "name") for depth in range(1, len(key))]
+    return any(ours.get(name) != theirs.get(name) for name in names)
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:40]}...{shown[-15:]}"

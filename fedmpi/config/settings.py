@@ -10,8 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from fedmpi.config import words, yaml_text
-from fedmpi.config.comparing import leaves
+from fedmpi.config import explain, yaml_text
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
 
@@ -35,4 +34,4 @@ def is_setting(path: tuple[Any, ...]) -> bool:
 
 def settings(values: Mapping[str, Any]) -> dict[str, str]:
     """Returns the text of each setting of a config's plain values, by its dotted key."""
-    return {words.dotted(path): yaml_text.flow(value) for path, value in leaves(values) if is_setting(path)}
+    return {explain.dotted(path): yaml_text.flow(value) for path, value in yaml_text.leaves(values) if is_setting(path)}

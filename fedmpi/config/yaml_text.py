@@ -8,7 +8,7 @@ refused, so that no small file can become a large value. Every value remembers i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,23 +41,12 @@ class YamlError(Exception):
         super().__init__(f"line {line}: {text}")
 
 
-@dataclass(frozen=True)
-class Problem:
-    """One problem: the key and what is wrong with it, where it stands if the key does not tell, is there such a key."""
-
-    path: Path
-    text: str
-    origin: str = ""
-    is_unknown: bool = False
-
-
 @dataclass
 class Document:
-    """A parsed text: its value, where each path in it stands ("line 3"), and what is wrong with single keys."""
+    """A parsed text: its value, and where each path in it stands ("line 3")."""
 
     value: Any = None
     origins: dict[Path, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
 
 
 class _Loader(yaml.SafeLoader):
@@ -93,10 +82,9 @@ for _tag, _pattern, _first in _SCALARS:
 
 
 def parse(text: str) -> Document:
-    """Raises YamlError for a text that is no YAML; duplicate keys and the like are in `problems`."""
+    """Raises YamlError for a text that is no YAML, or gives a key twice."""
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
+        node = _Loader(text).get_single_node()
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(line, f"not valid YAML: {error.reason} (0x{error.character:02x})") from None
@@ -107,51 +95,51 @@ def parse(text: str) -> Document:
         raise YamlError(1, f"not valid YAML: {error}") from None
     document = Document()
     if node is not None:
-        document.value = _value(node, (), document)
+        document.value = _value(node, (), document.origins)
     return document
 
 
 def dump(plain: Mapping[str, Any]) -> str:
-    """A text that `parse` reads back to the same value."""
+    """Writes a text that `parse` reads back to the same value."""
     return str(yaml.dump(dict(plain), Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=110))
 
 
 def flow(value: Any) -> str:
-    """One value on one line, as it can stand in an override."""
+    """Writes one value on one line, as it can stand in an override."""
     return str(yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=10**6)).strip()[1:-1]
 
 
-def is_number(text: str) -> bool:
-    """Would this text be a number if it stood without quotes?"""
-    return any(re.fullmatch(pattern, text) for tag, pattern, _ in _SCALARS if tag.endswith((":int", ":float")))
+def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Any, Any]]:
+    """Returns every value of nested sections with its path; an empty section is a value."""
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from leaves(item, (*path, key))
+    else:
+        yield path, value
 
 
-def _value(node: Node, path: Path, document: Document) -> Any:
-    document.origins.setdefault(path, f"line {node.start_mark.line + 1}")
+def _value(node: Node, path: Path, origins: dict[Path, str]) -> Any:
+    origins.setdefault(path, f"line {node.start_mark.line + 1}")
     if isinstance(node, MappingNode):
-        return _mapping(node, path, document)
+        return _mapping(node, path, origins)
     if isinstance(node, SequenceNode):
-        return [_value(item, (*path, index), document) for index, item in enumerate(node.value)]
+        return [_value(item, (*path, index), origins) for index, item in enumerate(node.value)]
     assert isinstance(node, ScalarNode)
     return _scalar(node)
 
 
-def _mapping(node: MappingNode, path: Path, document: Document) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _mapping(node: MappingNode, path: Path, origins: dict[Path, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, ScalarNode):
             raise YamlError(line, "a key must be plain text, not a list or a section")
         key = str(key_node.value)
-        place = (*path, key)
-        if key in found:
-            first = document.origins[place]
-            twice = f"given twice, on {first} and on line {line}; remove one"
-            document.problems.append(Problem(place, twice, first))
-            continue
-        document.origins[place] = f"line {line}"
-        found[key] = _value(value_node, place, document)
-    return found
+        if key in values:
+            raise YamlError(line, f"the key {key[:60]!r} is given twice, first on {origins[(*path, key)]}; remove one")
+        origins[(*path, key)] = f"line {line}"
+        values[key] = _value(value_node, (*path, key), origins)
+    return values
 
 
 def _scalar(node: ScalarNode) -> Any:

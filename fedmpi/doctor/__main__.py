@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> Namespace:
     """The command line, with the folders that it or its config names. Raises `ConfigError`."""
-    parser = Parser("python -m fedmpi.doctor", __doc__)
+    parser = Parser("fedmpi doctor", __doc__)
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
     parser.add_argument("--run-dir", metavar="DIR", type=Path)
     parser.add_argument("--data-dir", metavar="D")

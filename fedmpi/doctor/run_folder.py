@@ -153,7 +153,7 @@ def space(folder: Path, disk: os.statvfs_result) -> Finding:
     if free >= _LEAST_FREE_BYTES and has_files:
         return ok("free space", size(free))
     found = size(free) if has_files else f"room for {disk.f_favail} more files (inodes)"
-    advice = "free some, or take another --run-dir; `--plan` says what a run needs"
+    advice = "free some, or take another --run-dir; `fedmpi plan` says what a run needs"
     return (problem if free < _TRIED_BYTES else warning)("free space", f"only {found} at {existing(folder)}", advice)
 
 

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parse(argv: Sequence[str]) -> Namespace:
     """The command line. Raises ConfigError."""
-    parser = Parser("python -m fedmpi.export", __doc__)
+    parser = Parser("fedmpi export", __doc__)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
     which = parser.add_mutually_exclusive_group()

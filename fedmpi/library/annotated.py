@@ -9,14 +9,15 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
-from types import NoneType, SimpleNamespace
-from typing import Annotated, Any, ParamSpec, TypeVar, get_args, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from pydantic import AfterValidator, Field, InstanceOf, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from fedmpi.config import words
+from fedmpi.config import explain
+from fedmpi.config.reference import allowed
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 from fedmpi.library.spoken import in_python
@@ -75,7 +76,9 @@ def _bound(signature: inspect.Signature, function: str, *args: Any, **kwargs: An
     except TypeError as error:
         known = [name for name in signature.parameters if name != "self"]
         unknown = next((name for name in kwargs if name not in known), None)
-        raise ConfigError(function, f"{error}.{words.suggest(unknown, known)} Arguments: {', '.join(known)}") from None
+        raise ConfigError(
+            function, f"{error}.{explain.suggest(unknown, known)} Arguments: {', '.join(known)}"
+        ) from None
 
 
 @functools.cache
@@ -119,12 +122,12 @@ def _allowed(annotation: Any) -> str:
     core: Any = info.annotation
     if info.description:
         return info.description
-    if words.is_union(core):
+    if get_origin(core) in (Union, UnionType):
         return " or ".join(map(_allowed, get_args(core)))
     if getattr(core, "__module__", "").startswith("fedmpi."):
         return f"a fedmpi.{core.__qualname__}"
-    return _PLAIN.get(core) or words.allowed(info)
+    return _PLAIN.get(core) or allowed(TypeAdapter(annotation).json_schema())
 
 
 def _found(value: Any) -> str:
-    return repr(value) if value is None or isinstance(value, bool) else words.found_with_type(value)
+    return repr(value) if value is None or isinstance(value, bool) else explain.found(value)

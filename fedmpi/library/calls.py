@@ -49,8 +49,8 @@ def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /
 def plan(config: AConfig, ranks: Ranks | None = None) -> Forecast:
     """What a run will cost on so many ranks (None: those of this job): parameters, MACs, bytes, memory. Trains nothing.
 
-    Its fields are the numbers of `--plan=json`; printed, or shown in a notebook, it is the text of `--plan`. Raises
-    ConfigError if the model cannot take the data.
+    Its fields are the numbers of `fedmpi plan --json`; printed, it is the text of `fedmpi plan`. Raises ConfigError
+    if the model cannot take the data.
     """
     from fedmpi.running.forecast import forecast  # loads torch
 

@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedmpi.config import explain, words, yaml_text
+from fedmpi.config import explain, yaml_text
+from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Count, NotNegative, Section, Share
-from fedmpi.config.tree import MAX_BYTES
-from fedmpi.config.yaml_text import Problem
+from fedmpi.config.load import MAX_BYTES
 from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, reason
 
@@ -276,9 +276,8 @@ def read(path: Path) -> Study:
         why = reason(error)
         raise ConfigError(str(path), f"cannot be read: {why}; give the YAML file of a study") from None
     if not isinstance(document.value, dict):
-        raise ConfigError(str(path), f"expected a study (title, seeds, questions), got {words.found(document.value)}")
+        raise ConfigError(str(path), f"expected a study (title, seeds, questions), got {explain.found(document.value)}")
     asked, problems = _validated(document.value)
-    problems = [*document.problems, *problems]
     if asked is None or problems:
         raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
     return Study(path, text, asked)
@@ -296,8 +295,8 @@ def _line(problem: Problem, document: yaml_text.Document) -> str:
     """`questions[0].first (line 12): no ...`."""
     around = (document.origins.get(problem.path[:length]) for length in range(len(problem.path), 0, -1))
     origin = next(filter(None, around), "")
-    return f"{words.dotted(problem.path)}{f' ({origin})' if origin else ''}: {problem.text}"
+    return f"{explain.dotted(problem.path)}{f' ({origin})' if origin else ''}: {problem.text}"
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
-    return f"no {words.found(name)}.{words.suggest(name, known)} Known: {words.listed(known) or 'none'}"
+    return f"no {explain.found(name)}.{explain.suggest(name, known)} Known: {explain.listed(known) or 'none'}"

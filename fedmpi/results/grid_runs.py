@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from fedmpi.config import yaml_text
 from fedmpi.config.address import file_and_cell
-from fedmpi.config.comparing import leaves
 from fedmpi.config.load import load
+from fedmpi.config.yaml_text import leaves
 from fedmpi.errors import ConfigError
 from fedmpi.results.grid_file import Study
 from fedmpi.store.files import make_folder, read_whole, write_text

@@ -26,7 +26,7 @@ from typing import Any
 
 from fedmpi.command.given import check_ranks
 from fedmpi.config import yaml_text
-from fedmpi.config.tree import read_tree
+from fedmpi.config.load import read_tree
 from fedmpi.errors import ConfigError, UserError, counted, one_line
 from fedmpi.mpi.mpirun import launcher_words, mpirun_beside_python
 from fedmpi.report.ending import RUNNING

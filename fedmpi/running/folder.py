@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.config import address, words, yaml_text
-from fedmpi.config.load import DEFAULT_FILE, Override, load
+from fedmpi.config import address, explain, yaml_text
+from fedmpi.config.load import DEFAULT_NAME, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
@@ -64,7 +64,7 @@ def config_of(
     except ConfigError as error:
         problems = list(error.problems)
         for section, entry in manifest.brought(folder).items():
-            gone = f"no {section} {words.found(entry.get('name'))}"
+            gone = f"no {section} {explain.found(entry.get('name'))}"
             from_package = f"{gone} is installed; the run had it of {entry.get('distribution', entry.get('module'))}"
             problems = [
                 f"{head}{from_package}, install that again" if rest else head
@@ -123,7 +123,7 @@ def _label(config: Config, origin: Origin | None) -> str:
     if origin is not None:
         return f"{origin.run_dir.path.name}-branch"
     named = address.label(config.where)
-    if config.where == DEFAULT_FILE:
+    if config.where == DEFAULT_NAME:
         named = "-".join(section.name.rpartition(":")[2] for section in (config.method, config.model, config.data))
     return f"{named}-seed{config.seed}"
 

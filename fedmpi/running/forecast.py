@@ -1,4 +1,4 @@
-"""What a run will cost, before anyone queues for it (`--plan`). Trains nothing.
+"""What a run will cost, before anyone queues for it (`fedmpi plan`). Trains nothing.
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way;
 a run's are summed over the very cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4:
@@ -64,8 +64,9 @@ class TierForecast:
 
 @dataclass(frozen=True, repr=False)
 class Forecast:
-    """The whole run; printed, it is the text of `--plan`. `exact_cohorts` says whether cohorts were drawn, or their
-    expectation taken.
+    """The whole run; printed, it is the text of `fedmpi plan`.
+
+    `exact_cohorts` says whether cohorts were drawn, or their expectation taken.
     """
 
     method: str

@@ -1,4 +1,4 @@
-"""`--plan --probe-bf16`, and a part of `--plan --measure`: what `train.precision=bf16` would save here.
+"""A part of `fedmpi plan --measure`: what `train.precision=bf16` would save here.
 
 Some processors have no instructions for it.
 """

@@ -1,4 +1,4 @@
-"""`--plan --measure`: what a run's parts take on this machine, each tried once, by the code that the run uses.
+"""`fedmpi plan --measure`: what a run's parts take on this machine, each tried once, by the code that the run uses.
 
 One process plays all parts: it publishes, tests all nets on two batches (after one that warms up), trains a client of
 every tier, adds the uploads, updates the server, and writes a checkpoint. Tests come before what only the server does,

@@ -1,4 +1,4 @@
-"""The values that `--plan --measure` measures (`running/measure.py`): trials of clients and nets, times and sizes."""
+"""What `fedmpi plan --measure` measures (`running/measure.py`): trials of clients and nets, times and sizes."""
 
 from __future__ import annotations
 

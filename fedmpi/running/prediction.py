@@ -24,7 +24,7 @@ from fedmpi.data.partition import Partition, make_partition
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task, assign, worker_ranks
 from fedmpi.methods import create
-from fedmpi.mpi import mpirun, placement
+from fedmpi.mpi import mpirun
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import draw_tasks
 from fedmpi.running import start
@@ -119,8 +119,7 @@ class MeasuredPlan:
     """A plan with what was measured."""
 
     plan: Forecast
-    prediction: Prediction | None
-    """None where only bf16 was probed."""
+    prediction: Prediction
     bf16_share: float | None = None
     """A step's time in bf16 as a share of that in float32 (`half_precision`); None unless the run is in float32
     and its net can be trained in bf16."""
@@ -128,13 +127,11 @@ class MeasuredPlan:
     def text(self, form: str) -> str:
         """The plan as `form` says, "text" or "json"; there `measured` and `bf16_share` are keys beside the plan's."""
         if form == "json":
-            measured = {"measured": asdict(self.prediction)} if self.prediction else {}
-            return json.dumps({**asdict(self.plan), **measured, "bf16_share": self.bf16_share}, indent=2)
-        lines, share = self.prediction.lines() if self.prediction else [], self.bf16_share
-        if share is not None:
-            lines.append(f"  bf16:    a step would take {share:.2f} of its time with train.precision=bf16")
-        elif self.prediction is None:
-            lines.append("  bf16:    this net cannot be trained with train.precision=bf16")
+            measured = {"measured": asdict(self.prediction), "bf16_share": self.bf16_share}
+            return json.dumps({**asdict(self.plan), **measured}, indent=2)
+        lines = self.prediction.lines()
+        if self.bf16_share is not None:
+            lines.append(f"  bf16:    a step would take {self.bf16_share:.2f} of its time with train.precision=bf16")
         return "\n".join([self.plan.text("text"), *wrapped(*lines)])
 
 
@@ -152,19 +149,6 @@ def measured_plan(config: Config, plan: Forecast, hears: Callable[[str], None] =
     is_fp32, device = config.train.precision == "fp32", "cuda" if found.measured.gpu_peak_bytes else "cpu"
     share = bf16_share(config, device) if is_fp32 else None
     return MeasuredPlan(replace(plan, warnings=warnings), found, share)
-
-
-def probed_plan(config: Config, plan: Forecast) -> MeasuredPlan:
-    """Tries bf16 alone, on the device that a worker here would train on. Raises `ConfigError` for a run that is not in
-    float32, and `DeviceError` where the GPU that it asks for is not here.
-    """
-    if (precision := config.train.precision) != "fp32":
-        problem = f"bf16 is compared with fp32, got {precision!r}; write train.precision=fp32 beside the config"
-        raise ConfigError("train.precision", problem)
-    gpus = placement.visible_gpus() if config.mpi.device != "cpu" else ()
-    kind, built_for = placement.resolve(config.mpi.device, [len(gpus)]), torch.cuda.get_arch_list() if gpus else []
-    placement.place(0, gpus, train=kind, server="cpu", built_for=built_for)
-    return MeasuredPlan(plan, None, bf16_share(config, kind))
 
 
 def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | None = None) -> Prediction:

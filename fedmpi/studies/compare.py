@@ -30,7 +30,7 @@ from typing import Any
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, called_as, run_command
-from fedmpi.config import words
+from fedmpi.config import explain
 from fedmpi.config.address import CONFIGS, is_address, label
 from fedmpi.config.load import load, only_overrides
 from fedmpi.errors import ConfigError, RunDirError
@@ -101,7 +101,7 @@ def _config(name: str, known: dict[str, Path]) -> Path:
     if is_address(name) or os.sep in name:
         return Path(name).resolve()
     allowed = f"Known: {', '.join(known) or 'none'}, or a path"
-    raise ConfigError("--methods", f"no method {words.found(name)}.{words.suggest(name, known)} {allowed}")
+    raise ConfigError("--methods", f"no method {explain.found(name)}.{explain.suggest(name, known)} {allowed}")
 
 
 def _jobs(arguments: argparse.Namespace) -> list[Job]:

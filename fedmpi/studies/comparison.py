@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TextIO
 
-from fedmpi.config import words, yaml_text
-from fedmpi.config.comparing import leaves
+from fedmpi.config import explain, yaml_text
 from fedmpi.config.schema import Config
+from fedmpi.config.yaml_text import leaves
 from fedmpi.report import ending, table_text
 from fedmpi.report.records import CLIENTS, Record, net_scores, rounds_done
 from fedmpi.report.terminal import printable, wrapped
@@ -267,7 +267,7 @@ def difference_lines(configs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for path in next(iter(shared.values())):
         values = {method: yaml_text.flow(settings[path]) for method, settings in shared.items() if path in settings}
         if len(values) == len(shared) and len(set(values.values())) > 1:
-            lines.append(f"not alike: {words.dotted(path)} is {_majority(values)}")
+            lines.append(f"not alike: {explain.dotted(path)} is {_majority(values)}")
     return lines
 
 

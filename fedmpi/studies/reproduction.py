@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedmpi import papers
-from fedmpi.config import words
+from fedmpi.config import explain
 from fedmpi.config.address import CONFIGS, label
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
@@ -96,16 +96,18 @@ def find(name: str) -> Named:
     """`fedhm:table3`, or a table of a file of one's own: `my.yaml:table1`. Raises `UserError`."""
     of_paper, colon, of_table = name.rpartition(":")
     if not colon:
-        raise ConfigError("command line", f"expected PAPER:TABLE, as fedhm:table3, got {words.found(name)}; see --list")
+        raise ConfigError(
+            "command line", f"expected PAPER:TABLE, as fedhm:table3, got {explain.found(name)}; see --list"
+        )
     file = Path(of_paper).resolve() if of_paper.endswith((".yaml", ".yml")) else None
     if file is None and of_paper not in papers.PAPERS:
         known = f"Known: {', '.join(papers.PAPERS)}, or a YAML file"
-        text = f"no paper {words.found(of_paper)}.{words.suggest(of_paper, papers.PAPERS)} {known}"
+        text = f"no paper {explain.found(of_paper)}.{explain.suggest(of_paper, papers.PAPERS)} {known}"
         raise ConfigError("command line", text)
     paper = papers.read(of_paper) if file is None else papers.read_file(Path(of_paper))
     if of_table not in paper.tables:
         known = f"Known: {', '.join(paper.tables)}"
-        text = f"{paper.name} has no {words.found(of_table)}.{words.suggest(of_table, paper.tables)} {known}"
+        text = f"{paper.name} has no {explain.found(of_table)}.{explain.suggest(of_table, paper.tables)} {known}"
         raise ConfigError("command line", text)
     return Named(paper, paper.tables[of_table], file)
 

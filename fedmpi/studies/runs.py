@@ -16,8 +16,8 @@ from typing import Any
 
 from fedmpi import registry
 from fedmpi.config.fields import DATA_PLACES
+from fedmpi.config.load import read_tree
 from fedmpi.config.schema import Config
-from fedmpi.config.tree import read_tree
 from fedmpi.data.reading import short
 from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done

@@ -1,4 +1,4 @@
-"""The nets behind a run of the papers, as `--plan` builds them: on the meta device, in a moment."""
+"""The nets behind a run of the papers, as `fedmpi plan` builds them: on the meta device, in a moment."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def _two_percent(data: str) -> float:
 
 
 def _run_costs(measure: Callable[[Setting], float]) -> Ours:
-    """What `--plan` says of a run; `samples` are those of the whole cohort."""
+    """What `fedmpi plan` says of a run; `samples` are those of the whole cohort."""
     samples = []
     for level in ("Original", "1/8"):
         found = _homogeneous("cifar10", level)

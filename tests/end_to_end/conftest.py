@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from launched import Launched, Made, RunMain, Start, command, launch, unfolded
 from patched import patched
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
-from fedmpi.main import main
+from fedmpi.main import COMMANDS, main
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
@@ -49,7 +50,10 @@ def run_main(capfd: pytest.CaptureFixture[str]) -> RunMain:
     def call(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()
         try:
-            code = main(list(arguments))
+            if arguments[:1] and arguments[0] in COMMANDS:
+                code = import_module(COMMANDS[arguments[0]].module).main(list(arguments[1:]))
+            else:
+                code = main(list(arguments))
         except SystemExit as error:
             code = int(error.code or 0)
         return (code, *map(unfolded, capfd.readouterr()))

@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_arrays_in_a_file(run_main: RunMain) -> None:
     data = examples("README.md")[0]
     exec(data, {})
-    code, out, errors = run_main(*command(data), "--plan")
+    code, out, errors = run_main("plan", *command(data))
     assert code == 0 and "warning" not in out + errors, errors
 
 
@@ -59,5 +59,5 @@ def test_a_function_that_gives_data(run_main: RunMain) -> None:
     (data,) = examples("fedmpi/data/README.md")
     Path("mysets.py").write_text(data)
     words = ("data.name=mysets:spirals", "data.turns=3", "model.name=mlp", "method.name=fedavg")
-    code, out, errors = run_main(*words, "--plan")
+    code, out, errors = run_main("plan", *words)
     assert code == 0 and "warning" not in out + errors, errors

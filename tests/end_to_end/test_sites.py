@@ -31,7 +31,7 @@ def test_an_install_without_a_network(tmp_path: Path) -> None:
     offline = [*LOOPBACK, *pip, "install", "--no-index", "--find-links", str(wheels), "fedmpi[mpi]"]
     venvs.run(offline, env=venvs.environment())
     assert venvs.place_of_fedmpi(python, tmp_path).is_relative_to(tmp_path / "venv")
-    plan = [*LOOPBACK, str(python), "-m", "fedmpi.main", "--plan=json", "rounds=1"]
+    plan = [*LOOPBACK, str(python), "-m", "fedmpi", "plan", "--json", "rounds=1"]
     assert json.loads(venvs.run(plan, cwd=tmp_path, env=venvs.environment()).stdout)
 
 

@@ -2,7 +2,6 @@
 
 Each program is run from the folder of the project:
 
-    python -m tests.torture.fuzz_configs    mutated configs: one clear line, no traceback, no hang
     python -m tests.torture.fuzz_files      damaged files: refused in one line, in bounded memory
     python -m tests.torture.random_runs     random combinations: the same bits on any ranks
     python -m tests.torture.kill_ranks      killed and stopped ranks: the same bytes as a quiet run

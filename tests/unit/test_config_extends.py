@@ -85,7 +85,6 @@ cells:
   four: 5
   circle: {extends: a.yaml@circle}
   whole: {extends: a.yaml}
-  twice: {seed: 1, seed: 2}
 """
 
 
@@ -110,21 +109,15 @@ MISTAKES = [
     ("", "extends: []", "extends (line 1): expected the path of a YAML file"),
     ("", "extends: [3]", "extends (line 1): expected the path of a YAML file"),
     ("", "extends: [../base.yaml, a.yaml]", "extends (line 1): 'a.yaml' extends this file in turn"),
-    ("", f"extends: {['../base.yaml'] * 32}", "extends (line 1): ../base.yaml: file 33 of"),
+    ("", f"extends: {['../base.yaml'] * 32}", "extends (line 1): ../base.yaml: more than 32 files"),
     ("", "extends: ../sub", "extends (line 1): ../sub: not a file"),
-    ("", "extends: ../r_one.yaml", "extends (line 1): ../r_one.yaml: no such file. Did you mean '../r.yaml@one'?"),
-    ("", CELLS, "cells (line 4): name one of them, as a.yaml@one. Cells: circle, empty, four, one, "),
-    ("@tow", CELLS, "cells (line 4): no cell 'tow'. Did you mean 'two'? Cells: circle, empty, "),
-    ("@", CELLS, "cells (line 4): no cell ''. Cells: "),
-    ("@wrong", CELLS, "train.lrr (line 9)  no such key. Did you mean 'lr'?"),
-    ("@four", CELLS, "cells.four (line 10): expected sections, as {seed: 1}, got 5 (a whole number)"),
-    ("@circle", CELLS, "extends (line 11): 'a.yaml@circle' extends this cell in turn"),
-    ("@whole", CELLS, "extends (line 12): a.yaml: cells (line 4): name one of them"),
-    ("@twice", CELLS, "seed (line 13)  given twice, on line 13 and on line 13"),
+    ("", CELLS, "name one of the file's cells, as a.yaml@one. Cells: circle, empty, four, one, "),
+    ("@tow", CELLS, "no cell 'tow' with sections. Did you mean 'two'? Cells: circle, empty, "),
+    ("@", CELLS, "no cell '' with sections. Cells: "),
+    ("@wrong", CELLS, "train.lrr (line 9)  no such key. Did you mean 'train.lr'?"),
+    ("@circle", CELLS, "extends (line 11): 'a.yaml@circle' extends this file in turn"),
+    ("@whole", CELLS, "extends (line 12): a.yaml: name one of the file's cells"),
     ("@x", "seed: 1", "the file has no cells; leave @x out"),
-    ("@x", "cells: [x]", "cells (line 1): expected named cells, as {name: {seed: 1}}, got ['x'] (a list)"),
-    ("@x", "cells: {a/b: {}}", "cells.'a/b' (line 1): the name of a cell has letters, digits, - and _ only"),
-    ("@x", "cells: {x: {}, x: {}}", "cells.x (line 1)  given twice"),
 ]
 
 

@@ -1,56 +1,118 @@
-"""Whatever a config or the command line holds: one line a problem and exit code 2, or a plan that works.
+"""Whatever an option, a file or the command line holds: a valid config, or clear lines that name the key.
 
-Mutations as in `tests/torture/fuzz_configs.py`, which has the long version; and each case that it has found, by name.
+Hypothesis draws a value, odd or legal, for each option of each name; then come the cases that were once wrong, by name.
 """
 
-import sys
+import json
+import re
 import time
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fast import fast
-from torture import bounded, config_mutations, fuzz_configs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
-CHUNKS, CASES = 20, 2000
-FAST = 2
-"""So many chunks of 100 mutations belong to the fast run."""
-# In process time, on any machine: what it found took minutes or for ever.
-LONG_S = 30.0
+from fedmpi import registry
+from fedmpi.command.plan import main as plan
+from fedmpi.config import explain, yaml_text
+from fedmpi.config.load import MAX_PROBLEMS, load
+from fedmpi.config.schema import Config
+from fedmpi.errors import MAX_LINE, UserError
 
-
-@pytest.fixture(autouse=True)
-def quick() -> Iterator[None]:
-    with fuzz_configs.quick_plans():
-        yield
-
-
-def verdict_of(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
-    """`refused` or `planned`, in bounded time and memory; anything else fails here."""
-    before, start = bounded.reset_peak(), time.process_time()
-    verdict, detail = fuzz_configs.judge(["--plan=json", *words], environment=environment)
-    assert verdict in fuzz_configs.GOOD, detail
-    assert time.process_time() - start < LONG_S and bounded.peak() - before < fuzz_configs.MOST_BYTES
-    return verdict
-
-
-@pytest.mark.parametrize("chunk", fast(*range(FAST), of=range(CHUNKS)))
-def test_mutations(chunk: int, tmp_path: Path) -> None:
-    """Of all shipped configs, to the end of the plan."""
-    verdicts: Counter[str] = Counter()
-    for number in range(chunk, CASES, CHUNKS):
-        mutation = config_mutations.mutate(number, 0)
-        verdicts[verdict_of(mutation.write(tmp_path / str(number)), mutation.environment)] += 1
-    assert min(verdicts["refused"], verdicts["planned"]) > 10, "too tame, or too wild, to test both outcomes"
+# A path or a list of places stands for what is on this machine; other values of them say no more.
+SECTIONS = {(section, name): options for section in registry.BUILT_IN for name, options in registry.built_in(section)}
+SECTIONS |= {(key, ""): i.annotation for key, i in Config.model_fields.items() if explain.is_section(i.annotation)}
+NUMBERS = st.sampled_from([0, -1, 1, 2, 3, 7, 100, 65_536, 2**31 - 1, 2**31, 2**63, 10**30, -(2**63), 10**400]) | (
+    st.floats() | st.sampled_from([0.0, -0.0, 0.5, 1.0, 2.5, 1e-300, 1e18, 1e308])
+)
+TEXTS = st.sampled_from(
+    [
+        *("", " ", "1", "1e-3", "auto", "none", "name", "~", "yes", "../..", "/dev/null", "a\0b", "a\nb", "a\x1b[31m"),
+        *("\u00e9\u4e2d", "x" * 300, "y" * 5_000, "'", '"', "$(id)", "{}", "%s%n", "-x", "\udc80", "C:\\x", ".inf"),
+    ]
+)
+PLAIN = st.none() | st.booleans() | NUMBERS | TEXTS
+ODD: SearchStrategy[Any] = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner, max_size=3), max_leaves=6
+)
 
 
-def test_a_case_is_the_same_everywhere() -> None:
-    assert config_mutations.mutate(7, 3) == config_mutations.mutate(7, 3) != config_mutations.mutate(8, 3)
+def legal(schema: dict[str, Any]) -> SearchStrategy[Any]:
+    """Draws what a field's JSON schema allows, at its limits, too."""
+    if "anyOf" in schema:
+        return st.one_of([legal(one) for one in schema["anyOf"]])
+    if "enum" in schema or "const" in schema:
+        return st.sampled_from(schema.get("enum") or [schema["const"]])
+    kind = schema.get("type")
+    least = schema.get("minimum", schema.get("exclusiveMinimum", -1e6))
+    most = schema.get("maximum", schema.get("exclusiveMaximum", 1e6))
+    if kind == "integer":
+        return st.integers(int(least), int(most)) | st.integers(int(least), int(least) + 10)
+    if kind == "number":
+        return st.floats(least, most) | st.sampled_from([least, most, 1, 0.5])
+    if kind == "array" and "prefixItems" in schema:
+        return st.tuples(*map(legal, schema["prefixItems"])).map(list)
+    if kind == "array":
+        return st.lists(legal(schema["items"]), max_size=5).map(lambda drawn: sorted(drawn, key=repr, reverse=True))
+    return st.booleans() if kind == "boolean" else st.sampled_from(["x", "~/data", "a.b:C"])
 
 
-# What was found: words of the command, on the default config, and what they are.
+def said(section: str, name: str, key: str, value: Any) -> str:
+    """Returns what is wrong with an option of this value; '' for a valid config."""
+    path = f"{section}.{key}"
+    overrides = [f"{section}.name={name}", (path, value)] if name else [(path, value)]
+    if "path" in SECTIONS[section, name].model_fields and key != "path":
+        overrides.append(("data.path", "nothing.npz"))
+    try:
+        config = load(None, overrides)
+    except UserError as error:
+        return error.text()
+    assert load_again(config) == config
+    return ""
+
+
+def load_again(config: Config) -> Config:
+    values = yaml_text.parse(yaml_text.dump(config.to_dict())).value
+    return load(None, [(key, value) for key, value in values.items()])
+
+
+def check_lines(text: str, path: str) -> None:
+    lines = text.split("\n")
+    assert all(line and line.isprintable() and len(line) <= 4 * MAX_LINE for line in lines), text
+    assert len(lines) <= MAX_PROBLEMS + 2 and "Traceback" not in text
+    assert len(lines) == 1 or all(line.startswith("  ") for line in lines[1:]), text
+    section = path.partition(".")[0]
+    assert path in text or re.search(rf"\b({section}|clients|data|partition)\.\w", text), f"{path} is not named: {text}"
+
+
+@pytest.mark.parametrize(("section", "name"), SECTIONS)
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck], database=None)
+@given(st.data())
+def test_every_option_takes_a_value_or_is_one_clear_line(section: str, name: str, data: st.DataObject) -> None:
+    properties = SECTIONS[section, name].model_json_schema()["properties"]
+    key = data.draw(st.sampled_from([*properties]))
+    value = data.draw(ODD | legal(properties[key]))
+    start = time.process_time()
+    if text := said(section, name, key, value):
+        check_lines(text, f"{section}.{key}".removesuffix(".name"))
+    assert time.process_time() - start < 20
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck], database=None)
+@given(st.dictionaries(st.sampled_from([*Config.model_fields, "extends", "lr", "", "a.b"]), ODD, max_size=4) | ODD)
+def test_every_file_is_a_config_or_clear_lines(tmp_path: Path, values: Any) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(json.dumps(values).encode(errors="replace"))
+    try:
+        load(path, [])
+    except UserError as error:
+        check_lines(error.text(), "a.yaml")
+
+
+# What was found: words of `fedmpi plan`, on the default config, and what they are.
 
 PLANNED = {
     "kernels of 1.5 billion numbers": "model.width=99.99",
@@ -63,16 +125,14 @@ PLANNED = {
 REFUSED = {
     "a base for each of a billion atoms": "method.name=splitmix method.atom=1e-300",
     "more stages than anybody can build": "model.blocks=[2147483647]",
-    "a transformer without end": "model.name=vit_small model.depth=2147483647",
     "a width that is no number of channels": "model.width=1e308",
     "epochs without end": "method.name=standalone method.epochs_factor=1e308",
     "two billion channels": "data.name=synthetic data.shape=[2147483647,8,8]",
-    "two billion classes": "data.name=synthetic data.classes=2147483647",
-    "a seed of 400 digits": f"data.name=synthetic data.seed={'9' * 400}",
+    "a list of two where three belong": "data.name=synthetic data.shape=[8,8]",
+    "an empty list where three belong": "data.name=synthetic data.shape=[]",
+    "nothing in a list that is too short": "data.name=synthetic data.shape=[1,null]",
     "a rank of 400 digits": "method.layer_ranks={'fc':" + "9" * 400 + "}",
-    "a tier for each of 40 widths": "clients.count=100 method.rank_ratio=["
-    + ",".join(str(1 - number / 50) for number in range(40))
-    + "]",
+    "a tier for each of 40 widths": f"clients.count=100 method.rank_ratio={[1 - n / 50 for n in range(40)]}",
     "more threads than a machine has": "mpi.threads=2147483647",
     "a folder with a NUL": 'output.dir="a\\0b"',
     "a folder that no system can name": 'data.name=cifar10 data.root="\\uD800"',
@@ -80,18 +140,6 @@ REFUSED = {
     "a list of a million": "train.schedule.milestones=[" + "1," * 1_000_000 + "1]",
     "a line for each of 20,000 duplicates": "train={" + '"a":1,' * 20_000 + "}",
 }
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_found_and_refused(name: str) -> None:
-    assert verdict_of(REFUSED[name].split(" ")) == "refused"
-
-
-@pytest.mark.parametrize("name", PLANNED)
-def test_found_and_planned(name: str) -> None:
-    assert verdict_of(PLANNED[name].split(" ")) == "planned"
-
-
 FILES = {
     "many keys upon many": ("extends: [a.yaml, a.yaml]", b"".join(b"key%d: [1]\n" % number for number in range(7_000))),
     "a billion files": (f"extends: {['a.yaml'] * 8}", f"extends: {['b.yaml'] * 8}".encode()),
@@ -101,44 +149,37 @@ FILES = {
 }
 
 
+def answer(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    start = time.process_time()
+    code = plan(words)
+    assert time.process_time() - start < 60
+    return code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_found_and_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = REFUSED[name].replace(", ", ",").split(" ")
+    code, out, err = answer(words, capsys)
+    assert (code, out) == (2, "")
+    check_lines(err.strip("\n"), "overrides" if "a list of a million" in name else words[-1].partition("=")[0])
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_found_and_planned(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = answer([*PLANNED[name].split(" "), "--json"], capsys)
+    assert (code, err) == (0, "")
+    found = json.loads(out, parse_constant=pytest.fail)
+    assert found["tiers"] and all(tier["params"] > 0 for tier in found["tiers"])
+
+
 @pytest.mark.parametrize("name", FILES)
-def test_found_in_files(name: str, tmp_path: Path) -> None:
+def test_found_in_files(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     top, base = FILES[name]
     (tmp_path / "top.yaml").write_text(top)
     (tmp_path / "a.yaml").write_bytes(base)
     (tmp_path / "b.yaml").write_text("extends: [" + ", ".join(["c.yaml"] * 8) + "]")
     (tmp_path / "c.yaml").write_text("extends: [" + ", ".join(["d.yaml"] * 8) + "]")
     (tmp_path / "d.yaml").write_text("seed: 1")
-    assert verdict_of([str(tmp_path / "top.yaml")]) == "refused"
-
-
-# What the judge of all these lets pass.
-
-
-def answer(out: str = "", err: str = "", code: int = 2) -> str:
-    def run(words: Sequence[str]) -> int:
-        sys.stdout.write(out)
-        sys.stderr.write(err)
-        return code
-
-    return fuzz_configs.judge([], run)[0]
-
-
-def test_the_judge() -> None:
-    assert answer(err="a.yaml: 2 problems\n  seed  wrong\n  train.lr  wrong\n") == "refused"
-    assert answer(out='{"tiers": [{"params": 1}]}', code=0) == "planned"
-    for err in ("", "a.yaml wrong\n", "a.yaml: x\x1b[2J\n", "a: 2 problems\nseed\n", f"a: {'x' * 5000}\n", "a: b\n\n"):
-        assert answer(err=err) == "wrong", err
-    for plan in ("", "{", '{"tiers": [NaN]}', '{"tiers": [-1]}', '{"tiers": [1e50]}', '{"tiers": []}'):
-        assert answer(out=plan, code=0) == "wrong", plan
-    assert answer(out='{"tiers": [1]}', err="RuntimeWarning", code=0) == "wrong"
-    assert answer(err="a: b\n", code=1) == "wrong" and answer(out="x", err="a: b\n") == "wrong"
-
-
-def test_the_judge_sees_what_is_warned() -> None:
-    def warn(words: Sequence[str]) -> int:
-        warnings.warn("overflow", RuntimeWarning, stacklevel=1)
-        print('{"tiers": [1]}')
-        return 0
-
-    assert fuzz_configs.judge([], warn)[0] == "wrong"
+    code, out, err = answer([str(tmp_path / "top.yaml")], capsys)
+    assert (code, out) == (2, "")
+    check_lines(err.strip("\n"), "top.yaml")

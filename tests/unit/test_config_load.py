@@ -19,8 +19,6 @@ NAMES = {
 }
 
 HM_KEYS = "layer_ranks, name, rank_ratio, tau"
-DROP = "Did you mean 'drop'?"
-WRITE_NAME = "write partition.name=iid, or in a file partition: {name: iid}"
 KNOWN = "clients, data, evaluation, method, model, mpi, output, partition, rounds, seed, train"
 
 
@@ -103,19 +101,19 @@ lr: 1
 """
     expected = f"""\
 a.yaml and command line: 13 problems
-seed (line 1)                           expected a whole number >= 0, got -1
-lr (line 11)                            no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
-a.b.c.d (command line)                  no such key. Known keys: {KNOWN}
-partition (line 10)                     expected a section with a name, got 'iid' (text); {WRITE_NAME}. Known names: iid
-model.name (line 9)                     no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
-method.rank_ratio[1] (line 5)           expected a number > 0 and <= 1, got 2
-method.tau (line 6)                     expected a number > 0 (.inf too) or 'auto', got 0
-method.layer_ranks.'layer4.*' (line 7)  expected a whole number >= 1, got 0
-method.rank_ration (line 4)             no such key. Did you mean 'rank_ratio'? Known keys: {HM_KEYS}
-train.lr (line 8)                       expected a number > 0, got '1e-3' (text; remove the quotes)
-train.schedule.fctor (line 8)           no such key. Did you mean 'factor'? Known keys: factor, milestones, name
-train.on_divergence (line 8)            expected one of 'fail', 'drop', 'upload_last_finite', got 'drp'. {DROP}
-clients.count (command line)            expected a whole number >= 1, got true (true/false)
+seed (line 1)  Input should be greater than or equal to 0, got -1
+lr (line 11)  no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
+a.b.c.d (command line)  no such key. Known keys: {KNOWN}
+partition (line 10)  expected a section with a name, got 'iid'; write partition.name=iid. Known names: iid
+model.name (line 9)  no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
+method.rank_ratio[1] (line 5)  Input should be less than or equal to 1, got 2
+method.tau (line 6)  Input should be greater than 0 or 'auto', got 0
+method.layer_ranks.'layer4.*' (line 7)  Input should be greater than or equal to 1, got 0
+method.rank_ration (line 4)  no such key. Did you mean 'method.rank_ratio'? Known keys: {HM_KEYS}
+train.lr (line 8)  Input should be a valid number, got '1e-3'
+train.schedule.fctor (line 8)  no such key. Did you mean 'train.schedule.factor'? Known keys: factor, milestones, name
+train.on_divergence (line 8)  Input should be 'fail', 'drop' or 'upload_last_finite', got 'drp'. Did you mean 'drop'?
+clients.count (command line)  Input should be a valid integer, got true
 """
     found = lines(text, "a.b.c.d=1", "clients.count=true")
     assert sorted(found) == sorted(expected.splitlines())
@@ -125,10 +123,10 @@ clients.count (command line)            expected a whole number >= 1, got true (
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] (a list) on the top level"),
-        ("hello", "a.yaml: expected sections (`seed: 1`, `data: ...`), got 'hello' (text) on the top level"),
+        ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] on the top level"),
+        ("hello", "a.yaml: expected sections (`seed: 1`, `data: ...`), got 'hello' on the top level"),
         ("seed: 1\nrounds: [", "a.yaml: line 2: not valid YAML: expected the node content, but found '<stream end>'"),
-        ("seed: 1\nseed: 2", "a.yaml: seed (line 1)  given twice, on line 1 and on line 2; remove one"),
+        ("seed: 1\nseed: 2", "a.yaml: line 2: the key 'seed' is given twice, first on line 1; remove one"),
         (
             "seed: &a 1\nrounds: *a",
             "a.yaml: line 2: aliases (*a) are not read; write the value out (or quote the text)",
@@ -141,19 +139,17 @@ clients.count (command line)            expected a whole number >= 1, got true (
         (b"seed: 1\nx: \xff", "a.yaml: line 2: not valid UTF-8 (byte 0xff)"),
         (b"seed: 1\nx: \x00", "a.yaml: line 2: not valid YAML: special characters are not allowed (0x00)"),
         ("seed: 1\n---\nseed: 2", "a.yaml: line 2: not valid YAML: but found another document"),
-        ("#" * 200_001, "a.yaml: larger than 200,000 bytes; is this a config?"),
+        ("#" * 200_001, "a.yaml: larger than 200,000 bytes, with all that it extends"),
     ],
 )
 def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: str) -> None:
     assert lines(text) == [expected]
 
 
-def test_400_digits_and_long_texts_are_shortened(lines: Any, told: Told) -> None:
-    (line,) = lines("", f"seed={'9' * 400}")
-    told(line)
-    assert line.endswith("(400 digits)") and len(line) < 160
-    (line,) = lines("", f"rounds={'x' * 400}")
-    assert line.endswith("(400 characters) (text)") and len(line) < 160
+def test_400_digits_and_long_texts_are_shortened(lines: Any) -> None:
+    for override in (f"seed={'9' * 400}", f"rounds={'x' * 398}"):
+        (line,) = lines("", override)
+        assert line.endswith("(400 characters)") and len(line) < 160
 
 
 def test_many_problems_are_cut(lines: Any) -> None:

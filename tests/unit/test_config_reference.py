@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fedmpi import registry
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.reference import reference
@@ -22,10 +23,13 @@ def test_every_config_is_valid_and_says_what_it_is(path: Path) -> None:
     assert path.read_text().startswith("# ")
 
 
-def test_summaries_and_lists_read_as_sentences() -> None:
+def test_it_is_short_and_has_every_key_and_name() -> None:
     text = reference()
-    assert "\nA multi-layer perceptron" in text and "a list of 0 to 8 whole numbers >= 1" in text
-    assert "None" not in text
+    assert "None" not in text and len(text.split()) <= 6_000
+    for section in registry.BUILT_IN:
+        for name, options in registry.built_in(section):
+            assert f"- `{name}" in text and options.model_fields["name"].description
+            assert all(f"| `{key}" in text or f"| `{key}." in text for key in {*options.model_fields} - {"name"})
 
 
 def test_the_default_becomes_the_papers_net_by_name() -> None:

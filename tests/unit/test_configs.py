@@ -1,4 +1,4 @@
-"""The papers' experiments in `configs/`: each is what its name says, passes `--plan`, and repeats no other."""
+"""The papers' experiments in `configs/`: each is what its name says, passes `fedmpi plan`, and repeats no other."""
 
 import itertools
 import json
@@ -167,7 +167,7 @@ def test_no_two_experiments_are_the_same() -> None:
     assert [same for same in by_hash.values() if len(same) > 1] == []
 
 
-# `--plan`, once for experiments that differ in their partition alone: a plan depends on its mean size only.
+# `fedmpi plan`, once for experiments that differ in their partition alone: a plan depends on its mean size only.
 
 
 def group_key(name: str) -> str:

@@ -65,8 +65,8 @@ MISTAKES = [
     (["list", "--data-dir", __file__], "test_data_command.py: is not a folder"),
     (["fetch", "mnist", "--data-dir", __file__], "test_data_command.py: is not a folder"),
     (["fetch", "cifar"], "no data set 'cifar'. Did you mean 'cifar10'? Known names: digits,"),
-    (["fetch", "har", "data.form=x"], "data.form  expected one of 'windows', 'features', got 'x'"),
-    (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'form'?"),
+    (["fetch", "har", "data.form=x"], "data.form  Input should be 'windows' or 'features', got 'x'"),
+    (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'data.form'?"),
     (["fetch", "har", "form=windows"], "expected data.key=value, got 'form=windows'"),
     (["fetch", "har", "windows"], "expected data.key=value, got 'windows'"),
     (["fetch", "har", "data.form=[1"], "data.form=[1"),
@@ -75,7 +75,7 @@ MISTAKES = [
     (["prepare", "har", "--force"], "'--force'"),
     (["prepare", "imdb", "--from", "/no/such/place"], "/no/such/place: no such file or folder"),
     (["show", "a.yaml", "b.yaml"], "one config, or none, is allowed, got a.yaml, b.yaml"),
-    (["show", "data.name=har", "rounds=x"], "rounds  expected"),
+    (["show", "data.name=har", "rounds=x"], "rounds  Input"),
     (["show", "--out", "no/such/folder/x.png"], "--out no/such/folder/x.png: cannot be drawn"),
 ]
 

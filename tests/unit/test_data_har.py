@@ -235,7 +235,7 @@ UCI_COUNTS = """
 
 
 def test_counts_that_are_promised() -> None:
-    """`--plan` reads no file: the counts of the complete files, each subject's activities divided as above."""
+    """`fedmpi plan` reads no file: the counts of the complete files, each subject's activities divided as above."""
     counts = [int(count) for count in UCI_COUNTS.split()]
     assert len(counts) == 180 and sum(counts) == 7352 + 2947
     in_test = sum(int(count * 0.2 + 0.5) for count in counts)

@@ -25,15 +25,21 @@ def test_every_word_has_a_module_with_a_main(name):
     assert f"fedmpi {name} " in command.overview()
 
 
+@pytest.mark.parametrize("name", ["run", "plan", "list", "data", "check", "export"])
+def test_each_help_is_the_commands_own(name, capsys):
+    with pytest.raises(SystemExit) as caught:
+        command.main([name, "--help"])
+    out = capsys.readouterr().out
+    assert caught.value.code == 0 and out.startswith(f"usage: fedmpi {name} ")
+
+
 def test_a_word_that_is_no_command_runs(monkeypatch):
-    """`fedmpi CONFIG.yaml` is `fedmpi run CONFIG.yaml`; a command puts its own words first."""
+    """`fedmpi CONFIG.yaml` is `fedmpi run CONFIG.yaml`."""
     called = []
     monkeypatch.setattr("fedmpi.main.main", lambda: called.append(sys.argv) or 0)
     expected = {
         "fedhm_digits.yaml seed=1": ["fedmpi run", "fedhm_digits.yaml", "seed=1"],
         "run seed=1": ["fedmpi run", "seed=1"],
-        "plan seed=1": ["fedmpi plan", "--plan", "seed=1"],
-        "list": ["fedmpi list", "--list"],
         "": ["fedmpi run"],
     }
     for words in expected:
@@ -53,25 +59,11 @@ def test_the_installed_command_imports_from_the_current_folder(tmp_path, monkeyp
 
 
 def test_a_misspelled_command(capsys):
-    meant = {"stats": "show", "trian": "run", "train": "run", "plann": "plan"}
+    meant = {"stats": "show", "trian": "run", "plot": "show", "plann": "plan"}
     for word, name in meant.items():
         assert command.main([word, "fedhm_digits"]) == 2
         err = capsys.readouterr().err
         assert f"'{word}'" in err and f"'fedmpi {name}'?" in err and err.count("\n") == 1
-
-
-@pytest.mark.parametrize("word", ["fedhm/table3_cifar10_iid_fedhm", "configs/fedhm/table3_cifar10_iid_fedhm.yaml"])
-def test_the_old_name_of_a_cell_is_its_address(tmp_path, monkeypatch, capfd, word):
-    monkeypatch.chdir(tmp_path)
-    new = "fedhm/table3.yaml@cifar10_iid_fedhm"
-    assert address.renamed(word) == new and address.located(word) == str(ROOT / "configs" / new)
-    assert command.main(["plan", word]) == 0
-    out, err = capfd.readouterr()
-    assert "160 rounds" in out and word in err and err.endswith(f" {new}\n") and err.count("\n") == 1
-    for other in ("fedhm/table3_nothing", "table3_cifar10_iid_fedhm", "fedhm_digits", "rounds=5", "x" * 5000):
-        assert address.renamed(other) == ""
-    (tmp_path / "mine.yaml").write_text("cells: {bar: {}}")
-    assert address.renamed(f"{tmp_path}/mine_bar.yaml") == address.renamed("../mine_bar.yaml") == ""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`--plan`'s numbers: by hand on a net small enough to count, and the papers' integers."""
+"""`fedmpi plan`'s numbers: by hand on a net small enough to count, and the papers' integers."""
 
 import json
 import re

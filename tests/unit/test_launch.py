@@ -58,7 +58,7 @@ def test_no_launcher(environment: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1", "+1", "\u00b2", "\u0661", "2147483648", "9" * 5_000])
 def test_what_is_no_rank_is_passed_over(garbage: str) -> None:
-    """Left-overs in an environment end neither `--plan` nor a run with a traceback."""
+    """Left-overs in an environment end neither `fedmpi plan` nor a run with a traceback."""
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage}) is None
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (1, 2)
 

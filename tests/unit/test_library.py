@@ -20,6 +20,7 @@ from torch import nn
 
 import fedmpi
 from fedmpi.check.bits import difference
+from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.data import reading
 from fedmpi.main import main
@@ -102,11 +103,11 @@ def test_a_function_is_named_in_full() -> None:
 
 
 MISTAKES: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((None, {"train.momemtum": 0.5}), {}, "train.momemtum  no such key. Did you mean 'momentum'?"),
+    ((None, {"train.momemtum": 0.5}), {}, "train.momemtum  no such key. Did you mean 'train.momentum'?"),
     ((), {"rounds": 0, "train": {"lr": "fast"}}, "2 problems\n  rounds "),
     (("no_such_config",), {}, "no_such_config: no such file."),
     (("fedhm_digits", "rounds=3"), {}, "'rounds=3'"),
-    (({"rounds": 3},), {}, "name: expected the path or name of a config or None, got {'rounds': 3} (a section)"),
+    (({"rounds": 3},), {}, "name: expected the path or name of a config or None, got {'rounds': 3}"),
     ((None, {3: 1}), {}, "expected keys as 'train.lr', got 3"),
     ((None, {"train..lr": 1}), {}, "'train..lr'"),
     ((), {"train": {"lr": object()}}, "'train': expected text, numbers, lists or mappings of them, got object"),
@@ -135,7 +136,7 @@ def test_a_mistake_has_the_words_of_the_command(capsys: pytest.CaptureFixture[st
 def test_a_plan_has_the_numbers_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in SMALL if not word.startswith("output")]
     found = fedmpi.plan(small(method=FEDHM))
-    assert main([*words, *FEDHM_WORDS, "--plan=json"]) == 0
+    assert plan([*words, *FEDHM_WORDS, "--json"]) == 0
     assert json.loads(found.text("json")) == json.loads(capsys.readouterr().out)
     assert repr(found) == found.text("text") and "per round:" in str(found)
     assert fedmpi.plan(small(method=FEDHM), ranks=3).clients_per_worker == (2, 2)  # 4 clients a round, 2 workers
@@ -185,21 +186,21 @@ def test_a_net_of_this_program_is_trained_and_read(tmp_path: Path) -> None:
 WRONG: list[tuple[Callable[[fedmpi.Run], Any], str]] = [
     (lambda run: fedmpi.load_config(3), "load_config: name: expected the path or name of a config or None, got 3"),
     (lambda run: fedmpi.plan("fedhm_digits"), "plan: config: expected what fedmpi.load_config() gives, got 'fedhm_"),
-    (lambda run: fedmpi.plan(run.config, "3"), "plan: ranks: expected a whole number >= 1 or None, got '3' (text)"),
-    (lambda run: fedmpi.plan(run.config, 0), "plan: ranks: expected a whole number >= 1 or None, got 0"),
-    (lambda run: fedmpi.plan(run.config, True), "plan: ranks: expected a whole number >= 1 or None, got True"),
+    (lambda run: fedmpi.plan(run.config, "3"), "plan: ranks: expected whole number >= 1 or None, got '3'"),
+    (lambda run: fedmpi.plan(run.config, 0), "plan: ranks: expected whole number >= 1 or None, got 0"),
+    (lambda run: fedmpi.plan(run.config, True), "plan: ranks: expected whole number >= 1 or None, got True"),
     (lambda run: fedmpi.run(run.config, run_dir=5), "run: run_dir: expected a path or None, got 5"),
     (lambda run: fedmpi.run(run.config, "a\0b"), "run: run_dir: expected a path or None, got 'a\\x00b'"),
     (lambda run: fedmpi.run(3, "", resume="a"), "run: 3 problems\n  config: expected"),
     (lambda run: fedmpi.open_run(None), "open_run: path: expected a path, got None"),
     (lambda run: fedmpi.Run(3), "Run: path: expected a path, got 3"),
     (lambda run: run.net([0.5]), "Run.net: tier: expected the name of a tier, as '0.5' or 0.5 or None, got [0.5]"),
-    (lambda run: run.net(1, "first"), "Run.net: round: expected one of 'last', 'best' or a whole number, got 'first'"),
-    (lambda run: run.net(1, form="dens"), "Run.net: form: expected one of 'dense', 'factorized' or None, got 'dens'"),
-    (lambda run: run.client_net("3"), "Run.client_net: client: expected a whole number, got '3'"),
-    (lambda run: run.export(tier=1, format="pt3"), "Run.export: format: expected one of 'pt2', 'safetensors', 'onnx'"),
+    (lambda run: run.net(1, "first"), "Run.net: round: expected 'last' or 'best' or whole number, got 'first'"),
+    (lambda run: run.net(1, form="dens"), "Run.net: form: expected 'dense' or 'factorized' or None, got 'dens'"),
+    (lambda run: run.client_net("3"), "Run.client_net: client: expected whole number, got '3'"),
+    (lambda run: run.export(tier=1, format="pt3"), "Run.export: format: expected 'pt2' or 'safetensors' or 'onnx'"),
     (lambda run: run.figure(3), "Run.figure: others: expected a fedmpi.Run, got 3"),
-    (lambda run: run.figure(run, x="seconds"), "Run.figure: x: expected one of 'rounds', 'bytes', 'macs', got 'sec"),
+    (lambda run: run.figure(run, x="seconds"), "Run.figure: x: expected 'rounds' or 'bytes' or 'macs', got 'sec"),
     (lambda run: run.figure(tiers="0.5"), "Run.figure: tiers: expected a list of names of tiers, as ['1', '0.5'], got"),
 ]
 

@@ -3,8 +3,6 @@
 import gc
 import json
 import os
-import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,9 +17,8 @@ import fedmpi
 from fedmpi import registry
 from fedmpi.command import job
 from fedmpi.command.job import loading_for_good
-from fedmpi.command.listing import listing
 from fedmpi.command.manners import described, say
-from fedmpi.config.described import summary
+from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.main import main, parse, read_config
@@ -49,21 +46,15 @@ def config_file(tmp_path: Path) -> str:
 @pytest.mark.parametrize(
     ("argv", "understood"),
     [
-        ([], (None, [], None, None, False)),
-        (["a.yaml", "x=1", "y=2", "--plan"], ("a.yaml", ["x=1", "y=2"], "text", None, False)),
-        (["--plan", "a.yaml", "x=1"], ("a.yaml", ["x=1"], "text", None, False)),
-        (["x=1", "--plan", "a.yaml", "y=2"], ("a.yaml", ["x=1", "y=2"], "text", None, False)),
-        (["x=1", "--plan=text", "a.yaml"], ("a.yaml", ["x=1"], "text", None, False)),
-        (["--plan=json", "a.yaml"], ("a.yaml", [], "json", None, False)),
-        (["x=1", "--plan=json", "a.yaml"], ("a.yaml", ["x=1"], "json", None, False)),
-        (["x=1", "--resume", "a.yaml", "--run-dir", "runs/x"], ("a.yaml", ["x=1"], None, "runs/x", True)),
-        (["--run-dir=runs/x"], (None, [], None, "runs/x", False)),
-        (["a.b=a=b", "a.c=[1, 0.5]", "x.y="], (None, ["a.b=a=b", "a.c=[1, 0.5]", "x.y="], None, None, False)),
+        ([], (None, [], None, False)),
+        (["x=1", "--resume", "a.yaml", "--run-dir", "runs/x"], ("a.yaml", ["x=1"], "runs/x", True)),
+        (["--run-dir=runs/x"], (None, [], "runs/x", False)),
+        (["a.b=a=b", "a.c=[1, 0.5]", "x.y="], (None, ["a.b=a=b", "a.c=[1, 0.5]", "x.y="], None, False)),
     ],
 )
 def test_words_may_stand_in_any_order_and_values_hold_anything(argv: list[str], understood: tuple[object, ...]) -> None:
     found = parse(argv)
-    assert (found.config, found.overrides, found.plan, found.run_dir, found.resume) == understood
+    assert (found.config, found.overrides, found.run_dir, found.resume) == understood
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,13 +115,13 @@ def test_a_plan_trains_nothing(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "5")
-    assert main([*TINY, "--plan=json"]) == 0
+    assert plan([*TINY, "--json"]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
     assert printed.err == "" and found["ranks"] == 5 and len(found["tiers"]) == 4
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setenv("PMI_RANK", "1")
-    assert main([*TINY, "--plan=json"]) == 0
+    assert plan([*TINY, "--json"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
@@ -153,28 +144,27 @@ HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn", "numpy")
 
 
 def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.CompletedProcess[str]:
-    """`python -m fedmpi.main argv`, which also says which heavy modules it has loaded when it ends."""
+    """`python -m fedmpi argv`, which also says which heavy modules it has loaded when it ends."""
     script = (
         "import sys, runpy, atexit\n"
         f"heavy = {set(heavy)}\n"
         "atexit.register(lambda: print('LOADED', sorted(heavy & set(sys.modules))))\n"
         "sys.argv = ['fedmpi', *sys.argv[1:]]\n"
-        "runpy.run_module('fedmpi.main', run_name='__main__')"
+        "runpy.run_module('fedmpi', run_name='__main__', alter_sys=True)"
     )
     arguments, environment = [sys.executable, "-c", script, *argv], {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(arguments, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment)
 
 
-@pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["--plan", "--run-dir run rounds=1"]))
+@pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["plan", "--run-dir run rounds=1"]))
 def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
     """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s. Torch
     2.7 imports sympy itself when a net without memory draws its initial values."""
     is_old = tuple(map(int, version("torch").split(".")[:2])) < (2, 8)
+    words = ["clients.count=4", "clients.per_round=4", "train.local_epochs=1"]
     done = run(
-        "clients.count=4",
-        "clients.per_round=4",
-        "train.local_epochs=1",
         *argv.split(),
+        *words,
         cwd=tmp_path,
         heavy=("torch._dynamo", "torch._inductor", "triton", *(() if is_old else ("sympy",))),
     )
@@ -188,7 +178,8 @@ OF_RUNS = ("fedmpi.command.job", "fedmpi.running.folder", "fedmpi.methods.prism"
     ("argv", "code", "unneeded"),
     [
         ("--version", 0, ("pydantic", "yaml", *OF_RUNS)),
-        ("--list", 0, ("pydantic", "yaml", "fedmpi.methods", *OF_RUNS)),
+        ("--help", 0, ("pydantic", "yaml", *OF_RUNS)),
+        ("list", 0, ("numpy", "torch", *OF_RUNS[:2])),
         ("train.lr=fast", 2, OF_RUNS),
         ("train.lrr=1", 2, OF_RUNS[:2]),
     ],
@@ -206,7 +197,7 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
         (["nowhere.yaml"], "nowhere.yaml"),
         (["a.yaml", "b.yaml"], "a.yaml, b.yaml"),
         (["--resume"], "--run-dir"),
-        (["train.lr=abc", "--plan"], "train.lr"),
+        (["plan", "train.lr=abc"], "train.lr"),
         (["model.name=resnet19"], "resnet18"),
         (["model.name=torchvision:resnet18", "train.lr=abc"], "train.lr"),
         (["output.observers=[json:nothing]"], "nothing"),
@@ -221,9 +212,9 @@ def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["--list", "--version", "--help"])
+@pytest.mark.parametrize("option", ["list", "--version", "--help", "plan --help"])
 def test_what_needs_no_config_loads_nothing_heavy(option: str, tmp_path: Path) -> None:
-    done = run(option, cwd=tmp_path)
+    done = run(*option.split(), cwd=tmp_path)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 
@@ -236,15 +227,6 @@ def test_no_built_in_name_loads_numpy(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout == f"{sum(map(len, registry.BUILT_IN.values()))} []\n", done.stderr
-
-
-def test_the_list_has_the_summary_of_every_class() -> None:
-    """`--list` reads them from files; a class says the same."""
-    lines = listing().splitlines()
-    for section in registry.BUILT_IN:
-        for name, options in registry.built_in(section):
-            shown = name + "NAME" * name.endswith(":")
-            assert [line for line in lines if line.split()[0] == shown and line.endswith(f"  {summary(options)}")], name
 
 
 def test_loading_leaves_no_garbage_to_look_at() -> None:
@@ -260,7 +242,7 @@ def test_loading_leaves_no_garbage_to_look_at() -> None:
 
 
 def test_a_broken_file_is_a_line_for_each_problem(tmp_path: Path) -> None:
-    (tmp_path / "bad.yaml").write_text("rounds: 0\nrounds: 1\ntrain: {lr: x, momemtum: 0.5}\n")
+    (tmp_path / "bad.yaml").write_text("rounds: 0\ntrain: {lr: x, momemtum: 0.5}\n")
     done = run("bad.yaml", "seed=-1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "LOADED []\n")
     lines = done.stderr.splitlines()
@@ -270,18 +252,17 @@ def test_a_broken_file_is_a_line_for_each_problem(tmp_path: Path) -> None:
 
 def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
     """On a login node that may have none; torch is loaded, for counting."""
-    done = run(*TINY, "--plan", cwd=tmp_path)
+    done = run("plan", *TINY, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert ": 2 rounds on 1 rank\n" in done.stdout
     assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
 
 
-@pytest.mark.parametrize("option", fast("--list", of=["--list", "--plan"]))
+@pytest.mark.parametrize("words", fast("list", of=["list", "plan method.name=fedavg rounds=1"]))
 @pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0), (">/dev/full 2>&1", 2)])
-def test_nobody_can_read_it(option: str, to: str, code: int, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "fedmpi.main", "method.name=fedavg", *TINY, option]
+def test_nobody_can_read_it(words: str, to: str, code: int, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = f"{shlex.join(words)} {to}"
+    command = f"{sys.executable} -m fedmpi {words} {to}"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     line = "stdout: cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (code, line if code and "2>" not in to else "")
@@ -313,23 +294,3 @@ def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float,
     """Now is 1000; `mpi.spare_time_s` is 30."""
     config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"])
     assert job._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s
-
-
-def test_a_plan_says_which_rounds_are_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A branch without a round of its own is refused, as the run is."""
-    words = "data.name=synthetic data.shape=[1,8,8] data.num_train=200 data.num_test=20 method.name=fedavg".split()
-    run = str(tmp_path / "run")
-    assert main([*words, "output.progress=off", "output.report=false", "rounds=2", "--run-dir", run]) == 0
-    for more, numbers in (
-        (["--run-dir", run, "--resume", "rounds=3"], "32"),
-        (["--run-dir", run, "--resume"], "22"),
-        (["--resume-from", run, "rounds=5"], "52"),
-    ):
-        capsys.readouterr()
-        assert main([*more, "--plan", "--json"]) == 0
-        (line,) = (one for one in json.loads(capsys.readouterr().out)["warnings"] if "the plan is of" in one)
-        assert "".join(re.findall(r"\d", line)) == numbers
-    assert main(["--resume-from", run, "--plan"]) == 2
-    assert "rounds" in capsys.readouterr().err
-    assert main(["--resume-from", f"{run}@9", "--plan"]) == 2
-    assert "round 9" in capsys.readouterr().err

@@ -126,7 +126,7 @@ def test_a_cohort_of_a_million(assignment: str, tiers: frozenset[int] | None) ->
 
 
 def test_a_plan_for_a_million() -> None:
-    """--plan: the same steps for a thousand and a million clients, with dynamic tiers."""
+    """fedmpi plan: the same steps for a thousand and a million clients, with dynamic tiers."""
     found = []
     for count in (1000, MILLION):
         words = [f"clients.count={count}", "clients.per_round=20", "clients.tier_assignment=dynamic", "rounds=3"]

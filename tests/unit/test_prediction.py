@@ -1,4 +1,4 @@
-"""`--plan --measure`: rounds and hours by hand out of given seconds, and what is measured, never how long it took."""
+"""`plan --measure`: rounds and hours by hand out of given seconds, and what is measured, never how long it took."""
 
 import json
 import os
@@ -12,10 +12,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedmpi.check.small import small_config
+from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.learning.leading import LeadingConvs
-from fedmpi.main import main
 from fedmpi.rounds.client import simulate_client
 from fedmpi.running.forecast import Forecast, TierForecast, forecast
 from fedmpi.running.half_precision import bf16_share
@@ -188,35 +188,16 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears: GIVEN)
     monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: {"cpu": 0.25}[device])
     words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2"]
-    assert main([*words, "--plan=json", "--measure"]) == 0
+    assert plan([*words, "--measure", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["bf16_share"] == 0.25
     assert found["measured"]["measured"]["checkpoint_bytes"] == 1000 and found["rounds"] == 2
-    assert main([*words, "--plan", "--json", "--measure"]) == 0 and {*json.loads(capsys.readouterr().out)} == {*found}
-    assert main([*words, "--json"]) == 2
-    assert main([*words, "--plan", "--measure"]) == 0
+    assert plan([*words, "--json", "--measure"]) == 0 and {*json.loads(capsys.readouterr().out)} == {*found}
+    assert plan([*words, "--measure"]) == 0
     printed = capsys.readouterr().out
     assert "the run: " in printed and " 0.25 of its time" in printed
-    assert main([*words, "--plan", "--measure", "train.precision=bf16"]) == 0
+    assert plan([*words, "--measure", "train.precision=bf16"]) == 0
     assert "of its time" not in capsys.readouterr().out
-    assert main([*words, "--measure"]) == 2
-
-
-def test_bf16_is_probed_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No part of a round is tried, and the plan is as it would be without."""
-    monkeypatch.setattr("fedmpi.running.prediction.measure", lambda config, hears: pytest.fail("a round is tried"))
-    monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: {"cpu": 0.25}[device])
-    words = ["model.width=0.125", "model.blocks=[1,1]", "method.name=fedavg", "rounds=2", "mpi.device=cpu"]
-    assert main([*words, "--plan", "--probe-bf16"]) == 0
-    probed = capsys.readouterr().out
-    assert main([*words, "--plan"]) == 0
-    [added] = {*probed.splitlines()} - {*capsys.readouterr().out.splitlines()}
-    assert added.startswith("  bf16: ") and " 0.25 of its time" in added
-    monkeypatch.setattr("fedmpi.running.prediction.bf16_share", lambda config, device: None)
-    assert main([*words, "--plan=json", "--probe-bf16"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["bf16_share"] is None and "measured" not in found
-    assert main([*words, "--plan", "--probe-bf16"]) == 0 and "cannot be trained" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -280,6 +261,6 @@ def test_every_field_of_the_json_plan_is_documented(capsys: pytest.CaptureFixtur
     documented = set(re.findall(r"^\| `(\w+)`", section, re.MULTILINE))
     kinds = (Forecast, TierForecast, Prediction, Measured, ClientTrial, NetsTrial, NetTrial)
     names = {field.name for kind in kinds for field in fields(kind)}
-    assert main(["rounds=2", "--plan", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert {*plan} == {field.name for field in fields(Forecast)} and documented == names | {"bf16_share"}
+    assert plan(["rounds=2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert {*found} == {field.name for field in fields(Forecast)} and documented == names | {"bf16_share"}

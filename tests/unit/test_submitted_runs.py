@@ -12,9 +12,9 @@ from golden_file import Told
 from small_runs import run_all, small_config
 from studied_runs import Called, calling, config_file, without_squeue
 
+from fedmpi.command.plan import main as plan
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.main import main
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -144,7 +144,7 @@ def test_a_folder_with_an_equals_sign(
     assert called(config, "rounds=1", "--out", out, "--ranks", "1")[0] == 0
     line = next(line for line in (out / "mine" / "job.sbatch").read_text().splitlines() if line.startswith("run="))
     words = shlex.split(line.removeprefix("run=(").removesuffix(")"))
-    assert main([*words, "--plan"]) == 0 and "fedavg" in capsys.readouterr().out
+    assert plan(words[:1]) == 0 and "fedavg" in capsys.readouterr().out
 
 
 def test_data_are_where_they_are_seen_from_here(config: Path, tmp_path: Path, called: Called) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 from fedmpi.command.given import check_ranks
 from fedmpi.config import yaml_text
 from fedmpi.config.fields import DATA_PLACES
-from fedmpi.config.tree import read_tree
+from fedmpi.config.load import read_tree
 from fedmpi.errors import UserError, one_line
 from fedmpi.results.run import Run
 from fedmpi.store.files import make_folder, write_text

@@ -1,0 +1,66 @@
+"""fedmpi plan [CONFIG.yaml] [section.key=value ...] [--measure] [--json]
+
+Says what a run will cost: parameters, MACs, bytes and memory of every tier. Trains nothing, and needs no data file of a
+built-in data set. Under mpirun it plans for that many ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedmpi.command.manners import Parser, report, run_command, say, show
+from fedmpi.config.load import load, one_config
+from fedmpi.config.schema import Config
+from fedmpi.errors import UserError
+from fedmpi.mpi.launch import claimed
+from fedmpi.running.interruption import raise_on_ctrl_c
+
+_MEASURE = "try the parts of a round here, and say hours, memory, disk space and what bf16 would save; a minute or two"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command on rank 0; returns the exit code."""
+    rank = 0
+    try:
+        rank, size = claimed()
+        parser = Parser("fedmpi plan", __doc__)
+        parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
+        parser.add_argument("--measure", action="store_true", help=_MEASURE)
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+        arguments = parser.parse_intermixed_args(sys.argv[1:] if argv is None else argv)
+        config = load(*one_config(arguments.words))
+    except UserError as error:
+        return report(error, rank)
+    if rank > 0:
+        return 0
+    raise_on_ctrl_c()
+    return run_command(lambda: show(_plan(config, size, arguments.measure, "json" if arguments.json else "text")))
+
+
+def _plan(config: Config, size: int, measure: bool, form: str) -> str:
+    from fedmpi.command.job import loading_for_good, repeatable_cublas
+    from fedmpi.data.reading import place
+    from fedmpi.report.terminal import wrapped
+
+    with loading_for_good():
+        from fedmpi.running.forecast import forecast, lacking_here  # loads torch
+
+    planned = forecast(config, size)
+    lacking = lacking_here(planned)
+    if form == "json":
+        planned = replace(planned, warnings=(*planned.warnings, *lacking))
+    text = planned.text(form)
+    if measure:
+        from fedmpi.running import prediction
+
+        repeatable_cublas()
+        say("measuring on this machine, which takes a minute or two:")
+        text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
+    if form == "json":
+        return text
+    more = [f"warning: {line}" for line in lacking]
+    if getattr(config.data, "reads_to_know", False):
+        more.append(f"{place(config.data)} was read, because nothing else says its sizes")
+    return "\n".join([text, *wrapped(*more)])
