@@ -252,24 +252,30 @@ def load(
     path: str | os.PathLike[str] | None,
     overrides: Sequence[Override],
     *,
+    below: Sequence[Override] = (),
     of_run: bool = False,
     trains: bool = False,
     observed: bool = False,
 ) -> Config:
     """Returns the validated config. Raises ConfigError with one line for each problem, all at once.
 
-    `path` None is the default config. Reads the file and those it extends; imports only what its names mean. Of a
+    `path` None is the default config. The overrides `below` are a layer under the others, as a grid file is one: a name
+    in the others resets what it sets. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
     command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems if
     the run is `observed` by this process, which imports them.
     """
     tree = read_tree(DEFAULT_FILE if path is None else path, DEFAULT_NAME if path is None else str(path))
     top, problems = _override_tree(overrides)
+    if below:
+        middle, more = _override_tree(below)
+        tree.put(middle)
+        problems += more
     if of_run:
         _refuse_import(tree, top, trains)
     tree.put(top)
-    config, more = _validate(tree, observed)
-    problems += more
+    config, invalid = _validate(tree, observed)
+    problems += invalid
     if config is not None and not problems:
         problems = [Problem(explain.split(key), text) for key, text in _between_sections(config)]
     if config is None or problems:
