@@ -58,20 +58,6 @@ def test_readme_states_the_two_commands_first() -> None:
     assert commands[:2] == ["bash jobs/quickstart.sh", "bash jobs/test.sh"]
 
 
-def test_broken_links_are_seen() -> None:
-    text = "[a](README.md) [b](gone.md) [c](README.md#top) [d](https://x.org) [e](#here) [f](../../etc)\n"
-    text += "```\n[g](inside_a_code_block)\n```\n"
-    assert broken_links(text, ROOT) == ["gone.md", "../../etc"]
-
-
-def test_command_lines_are_found() -> None:
-    text = (
-        "    mpirun -n 5 python -m fedmpi.main a.yaml \\\n        seed=1  # five ranks\n"
-        "$ A=1 python -m fedmpi.main\npython -m fedmpi.main [CONFIG.yaml]\nsee python -m fedmpi.main x\n"
-    )
-    assert command_lines(text) == [["a.yaml", "seed=1"], []]
-
-
 def test_the_guide_to_methods_names_every_trait() -> None:
     text = (ROOT / "fedmpi" / "methods" / "README.md").read_text()
     assert [field.name for field in fields(Traits) if f"`traits.{field.name}`" not in text] == []

@@ -102,8 +102,6 @@ class Server:
             problem = f"is of another run than the checkpoint: {problem}; {advice}"
             raise RunDirError(str(self._folder.records_path), problem)
         found = lineage(records)
-        if found.parent and len(found.own) == self._done - found.parent.round:
-            self._best = Best.of(found.own)  # older versions counted its parent's rounds, too
         return {record["round"]: mean_accuracy(record) for record in found.own}
 
     def announce(self, places: Sequence[str], notes: Sequence[str], warnings: Sequence[str]) -> None:

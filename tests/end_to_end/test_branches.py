@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import shutil
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from golden_file import Told
 from launched import Made, RunMain, Start, ends_in_time, launch, narrow, rejoined
 from small_runs import SMALL, finished
 
-from fedmpi.report.best import Best
 from fedmpi.report.records import read_records
 from fedmpi.results.run import Run
 from fedmpi.store import checkpoint, manifest
@@ -75,26 +73,6 @@ def test_what_sums_a_branch_up_is_of_its_own_rounds(run_main: RunMain, parent: P
     assert {number for number, _ in folder.checkpoints()} == {best, 5}
     line = f"rounds 1 to 3 are those of {parent}; "
     assert line in " ".join(out.split()) and line.capitalize()[:20] in (folder.report_dir / "summary.md").read_text()
-
-
-def test_a_branch_that_an_older_version_has_begun_is_summed_up_by_its_own_rounds(
-    run_main: RunMain, parent: Path, tmp_path: Path
-) -> None:
-    """That version counted the parent's rounds in the checkpoints of the branch."""
-    folder = RunDir(tmp_path / "branch")
-    branch(run_main, parent, folder.path, "rounds=4")
-    old = checkpoint.load(folder.checkpoint_path(4))
-    counted = Best.of(read_records(folder))
-    best = {**asdict(counted), "best": {"1": 1.0}, "best_round": {"1": 2}}
-    records = read_records(folder)
-    records[1]["tiers"]["1"]["accuracy"] = 1.0
-    folder.records_path.write_text("".join(json.dumps(record) + "\n" for record in records))
-    checkpoint.save(folder, replace(old, progress=best))
-    assert run_main("--run-dir", str(folder.path), "--resume", "rounds=5")[0] == 0
-    own = Best.of(read_records(folder)[3:])
-    (row,) = json.loads((folder.report_dir / "summary.json").read_text())["tiers"]
-    assert (row["accuracy_best"], row["best_round"]) == (own.best["1"], own.best_round["1"])
-    assert checkpoint.load(folder.checkpoint_path(5)).progress == asdict(own)
 
 
 def test_the_round_may_be_chosen(run_main: RunMain, parent: Path, tmp_path: Path) -> None:

@@ -125,17 +125,6 @@ def test_a_signal_in_a_destructor(start: Start, run_main: RunMain, run_dir: Path
     goes_on_as_it_says(launched, run_main, run_dir)
 
 
-def test_mistakes_in_a_config_are_said_once(start: Start, run_dir: Path) -> None:
-    """By one of the ranks: all problems, no traceback, exit code 2, no run directory."""
-    wrong = ("train.lr=fast", "method.rank_ration=0.5", "clients.per_round=400")
-    launched = start(2, *wrong, run_dir=run_dir)
-    assert launched.wait() == 2
-    assert re.match("command line: [23] problems\n", launched.err), launched.err
-    for words in ("train.lr", "'fast'", "method.rank_ration", "Did you mean 'rank_ratio'?"):
-        assert launched.err.count(words) == 1, launched.err
-    assert "Traceback" not in launched.err + launched.out and not (run_dir).exists()
-
-
 def test_two_runs_do_not_share_a_directory(start: Start, run_main: RunMain, run_dir: Path) -> None:
     """The second is refused in one line while the first continues; after a SIGKILL of the first it takes over."""
     first = start(1, *ENDLESS, run_dir=run_dir)

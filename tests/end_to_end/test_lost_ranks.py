@@ -23,7 +23,6 @@ from launched import (
     has_rounds,
     kill,
     last_start,
-    only_starts,
 )
 from nightly.kill import Attack, Job, Leg, case, quiet, run
 from small_runs import finished, undisturbed
@@ -153,14 +152,6 @@ def test_a_rank_that_is_stopped_ends_all(start: Start, run_dir: Path, options: S
     assert "--resume" in launched.out
 
 
-@pytest.mark.slow
-def test_a_hang_without_ulfm_ends_all(start: Start, run_dir: Path) -> None:
-    launched = start(3, *ENDLESS, "mpi.round_timeout_s=3", run_dir=run_dir, patch=hangs("time.sleep(1000)"))
-    assert launched.wait() not in (0, 2, 75), launched.err
-    assert " hung on rank 1" in launched.err
-    assert len(read_records(RunDir(run_dir))) == 2
-
-
 # Each client that a rank begins to train is a line. In round 2 rank 2 dies when it has begun its third, or, while the
 # others get on, slowly in its first.
 COUNTS = """
@@ -285,16 +276,3 @@ def test_an_error_of_python_ends_all_ranks(start: Start, run_dir: Path) -> None:
     assert launched.wait() == 1, launched.err
     assert re.search(failed_on(2, r"\n  cause: IndexError"), launched.err), launched.err
     assert "Traceback" not in launched.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
-def test_a_mistake_is_one_line(start: Start, tmp_path: Path, options: Sequence[str]) -> None:
-    """Found before MPI starts, and by rank 0 when all ranks are there; nothing there is touched."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.yaml").write_text("seed: 1\n")
-    for words in (("rounds=-1",), ("rounds=1", "--run-dir", str(tmp_path / "run"))):
-        launched = start(3, *METHOD, *words, options=options)
-        assert launched.wait() == 2 and only_starts(launched.out) and "Traceback" not in launched.err
-        assert sum("rounds" in line or "holds a run" in line for line in launched.err.splitlines()) == 1, launched.err
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.yaml"]

@@ -137,16 +137,6 @@ def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path, told: Told) -
     told(rejoined(out).splitlines()[1])
 
 
-def test_an_occupied_run_dir_is_one_line(run_main: RunMain, run_dir: Path, told: Told) -> None:
-    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir))
-    assert code == 2 and len(out.splitlines()) == 1
-    told(errors)
-
-
-def test_resume_needs_a_run_dir(run_main: RunMain) -> None:
-    assert run_main(*ARGUMENTS, "--resume")[0] == 2
-
-
 def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Path) -> None:
     """partition.h5 equals the one made again from the config that the run has saved."""
     uneven = (*ARGUMENTS, "rounds=1", "partition.name=class_dirichlet", "seed=5")

@@ -288,13 +288,6 @@ def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypa
     assert [number for number, _ in RunDir(tmp_path).checkpoints()] == [8, 6, 4]
 
 
-def test_slow_saves_are_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
-    monkeypatch.setattr("fedmpi.store.saving._SLOW_S", 0.0)
-    monkeypatch.setattr("fedmpi.store.saving._SLOW_SHARE", 0.0)
-    run_all(small_config("rounds=7", "output.progress=plain"), SerialComm(), tmp_path)
-    assert capfd.readouterr().out.count("warning: saving takes 0.") == 1
-
-
 def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it writes another byte there, and whatever the policy; the heartbeat continues through a round."""
     beats: list[int] = []

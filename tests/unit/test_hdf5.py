@@ -89,7 +89,7 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table", fast("dicts", "lists", of=TABLES))
+@pytest.mark.parametrize("table", fast("depth", of=TABLES, slow=("dicts",)))
 def test_no_table_takes_more_than_a_few_times_its_bytes(table: str, tmp_path: Path, told: Told) -> None:
     path = tmp_path / "x.h5"
     path.write_bytes(sealed("data", TABLES[table], len(TABLES[table])))
