@@ -12,8 +12,8 @@
 #   export FEDMPI_TORCH="torch==2.7.* torchvision==0.22.*"
 #   bash jobs/setup.sh
 #
-# These choices are remembered in .venv: later calls need not repeat them. Other choices, a moved folder,
-# a broken interpreter or an interrupted set-up make .venv anew; a changed setup.cfg updates it.
+# .venv remembers these choices: later calls need not repeat them. Other choices, a moved folder, a broken interpreter or
+# an interrupted set-up make .venv anew; a changed setup.cfg updates it. A .venv that was made by hand is not replaced.
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
@@ -23,28 +23,28 @@ PATH=${PATH//"$venv/bin:"/} # an activated .venv must not be what makes the next
 fail() { echo "jobs/setup.sh: $*" >&2; exit 1; }
 mistake() { echo "jobs/setup.sh: $*" >&2; exit 2; }
 
-# whole_number NAME DEFAULT: what the environment variable NAME says, DEFAULT where it is unset or empty.
+# whole_number NAME DEFAULT: the value of the environment variable NAME, DEFAULT where it is unset or empty.
 whole_number() {
   local value=${!1:-$2} LC_ALL=C
   [[ $value =~ ^[1-9][0-9]{0,8}$ ]] || mistake "$1 is '$value', and must be a whole number from 1; unset it for $2"
   echo "$value"
 }
 
-remembered() { sed -n "s|^$1=||p" "$venv/fedmpi-choices" 2>/dev/null || true; }
-
-choices() {
-  printf '%s\n' "folder=$top" "python=$python" "mpi=$mpi" "torch_index=$torch_index" "torch=$torch"
+# ranks_environment N: what mpirun needs to start N ranks on this machine, as root and with fewer cores, too.
+ranks_environment() {
+  export HOME="${HOME:-$top}" # Open MPI does not start without
+  local variables
+  variables=$(python -m fedmpi.mpi.mpirun "$1")
+  eval "$variables"
 }
 
+remembered() { sed -n "s|^$1=||p" "$venv/fedmpi-choices" 2>/dev/null || true; }
+choices() { printf '%s\n' "folder=$top" "python=$python" "mpi=$mpi" "torch_index=$torch_index" "torch=$torch"; }
 stamp() { choices; cat "$top/setup.cfg" "$top/pyproject.toml" | cksum; }
-
-interpreter_works() { "$venv/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
-
-is_ready() { [ "$(cat "$venv/fedmpi-stamp" 2>/dev/null)" = "$(stamp)" ] && interpreter_works; }
-
-# A .venv without marks of ours was made by hand: it is used, not replaced.
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+is_ready() { [ "$(cat "$venv/fedmpi-stamp" 2>/dev/null)" = "$(stamp)" ] && is_new_enough "$venv/bin/python"; }
 is_reusable() {
-  interpreter_works && [ ! -e "$venv/fedmpi-unfinished" ] &&
+  is_new_enough "$venv/bin/python" && [ ! -e "$venv/fedmpi-unfinished" ] &&
     { [ ! -e "$venv/fedmpi-choices" ] || [ "$(cat "$venv/fedmpi-choices")" = "$(choices)" ]; }
 }
 
@@ -61,101 +61,57 @@ step() {
 
 pip_install() { "$venv/bin/python" -m pip install --no-input --disable-pip-version-check "$@"; }
 
-# Debian and Ubuntu ship `venv` without ensurepip; a pip >= 22.3 beside the interpreter can fill in.
-has_new_pip='import sys, venv, pip; sys.exit([int(part) for part in pip.__version__.split(".")[:2]] < [22, 3])'
-make_venv() {
-  "$python" -m venv "$venv" && return
-  "$python" -m venv --without-pip "$venv" && "$python" -m pip --python "$venv/bin/python" install pip
-}
-
 new_venv() {
   command -v "$python" >/dev/null || fail "no '$python' found: install Python >= 3.10, or say PYTHON=/path/to/python3"
-  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+  is_new_enough "$python" ||
     fail "$python is $("$python" -V 2>&1), and Python >= 3.10 is needed: say PYTHON=/path/to/a/newer/python3"
-  "$python" -c 'import ensurepip, venv' 2>/dev/null || "$python" -c "$has_new_pip" 2>/dev/null ||
+  "$python" -c 'import ensurepip, venv' 2>/dev/null ||
     fail "$python cannot make virtual environments: install its venv module (Debian, Ubuntu: apt install python3-venv)"
   rm -rf "$venv"
   mkdir "$venv"
   touch "$venv/fedmpi-unfinished"
-  step "virtual environment with $("$python" -V 2>&1)" make_venv
+  step "virtual environment with $("$python" -V 2>&1)" "$python" -m venv "$venv"
 }
 
-# Loads the MPI library without starting it, which a login node may not allow.
-try_imports='import torchvision, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI'
-
-install_all() {
-  # pip < 21.3 (Python 3.10.0 brings 21.2) cannot install a setup.cfg project editable.
-  step "pip" pip_install "pip>=21.3"
-  if [ -n "$torch_index$torch" ]; then
-    # shellcheck disable=SC2086  # several requirements in one variable
-    step "torch as asked for (some GB)" \
-      pip_install ${torch_index:+--index-url "$torch_index"} ${torch:-torch torchvision}
+# The lock is on setup.cfg, because .venv itself may be replaced; it ends with the subshell.
+set_up() (
+  if command -v flock >/dev/null; then
+    exec 9<>"$top/setup.cfg"
+    flock -n 9 || { echo "set-up: waiting for another call to finish"; flock 9; }
+    if is_ready; then exit 0; fi
   fi
-  if [ "$mpi" = system ]; then
-    # Without pip's cache: a wheel there may have been built against another MPI.
-    step "mpi4py against $(command -v mpicc)" pip_install --no-cache-dir --no-binary mpi4py "mpi4py>=4.0,<5"
-    step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[test]"
-  else
-    step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[mpi,test]"
-  fi
-  step "trying torch and MPI" "$venv/bin/python" -c "$try_imports"
-}
-
-set_up() {
-  is_ready && return
   case $mpi in
-    registry) ;;
-    system) command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs mpicc in PATH: load the site's MPI module" ;;
+    registry) extras=mpi,test ;;
+    system)
+      extras=test
+      command -v mpicc >/dev/null || fail "FEDMPI_MPI=system needs mpicc in PATH: load the site's MPI module" ;;
     *) mistake "FEDMPI_MPI is '$mpi', and must be 'registry' or 'system'" ;;
   esac
-  local started=$SECONDS
   is_reusable || new_venv
   rm -f "$venv/fedmpi-stamp"
   touch "$venv/fedmpi-unfinished"
   choices >"$venv/fedmpi-choices"
-  install_all
+  step "pip" pip_install "pip>=21.3" # an older one cannot install a setup.cfg project editable
+  if [ -n "$torch_index$torch" ]; then
+    # shellcheck disable=SC2086  # several requirements in one variable
+    step "torch (some GB)" pip_install ${torch_index:+--index-url "$torch_index"} ${torch:-torch torchvision}
+  fi
+  if [ "$mpi" = system ]; then # without pip's cache: a wheel there may have been built against another MPI
+    step "mpi4py against $(command -v mpicc)" pip_install --no-cache-dir --no-binary mpi4py "mpi4py>=4.0,<5"
+  fi
+  step "fedmpi and what it needs (torch: some GB at first)" pip_install -e "$top[$extras]"
+  # Loads the MPI library without starting it, which a login node may not allow.
+  step "trying torch and MPI" "$venv/bin/python" -c \
+    'import torchvision, mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI'
   stamp >"$venv/fedmpi-stamp"
   rm -f "$venv/fedmpi-unfinished"
-  echo "set-up: done in $((SECONDS - started)) s, in .venv"
-}
-
-# The lock is on setup.cfg, because .venv itself may be replaced; it ends with the subshell.
-set_up_alone() (
-  if command -v flock >/dev/null; then
-    exec 9<>"$top/setup.cfg"
-    flock -n 9 || { echo "set-up: waiting for another call to finish"; flock 9; }
-  fi
-  set_up
+  echo "set-up: done, in .venv"
 )
 
-python=${PYTHON-$(remembered python)}
-python=${python:-python3}
-mpi=${FEDMPI_MPI-$(remembered mpi)}
-mpi=${mpi:-registry}
+python=${PYTHON-$(remembered python)} python=${python:-python3}
+mpi=${FEDMPI_MPI-$(remembered mpi)} mpi=${mpi:-registry}
 torch_index=${FEDMPI_TORCH_INDEX-$(remembered torch_index)}
 torch=${FEDMPI_TORCH-$(remembered torch)}
-is_ready || set_up_alone
+is_ready || set_up
 export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
 unset PYTHONHOME
-
-# Physical cores of this machine: Open MPI gives each rank one and refuses more ranks than that.
-physical_cores() {
-  { lscpu -p=core,socket 2>/dev/null | grep -v '^#' | sort -u | wc -l; nproc; } | sort -n | head -n 1
-}
-
-# ranks_environment N: what mpirun needs to start N ranks on this machine, as root and with fewer cores, too.
-ranks_environment() {
-  export HOME="${HOME:-$top}" # Open MPI does not start without
-  if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
-  if [ "$1" -gt "$(physical_cores)" ]; then
-    # Open MPI 5 reads the first, Open MPI 4 the second. Either lifts the limit and leaves ranks unbound.
-    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe OMPI_MCA_rmaps_base_oversubscribe=1
-  fi
-}
-
-# on_this_machine COMMAND...: where no other machine reaches it, if the system allows that (jobs/loopback.py).
-# A scheduler may have given several nodes: there mpirun needs the network.
-on_this_machine() {
-  if [ -n "${SLURM_JOB_ID:-}${PBS_JOBID:-}${LSB_JOBID:-}" ]; then exec "$@"; fi
-  exec python "$top/jobs/loopback.py" --try "$@"
-}

@@ -7,5 +7,4 @@ compare         the program `jobs/compare.py`; its table is `comparison`
 reproduce       the program `jobs/reproduce.py`: `reproduction` says which runs a table of a paper needs, `measures`
                 what a run's records say in the papers' quantities, `tables` and `figures` what is shown
 slurm           the program `jobs/submit.py`: the job file, the queue, and how far runs are
-loopback        a network of its own for a command on one machine
 """

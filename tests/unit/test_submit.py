@@ -2,7 +2,6 @@
 
 import subprocess
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,30 +35,7 @@ def sweep() -> str:
     )
 
 
-def one() -> str:
-    runs = [["/r/one/a/submitted.yaml", "--run-dir", "/r/one/a"]]
-    of = order("one", "a.yaml", folder="/r/one", ranks=3, launcher="srun --mpi=pmix -n {ranks}")
-    return job_file.sbatch(of, runs, [1], Path("/p"))
-
-
 RUNS = [[f"/r/my grid/a-seed{seed}/submitted.yaml", "--run-dir", f"/r/my grid/a-seed{seed}"] for seed in range(3)]
-
-
-@pytest.mark.parametrize("make", [sweep, one])
-def test_the_file_is_as_recorded(make: Callable[[], str]) -> None:
-    """`tests/golden` has the files themselves: they are read by bash in a test below."""
-    assert make() == (ROOT / "tests" / "golden" / f"submit_{make.__name__}.sbatch").read_text()
-
-
-def test_blanks_and_quotes_in_lines_for_sbatch() -> None:
-    """sbatch takes quotes there, and %% is a per cent sign."""
-    given = {"launcher": "srun -n 2", "sbatch_option": ['comment=it\'s \\ "so"']}
-    of = order("a b", "b c.yaml", folder="/my out/50%", ranks=2, **given)
-    text = job_file.sbatch(of, [["x"], ["y z"]], [1], Path("/my project"))
-    assert '#SBATCH --output="/my out/50%%/slurm-%A_%a.log"\n' in text and '#SBATCH --job-name="a b"\n' in text
-    assert '#SBATCH --comment="it\'s \\\\ \\"so\\""\n' in text
-    assert "cd '/my project'\n" in text and "\nresumable srun -n 2 python -m fedmpi.main " in text
-    assert "#     python jobs/submit.py 'b c.yaml'\n" in text
 
 
 def test_ranges() -> None:
@@ -76,7 +52,7 @@ def test_a_task_s_words_survive_the_shell() -> None:
         assert done.stdout.splitlines() == run, done.stderr
 
 
-SCRIPTS = [*ROOT.glob("slurm/*.s*"), *ROOT.glob("tests/golden/*.sbatch")]
+SCRIPTS = [*ROOT.glob("slurm/*.s*")]
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
