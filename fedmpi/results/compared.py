@@ -146,7 +146,7 @@ def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
 
 
 def _is_of_section(key: str) -> bool:
-    """A section's name, as `method.name`, says what it is without its key."""
+    """Says whether this is the name of a section, as `method.name`, which says what it is without its key."""
     return key.endswith(".name") and key.count(".") == 1
 
 
@@ -171,7 +171,7 @@ def cautions(given: Sequence[Run], groups: Sequence[Group]) -> list[str]:
 
 
 def missing(run: Run) -> list[str]:
-    """Returns a line where records are missing."""
+    """Returns a line if records are missing."""
     if not run.gaps:
         return []
     first, last = run.gaps[0]
@@ -220,5 +220,5 @@ def chosen_nets(groups: Sequence[Group], asked: Sequence[str], y: str = "accurac
 
 
 def name_of(net: str) -> str:
-    """Names of tiers are often numbers; a word before them keeps them apart from values."""
+    """Puts a word before names of tiers, which are often numbers."""
     return f"tier {net}" if net.replace(".", "", 1).isdigit() else net

@@ -7,7 +7,7 @@ import io
 import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -134,23 +134,25 @@ def _chart(caption: str, draw: Callable[[Axes], None], height: float = _HEIGHT) 
     return caption, figure.inline_svg(figure.compose([draw], width=_WIDTH, height=height), caption)
 
 
-def _lines(caption: str, lines: Sequence[Line], x: str, *, y: str = "", log: bool = False) -> tuple[str, str]:
-    """Draws curves by round, or by an axis whose numbers have a unit: `x` is its label. `y` is accuracy, B or empty."""
+def _lines(
+    caption: str, lines: Sequence[Line], x: str = "rounds", y: str = "", *, log: bool = False
+) -> tuple[str, str]:
+    """Draws curves. `x` is one of `figure.X_LABELS`, or the label of counts; `y` is accuracy, bytes, macs, or empty."""
 
     def draw(axes: Axes) -> None:
         for place, line in enumerate(lines):
-            figure.draw_line(axes, Line("", line.x, line.y) if len(lines) == 1 else line, place)
-        axes.set_xlabel(x)
+            figure.draw_line(axes, replace(line, label="") if len(lines) == 1 else line, place)
+        axes.set_xlabel(figure.X_LABELS.get(x, x))
+        if x == "rounds":
+            figure.whole_numbers(axes)
+        else:
+            figure.with_unit(axes, "B" if x == "bytes" else "")
         if log:
             figure.logarithmic(axes)
         elif y == "accuracy":
             figure.as_percent(axes)
         elif y:
-            figure.with_unit(axes, y.strip(), "y")
-        if x == "round":
-            figure.whole_numbers(axes)
-        else:
-            figure.with_unit(axes, "B" if "communication" in x else "")
+            figure.with_unit(axes, "B" if y == "bytes" else "", "y")
 
     return _chart(caption if len(lines) > 1 else f"{caption}, {lines[0].label}", draw)
 
@@ -183,10 +185,10 @@ def _accuracy(run: Run) -> _Section:
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
     if not nets:
         return {"title": "Accuracy and loss", "text": _UNTESTED}
-    charts = [_lines("Test accuracy", [_curve(run, net, "accuracy") for net in nets], "round", y="accuracy")]
+    charts = [_lines("Test accuracy", [_curve(run, net, "accuracy") for net in nets], y="accuracy")]
     losses = [*(_curve(run, net, "loss") for net in nets), _training_loss(run)]
     if losses := [line for line in losses if line.x]:
-        charts.append(_lines("Loss", losses, "round"))
+        charts.append(_lines("Loss", losses))
     return {"title": "Accuracy and loss", "text": f"{_PALE} {run.parent.run}." if run.parent else "", "charts": charts}
 
 
@@ -201,7 +203,7 @@ def _training_loss(run: Run) -> Line:
 
 
 def _nets(run: Run) -> _Section:
-    """What matters on a phone, which shows the first columns, comes first."""
+    """Puts what matters on a phone, which shows the first columns, first."""
     rows = []
     for net in run.nets:
         scores = [percent(net["accuracy_last"]), percent(net["accuracy_best"]), net["best_round"] or "-"]
@@ -285,13 +287,12 @@ def _costs(run: Run) -> _Section:
         return {}
     rounds = [record["round"] for record in run.own]
     down, up, macs = (_sum(run.own, key) for key in ("protocol_down_bytes", "protocol_up_bytes", "training_macs"))
-    charts = [_lines("MACs so far", [Line("training", rounds, macs)], "round", y=" ")]
-    text = "" if down[-1] or up[-1] else "Clients and server exchanged nothing."
-    if not text:
-        charts.insert(
-            0,
-            _lines("Bytes of all clients so far", [Line("down", rounds, down), Line("up", rounds, up)], "round", y="B"),
-        )
+    charts = [_lines("MACs so far", [Line("training", rounds, macs)], y="macs")]
+    text = "Clients and server exchanged nothing."
+    if down[-1] or up[-1]:
+        text = ""
+        both = [Line("down", rounds, down), Line("up", rounds, up)]
+        charts.insert(0, _lines("Bytes of all clients so far", both, y="bytes"))
     return {"title": "Communication and compute", "text": text, "charts": charts}
 
 
@@ -310,7 +311,7 @@ def _time(run: Run) -> _Section:
         for rank, seconds in record["busy_s"].items():
             busy_s[rank] = busy_s.get(rank, 0.0) + seconds
     rows += [[f"rank {rank}, busy", _bar(s, busy_s.values(), f"{s:,.1f} s")] for rank, s in busy_s.items()]
-    text = f"The rounds and their saves took {took(total_s)}. Stages are the mean over ranks."
+    text = f"The rounds and their saves took {took(total_s)}."
     return {"title": "Time", "text": text, "heads": ["stage or rank", "seconds"], "rows": rows}
 
 
@@ -337,7 +338,7 @@ def _spectra(extras: Extras) -> _Section:
 
 
 def _beyond(run: Run) -> _Section:
-    """How much of the factorized layers each tier lacks, by round, and of each layer after the last round."""
+    """Shows how much of the factorized layers each tier lacks, by round, and of each layer after the last one."""
     notes = [(record["round"], record.get("method") or {}) for record in run.own]
     spectra = [(number, note["spectrum"]) for number, note in notes if note.get("spectrum")]
     if not spectra:
@@ -345,9 +346,9 @@ def _beyond(run: Run) -> _Section:
     charts = []
     for key, caption in (("beyond", "Energy beyond a tier's rank"), ("learned_beyond", "The same of what has changed")):
         if lines := _by_tier([(number, spectrum.get(key) or {}) for number, spectrum in spectra]):
-            charts.append(_lines(caption, lines, "round", log=True))
+            charts.append(_lines(caption, lines, log=True))
     if lines := _by_tier([(number, note.get("band_factor") or {}) for number, note in notes]):
-        charts.append(_lines("Predicted factor of a round", lines, "round", log=True))
+        charts.append(_lines("Predicted factor of a round", lines, log=True))
     return {"title": "What smaller tiers lack", "charts": charts, **_layers(spectra)}
 
 
@@ -362,7 +363,7 @@ def _by_tier(noted: Sequence[tuple[int, Mapping[str, float]]]) -> list[Line]:
 
 
 def _layers(spectra: Sequence[tuple[int, Mapping[str, Any]]]) -> _Section:
-    """Each layer's effective rank, first and last, and what it has beyond each tier's rank in the end."""
+    """Lists each layer's effective rank, first and last, and what it has beyond each tier's rank in the end."""
     (first, begun), (last, ended) = spectra[0], spectra[-1]
     layers = ended.get("layers") or {}
     tiers = list(dict.fromkeys(tier for layer in layers.values() for tier in layer["beyond"]))
@@ -377,7 +378,7 @@ def _layers(spectra: Sequence[tuple[int, Mapping[str, Any]]]) -> _Section:
 
 
 def _starts(run: Run) -> _Section:
-    """Resumes and lost ranks, where there were any."""
+    """Lists resumes and lost ranks, where there were any."""
     losses = [loss for record in run.own for loss in record.get("losses", ())]
     if len(run.starts) < 2 and not losses:
         return {}
@@ -416,17 +417,17 @@ def _made_with(run: Run) -> _Section:
 
 
 def _curves(groups: Sequence[Group]) -> _Section:
-    """The curve of each group's first tested net: the clients' own, or the largest."""
+    """Draws the curve of each group's first tested net: the clients' own, or the largest."""
     if not groups:
         return {"title": "Accuracy", "text": _UNTESTED}
     nets, charts = [group.tested[0] for group in groups], []
     for x, word in _X_WORDS.items():
         lines = [group.line(net, x) for group, net in zip(groups, nets, strict=True)]
         if any(place for line in lines for place in line.x):  # nobody may have moved anything
-            charts.append(_lines(f"Accuracy by {word}", lines, figure.X_LABELS[x], y="accuracy"))
+            charts.append(_lines(f"Accuracy by {word}", lines, x, "accuracy"))
     sized = [line for line in map(_by_size, groups) if line.x]
     if any(len(line.x) > 1 for line in sized):
-        charts.append(_lines("Last accuracy by size", sized, "parameters", y="accuracy"))
+        charts.append(_lines("Last accuracy by size", sized, "parameters", "accuracy"))
     names = ", ".join(dict.fromkeys(map(name_of, nets)))
     text = f"The curves are of {names}: of each setting its clients' own nets, or else its largest net."
     if any(run.parent for group in groups for run in group.runs):
@@ -435,7 +436,7 @@ def _curves(groups: Sequence[Group]) -> _Section:
 
 
 def _by_size(group: Group) -> Line:
-    """The last accuracy of every net over its parameters: mean, lowest and highest of the seeds."""
+    """Draws the last accuracy of every net over its parameters: mean, lowest and highest of the seeds."""
     points = []
     for net in group.runs[0].nets:
         values = [value for _, value in group.ends(net["name"]).values()]

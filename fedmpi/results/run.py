@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def values(self) -> dict[str, Any]:
-        """The config that the run began with, as its file says it."""
+        """Returns the config that the run began with, as its file says it."""
         try:
             values = yaml_text.parse(self.config_text).value
         except yaml_text.YamlError as error:
@@ -80,7 +80,7 @@ class Run:
 
     @property
     def rounds(self) -> int:
-        """The number of rounds that the run was asked for."""
+        """Returns how many rounds the run was asked for."""
         return int(self.values["rounds"])
 
     @property
@@ -97,22 +97,22 @@ class Run:
 
     @property
     def own(self) -> Sequence[Record]:
-        """The records of the rounds that the run has made itself."""
+        """Returns the records of the rounds that the run has made itself."""
         return self.lineage.own
 
     @property
     def parent(self) -> Parent | None:
-        """The run that this one is a branch of."""
+        """Names the run that this one is a branch of."""
         return self.lineage.parent
 
     @property
     def done(self) -> int:
-        """The last round on record."""
+        """Returns the last round on record."""
         return rounds_done(self.records)
 
     @property
     def gaps(self) -> list[tuple[int, int]]:
-        """The first and last round of each stretch without records."""
+        """Returns the first and last round of each stretch without records."""
         return gaps_of(self.records, self.done)
 
     @cached_property
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def working_starts(self) -> Sequence[Mapping[str, Any]]:
-        """The starts that did rounds, or all starts if none did any."""
+        """Returns the starts that did rounds, or all starts if none did any."""
         return manifest.with_rounds(self.starts, self.done) or self.starts
 
     def is_finished(self) -> bool:
@@ -130,7 +130,7 @@ class Run:
 
     @cached_property
     def ending(self) -> Ending | None:
-        """Says how the run ended, or that it is running; None for a finished run."""
+        """Says how the run ended, or that it is running. Returns None for a finished run."""
         return None if self.is_finished() else ending(self.dir, self.records)
 
     @cached_property
@@ -149,19 +149,19 @@ class Run:
         return REQUEUED if self._is_requeued() else state
 
     def _is_requeued(self) -> bool:
-        """A start since the note would have written the manifest."""
+        """Says whether a note of it is newer than the manifest, which each start writes."""
         paths = self.dir.requeued_path, self.dir.manifest_path
         noted_ns, begun_ns = (path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
         return noted_ns > 0 and noted_ns >= begun_ns
 
     @property
     def continues_after(self) -> int:
-        """The last round that counts: of a run that has ended early, the one after which a resume continues."""
+        """Returns the last round that counts: of a run that has ended early, the one after which a resume continues."""
         return self.done if self.state in (RUNNING, FINISHED) else self.dir.last_saved()
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds of work to go, by the last rounds; the time in a queue comes on top."""
+        """Estimates the seconds of work to go by the last rounds; the time in a queue comes on top."""
         recent_s = recent_seconds(self.records)
         if not (self.has_begun() and recent_s) or self.state in (FINISHED, NOTE_DIVERGED, NOTE_FAILED):
             return None
@@ -169,7 +169,7 @@ class Run:
 
     @property
     def silent_s(self) -> float | None:
-        """Seconds since the run last touched its lock (every few seconds) or wrote a record; None before it began."""
+        """Returns the seconds since the run last touched its lock or wrote a record; None before it began."""
         paths = [path for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
         return max(0.0, time.time() - max(path.stat().st_mtime for path in paths)) if paths else None
 
@@ -187,12 +187,12 @@ class Run:
 
     @cached_property
     def submission(self) -> dict[str, Any]:
-        """The note of the batch job that is to make the run; empty where there is none."""
+        """Reads the note of the batch job that is to make the run; empty where there is none."""
         found = read_json(self.dir.submission_path, _MOST_NOTE_BYTES)
         return found if isinstance(found, dict) else {}
 
     def jobs(self) -> set[str]:
-        """The batch jobs that may be making the run: the submitted one, the last start's, and the requeued one."""
+        """Lists the batch jobs that may be making the run: the submitted, the last start's and the requeued one."""
         last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
         note = (read_whole(self.dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
         found = [self.submission.get("job"), last.get("job"), *note.split()[:1]]
@@ -200,15 +200,15 @@ class Run:
 
     @property
     def job(self) -> str:
-        """The batch job that makes the run; of a run in the queue, the one that is to make it."""
+        """Returns the batch job that makes the run; of a run in the queue, the one that is to make it."""
         last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
         submitted = self.submission.get("job", "")
         return str(submitted if self.state == QUEUED else last.get("job") or submitted)
 
     @property
     def nets(self) -> list[dict[str, Any]]:
-        """A row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and its accuracies. The
-        clients' own nets have none.
+        """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and accuracies.
+        The clients' own nets have none.
         """
         best = Best.of(self.own)
         rows = manifest.sizes(self.starts)
@@ -223,7 +223,7 @@ class Run:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
+        """Sums the seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
         total = manifest.seconds_after_records(self.starts)
         for stage, seconds in Best.of(self.own).seconds.items():
             total[stage] = total.get(stage, 0.0) + seconds
@@ -232,13 +232,13 @@ class Run:
 
     @property
     def data_digest(self) -> str:
-        """The digest of the examples that the run was computed with; empty if it does not say."""
+        """Returns the digest of the examples that the run was computed with; empty if it does not say."""
         found = (start.get("data_digest") for start in reversed(self.starts))
         return next((digest for digest in found if isinstance(digest, str)), "")
 
     @property
     def made_with(self) -> dict[str, Any]:
-        """Commit, versions and platform of the last start that did rounds; digests of the user's code by section."""
+        """Returns commit, versions and platform of the last start that did rounds, and digests of the user's code."""
         last: Mapping[str, Any] = self.working_starts[-1] if self.starts else {}
         code = {section: {"digest": entry.get("digest")} for section, entry in manifest.brought(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
@@ -246,20 +246,20 @@ class Run:
 
     @property
     def tested(self) -> list[str]:
-        """The names of what was tested in the run's own rounds: the clients' own nets, then the largest net first."""
+        """Names what was tested in the run's own rounds: the clients' own nets, then the largest net first."""
         names = dict.fromkeys(name for record in self.own for name in net_scores(record))
         return [*([CLIENTS] if any(CLIENTS in record for record in self.own) else []), *names]
 
     def course(self, net: str, quantity: str = "accuracy", *, inherited: bool = False) -> tuple[list[int], list[float]]:
-        """The own (or inherited) rounds in which a net was tested, and its accuracy or loss in them."""
+        """Returns the own (or inherited) rounds in which a net was tested, and its accuracy or loss in them."""
         records = self.lineage.inherited if inherited else self.own
         found = [(record["round"], scores_of(record, net).get(quantity)) for record in records]
         pairs = [(number, value) for number, value in found if value is not None]
         return [number for number, _ in pairs], [value for _, value in pairs]
 
     def places(self, x: str) -> dict[int, float]:
-        """Where each round stands on an axis of `AXES`: its number, or the sum up to it. A branch's sums include the
-        rounds of its parent, because the net has cost them, too.
+        """Returns where each round stands on an axis of `AXES`: at its number, or at the sum up to it. A branch's sums
+        include the rounds of its parent, because the net has cost them, too.
         """
         numbers = [record["round"] for record in self.records]
         if x == "rounds":

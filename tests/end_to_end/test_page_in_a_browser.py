@@ -87,18 +87,3 @@ def test_it_prints(tmp_path: Path, browser: str, text: str) -> None:
     paper = tmp_path / "page.pdf"
     shown(browser, tmp_path, text, f"--print-to-pdf={paper}")
     assert paper.read_bytes().startswith(b"%PDF")
-
-
-@pytest.mark.slow
-def test_what_a_browser_refuses_is_on_its_console(tmp_path: Path, browser: str, text: str) -> None:
-    """So the test above can fail."""
-    with_picture = text.replace("<footer>", '<img src="https://example.org/x.png"><footer>')
-    assert "CONSOLE" in shown(browser, tmp_path, with_picture, f"--screenshot={tmp_path / 'page.png'}")[1]
-
-
-@pytest.mark.slow
-def test_what_is_cut_is_found(tmp_path: Path, browser: str, text: str) -> None:
-    wide = text.replace("</body>", "<p style='width: 3000px'>wide</p></body>")
-    wide = wide.replace(">round</text>", f">{'rounds and ' * 20}</text>")
-    found = looked_at(browser, tmp_path, wide, 390)
-    assert found["wider"] > 2000 and all("rounds and" in cut for cut in found["cut"]) and found["cut"]
