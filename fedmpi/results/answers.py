@@ -1,9 +1,12 @@
-"""Answers: for each question and setting whether the runs confirm it, with the numbers that decide.
+"""Answers each question in each setting: whether the runs confirm it, with the numbers that decide.
 
 A question holds where its primary measure and all its conditions hold. Its p-value is the largest of those that are
 tested: a claim of several parts needs no further correction (Berger, Technometrics 24, 1982). A condition that is
 judged by its mean has no p-value; it only has to hold. Holm's correction is over all questions in all their settings,
 as many as the file has, whether or not their runs are there.
+
+A pair is two runs of one seed that were made by the same commit, versions and platform. Two runs that were not are no
+pair, and their difference is in no mean, interval or test.
 
 A run that never reaches a target counts as if it had reached it one round after the end of the costlier run of its
 pair, so as worse than any that does. Where neither does, the pair has no difference. This rule treats both methods of a
@@ -13,37 +16,40 @@ pair alike, so the sign-flip test stays exact.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
-from fedmpi.results.archive import Kept
-from fedmpi.results.evidence import holm, interval, sign_flip_p, smallest_p
-from fedmpi.results.grid_file import Condition, Question, Study
+from fedmpi.results.archive import RunRecord
+from fedmpi.results.evidence import ALPHA, holm, interval, sign_flip_p, smallest_p
+from fedmpi.results.grid_file import Condition, Grid, Measure, Question
 
 Verdict = Literal["confirmed", "not confirmed", "not decidable here", "descriptive"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One measure of a question: `first` minus `second`, so that more is better, for each seed that has both."""
+    """One measure of a question: `first` minus `second` of each pair, with the sign that makes more better."""
 
     condition: Condition
-    seeds: tuple[int, ...]
-    differences: tuple[float, ...]
-    missing: tuple[str, ...]
+    differences: Mapping[int, float]
+    """By seed."""
+    missing: tuple[str, ...] = ()
     """Runs that are not finished, or have no such number."""
     unreached: tuple[str, ...] = ()
     """Runs that never reached the target."""
+    mixed: tuple[int, ...] = ()
+    """Seeds whose two runs were made by different code, versions or platforms, so that they are no pair."""
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.differences)
+        return statistics.fmean(self.differences.values())
 
     @property
     def p(self) -> float:
-        """Two-sided, of a mean difference of minus the margin."""
-        return sign_flip_p([difference + self.condition.margin for difference in self.differences])
+        """Returns the two-sided p-value of a mean difference of minus the margin."""
+        return sign_flip_p([difference + self.condition.margin for difference in self.differences.values()])
 
     @property
     def is_tested(self) -> bool:
@@ -51,11 +57,12 @@ class Part:
 
     @property
     def holds(self) -> bool:
-        """Whether the mean difference is on the right side; whether that is chance is for `p` to say."""
+        """Says whether the mean difference is on the right side; whether that is chance is for `p` to say."""
         return self.mean + self.condition.margin > 0
 
-    def interval(self, alpha: float) -> tuple[float, float, float]:
-        return interval(self.differences, alpha)
+    @property
+    def interval(self) -> tuple[float, float, float]:
+        return interval(list(self.differences.values()))
 
 
 @dataclass(frozen=True)
@@ -73,81 +80,109 @@ class Answer:
 
     @property
     def is_test(self) -> bool:
-        """Whether it belongs to the family for Holm's correction."""
+        """Says whether it belongs to the family for Holm's correction."""
         return bool(self.setting) and self.question.primary
 
     @property
     def unmet(self) -> tuple[Part, ...]:
-        """The conditions that do not hold by their means."""
+        """Returns the conditions that do not hold by their means."""
         return tuple(part for part in self.parts[1:] if not part.holds)
 
     @property
     def is_opposite(self) -> bool:
-        """Whether the primary measure alone differs the other way round."""
+        """Says whether the primary measure alone differs the other way round."""
         return bool(self.parts) and self.parts[0].mean < 0
 
 
-def answers(study: Study, runs: Sequence[Kept]) -> list[Answer]:
-    """All answers, in the order of the file."""
-    asked = study.asked
-    best = smallest_p(len(asked.seeds), asked.num_tests)
-    found: list[Answer] = []
-    for question in asked.questions:
+def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
+    """Answers all questions, in the order of the file."""
+    content = grid.content
+    answers: list[Answer] = []
+    for question in content.questions:
         if question.undecidable:
-            found.append(Answer(question, "", "not decidable here", question.undecidable))
-        for setting in asked.settings_of(question):
-            parts = tuple(_part(study, runs, question, setting, one) for one in question.parts)
-            found.append(Answer(question, setting, "not confirmed", parts=parts))
-    tested = [place for place, answer in enumerate(found) if answer.is_test]
-    for place, p in zip(tested, holm([_p(found[place].parts) for place in tested]), strict=True):
-        found[place] = replace(found[place], p=p)
-    return [_decided(study, answer, best) if answer.setting else answer for answer in found]
+            answers.append(Answer(question, "", "not decidable here", question.undecidable))
+        for setting in content.settings_of(question):
+            parts = tuple(_part(grid, runs, question, setting, condition) for condition in question.parts)
+            answers.append(Answer(question, setting, "not confirmed", parts=parts))
+    places = [place for place, answer in enumerate(answers) if answer.is_test]
+    for place, p in zip(places, holm([_p(answers[place].parts) for place in places]), strict=True):
+        answers[place] = replace(answers[place], p=p)
+    return [_decide(grid, answer) if answer.setting else answer for answer in answers]
 
 
 def _p(parts: Sequence[Part]) -> float:
-    """The p-value of the whole question; 1 where a part is missing or on the wrong side."""
-    if any(part.missing or not part.holds for part in parts):
+    """Returns the p-value of the whole question; 1 where a part is missing or on the wrong side."""
+    if any(part.missing or not part.differences or not part.holds for part in parts):
         return 1.0
     return max(part.p for part in parts if part.is_tested)
 
 
-def _part(study: Study, runs: Sequence[Kept], question: Question, setting: str, one: Condition) -> Part:
-    measure = study.asked.measures[one.measure]
-    final = {(run.wanted.method, run.wanted.seed): run for run in runs if is_final(run, setting)}
+def _part(grid: Grid, runs: Sequence[RunRecord], question: Question, setting: str, condition: Condition) -> Part:
+    measure = grid.content.measures[condition.measure]
+    final = {(run.run.method, run.run.seed): run for run in runs if is_final(run, setting)}
     differences: dict[int, float] = {}
     missing: list[str] = []
     unreached: list[str] = []
-    for seed in study.asked.seeds:
-        names = [f"{method} seed {seed}" for method in (question.first, question.second)]
+    mixed: list[int] = []
+    for seed in grid.content.seeds:
         pair = [final.get((method, seed)) for method in (question.first, question.second)]
-        values = [None if run is None else run.value(measure) for run in pair]
-        after = [None if run is None else run.one_round_more(measure) for run in pair]
-        never = [value is None and more is not None for value, more in zip(values, after, strict=True)]
-        cap = max((more for more in after if more is not None), default=None)
-        first, second = (cap if late else value for late, value in zip(never, values, strict=True))
-        if first is not None and second is not None:
-            differences[seed] = measure.sign * (first - second)
-            unreached += [name for name, late in zip(names, never, strict=True) if late]
-        else:
-            missing += [name for name, value in zip(names, (first, second), strict=True) if value is None]
-    return Part(one, tuple(differences), tuple(differences.values()), tuple(missing), tuple(unreached))
+        if pair[0] is not None and pair[1] is not None and pair[0].computed_by != pair[1].computed_by:
+            mixed.append(seed)
+            continue
+        values, late = _values(pair, measure)
+        if values[0] is not None and values[1] is not None:
+            differences[seed] = measure.sign * (values[0] - values[1])
+        for method, value, is_late in zip((question.first, question.second), values, late, strict=True):
+            if value is None:
+                missing.append(f"{method} seed {seed}")
+            elif is_late and seed in differences:
+                unreached.append(f"{method} seed {seed}")
+    return Part(condition, differences, tuple(missing), tuple(unreached), tuple(mixed))
 
 
-def is_final(run: Kept, setting: str) -> bool:
-    return run.wanted.phase == "final" and run.wanted.setting == setting
+def _values(pair: Sequence[RunRecord | None], measure: Measure) -> tuple[list[float | None], list[bool]]:
+    """Returns the numbers of a pair, and whether each run never reached the target."""
+    values = [None if run is None else run.value(measure) for run in pair]
+    after = [None if run is None else run.one_round_more(measure) for run in pair]
+    late = [value is None and more is not None for value, more in zip(values, after, strict=True)]
+    cap = max((more for more in after if more is not None), default=None)
+    return [cap if is_late else value for value, is_late in zip(values, late, strict=True)], late
 
 
-def _decided(study: Study, answer: Answer, best: float) -> Answer:
-    """The answer with its verdict and the parts that have numbers; no test can have a p-value smaller than `best`."""
-    alpha = study.asked.alpha
+def is_final(run: RunRecord, setting: str) -> bool:
+    return run.run.phase == "final" and run.run.setting == setting
+
+
+def _decide(grid: Grid, answer: Answer) -> Answer:
+    """Returns the answer with its verdict and the parts that have numbers."""
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
-    found = replace(answer, parts=tuple(part for part in answer.parts if part.differences))
+    shown = replace(answer, parts=tuple(part for part in answer.parts if part.differences))
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        return replace(found, verdict="not decidable here", why=f"no value of {', '.join(missing[:3])}{more}")
+        return replace(shown, verdict="not decidable here", why=f"no value of {', '.join(missing[:3])}{more}")
+    num_pairs = min((len(part.differences) for part in answer.parts), default=0)
+    if not num_pairs:
+        return replace(shown, verdict="not decidable here", why="no seed has a pair of runs made alike")
     if not answer.is_test:
-        return replace(found, verdict="descriptive")
-    if best > alpha:
-        why = f"descriptive: with {len(study.asked.seeds)} seeds no adjusted p-value can be below {best:.2g}"
-        return replace(found, verdict="not decidable here", why=why)
-    return replace(found, verdict="confirmed") if found.p <= alpha else found
+        return replace(shown, verdict="descriptive")
+    best = smallest_p(num_pairs, grid.content.num_tests)
+    if best > ALPHA:
+        why = f"descriptive: with {num_pairs} seeds no adjusted p-value can be below {best:.2g}"
+        return replace(shown, verdict="not decidable here", why=why)
+    return replace(shown, verdict="confirmed") if shown.p <= ALPHA else shown
+
+
+def mixed_seeds(grid: Grid, runs: Sequence[RunRecord]) -> Iterator[tuple[str, int, list[list[RunRecord]]]]:
+    """Yields (setting, seed, groups of runs made alike) of each seed whose runs were not all made alike."""
+    for setting in grid.content.settings:
+        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
+        for seed, of_seed in groupby(own, key=lambda run: run.run.seed):
+            groups: list[list[RunRecord]] = []
+            for run in of_seed:
+                alike = next((group for group in groups if group[0].computed_by == run.computed_by), None)
+                if alike is None:
+                    groups.append([run])
+                else:
+                    alike.append(run)
+            if len(groups) > 1:
+                yield setting, seed, groups

@@ -1,232 +1,365 @@
-"""Conducts a study: runs that were asked for in a file beforehand, and the answers that they give.
+"""Makes a grid of runs - settings x methods x seeds - and one report of them.
 
-    fedmpi study FILE --status
-    fedmpi study FILE --run [--jobs N] [--data-dir DIR] [--out runs/study-NAME]
-    fedmpi study FILE --report [--results DIR]
+    fedmpi grid FILE [--only TEXT] [--seeds 0,1] [--jobs N] [--ranks R] [--budget 0.05] [section.key=value ...]
+    fedmpi grid FILE --list | --report
+    fedmpi grid --methods fedavg,fedhm|all --seeds 0,1,2 [CONFIG] [section.key=value ...]
 
-FILE is a YAML with questions, methods, seeds, tuning grid and tests; fedmpi/studies/README.md says how. --run makes the
-tuning runs on validation data, chooses each method's trial, then makes the final runs and the report. It makes --jobs
-runs at a time, each on one core and nice to other work (default: as many as there are cores). The same command
-continues after an interruption; what is finished is not made again.
+FILE is a YAML with methods, seeds, measures and questions; fedmpi/results/README.md says how to write one. Runs that
+are finished are not made again, and interrupted ones continue: after a Ctrl-C the same command does the rest. A run
+that fails ends no other. The report is made of what is finished: report.md, table.tex, values.csv and figures in
+--results, out of records.json.gz there, to which the runs in --out are added first.
 
---report makes the report again: report.md, values.csv and figures in --results, out of records.json.gz there, to which
-it first adds what is finished in --out. A file that is not committed is not run, nor is one by code that is not. A file
-that has changed since its runs began is refused, also where only a config that it starts from has, or code of one's own
-that it names. Of a study in the repository's configs/studies the results are in jobs/studies/NAME, of another one in
---out/results.
+--methods makes a grid file of the shipped config of each method for the data set of CONFIG (default digits), or of
+configs by their paths, and writes it to --out; what CONFIG and the words set is set for all of them.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import hashlib
+import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from fedmpi.command.manners import Parser, run_command, show
-from fedmpi.config.address import CONFIGS, located
-from fedmpi.data.files.source import below_home
-from fedmpi.errors import RunDirError, counted
+from fedmpi.config import explain, yaml_text
+from fedmpi.config.address import CONFIGS, is_address, label, located
+from fedmpi.config.load import load, without_overrides
+from fedmpi.config.settings import is_setting
+from fedmpi.errors import INTERRUPTED, TO_CONTINUE, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
-from fedmpi.results import archive as kept
-from fedmpi.results import grid_figures as plots
-from fedmpi.results import grid_report as findings
-from fedmpi.results import making
-from fedmpi.results import tuning as choice
-from fedmpi.results.answers import answers
-from fedmpi.results.archive import Kept
-from fedmpi.results.evidence import smallest_p
-from fedmpi.results.grid_file import Study, read
-from fedmpi.results.grid_runs import Wanted, finals, jobs_of, run_of, trials
-from fedmpi.results.tuning import Choices
-from fedmpi.store.files import make_folder, read_json, write_text
-from fedmpi.store.manifest import BROUGHT, brought
-from fedmpi.store.units import duration
-from fedmpi.studies.arguments import number
-from fedmpi.studies.launch import Job, stoppable
+from fedmpi.report import table_text
+from fedmpi.results import archive, grid_figures, grid_report, launch, notes, tuning
+from fedmpi.results.answers import answer_all
+from fedmpi.results.archive import RunRecord
+from fedmpi.results.budget import Budget
+from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, parse, read
+from fedmpi.results.grid_report import Results
+from fedmpi.results.grid_runs import GridRun, base_of, finals, overrides, trials
+from fedmpi.results.launch import Job
+from fedmpi.results.run import Run
+from fedmpi.store.files import make_folder, read_whole, write_text
+from fedmpi.store.manifest import BROUGHT
+from fedmpi.store.manifest import brought as brought_by
+from fedmpi.store.run_dir import RunDir
 
-_CHOICES = "choices.json"
-_CHOOSE_AGAIN = "restore it, or remove it to have it written again"
+_LONGEST_NAME = 160
+"""File systems allow 255 bytes for a name; a log's is longer than its run's."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A study, where its runs are, and where its results go."""
+class GridFolder:
+    """A grid with the folders of its runs and of its results, and what the command line changes in all its runs."""
 
-    study: Study
+    grid: Grid
     out: Path
     results: Path
-    data_dir: Path | None = None
+    words: tuple[str, ...]
+    budget: Budget
 
     @cached_property
-    def archived(self) -> tuple[str, Choices, list[Kept]]:
-        return kept.read(self.results)
+    def _archive(self) -> tuple[str, list[RunRecord]]:
+        return archive.read(self.results)
 
-    def check(self) -> None:
-        """Raises RunDirError where the file, or a config that it starts from, has changed since a run began."""
-        digest, _, runs = self.archived
-        making.refuse_changed(self.study, [*((run.name, digest) for run in runs), *making.noted_in(self.out)])
-        notes = {one: making.note_of(run_of(one, self.out)) for one in trials(self.study)}
-        began = {one: note.config for one, note in notes.items() if note}
-        began |= {run.wanted: run.config for run in runs}
-        asked = self.jobs(list(began))
-        found = ((job.run.folder.path.name, began[one], job.config) for one, job in asked)
-        making.refuse_other_configs(self.study, found)
+    @property
+    def archived(self) -> dict[GridRun, RunRecord]:
+        return {record.run: record for record in self._archive[1]}
 
-    def jobs(self, wanted: Sequence[Wanted]) -> list[tuple[Wanted, Job]]:
-        """Each run with its config. Raises `UserError`: as `jobs_of` does, or the user's code has changed since one of
-        them began.
+    def folder_of(self, run: GridRun) -> RunDir:
+        return RunDir(self.out / run.folder_name)
+
+    def refuse_changed(self) -> None:
+        """Raises RunDirError where the questions, or what they rest on, have changed since a run began."""
+        if not self.grid.content.questions:
+            return
+        digests = {record.run.folder_name: self._archive[0] for record in self._archive[1]}
+        for path in sorted(self.out.glob("*/")):
+            note = notes.note_of(RunDir(path))
+            if note is not None:
+                digests.setdefault(path.name, note.grid)
+        notes.refuse_changed(self.grid, digests)
+
+    def refuse_unlike(self, jobs: dict[GridRun, Job]) -> None:
+        """Raises RunDirError where runs that are to be compared with these began with other configs or other code."""
+        archived = self.archived
+        others = self.jobs([run for run in archived if run not in jobs])
+        notes.refuse_other_configs(self.grid, ((job, archived[run].config) for run, job in others.items()))
+        sources = [(job, archived[run].made_with.get(BROUGHT, {})) for run, job in others.items()]
+        sources += [(job, brought_by(job.folder)) for job in jobs.values()]
+        notes.refuse_other_sources(self.grid, sources)
+
+    def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
+        """Reads the config of each run. Raises `UserError`: a setting that no config can have, or another run in the
+        folder.
         """
-        known = {run.wanted: run.made_with.get(BROUGHT, {}) for run in self.archived[2]}
-        found = list(jobs_of(self.study, wanted, self.out, self.data_dir))
-        sources = ((job, then) for one, job in found for then in (brought(job.run.folder), known.get(one, {})))
-        making.refuse_other_sources(self.study, sources)
-        return found
+        jobs = {}
+        for run in runs:
+            path = base_of(self.grid, run.setting, run.method)[0] or self._defaults()
+            given = [*overrides(self.grid, run), *self.words]
+            try:
+                if self.budget.changed:
+                    given += self.budget.overrides(load(path, given))
+                name = f"{run.name} seed {run.seed}"
+                jobs[run] = launch.plan_job(name, self.folder_of(run), path, given)
+            except ConfigError as error:
+                where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
+                raise ConfigError(where, *error.problems) from None
+        return jobs
 
-    def choices(self) -> Choices:
-        """What was chosen on validation data; empty if nothing has been yet. Raises RunDirError for a damaged file."""
-        found = read_json(self.out / _CHOICES)
-        choices: Choices = found if isinstance(found, dict) else self.archived[1]
-        if not choice.is_possible(self.study, choices):
-            raise RunDirError(str(self.out / _CHOICES), f"is damaged; {_CHOOSE_AGAIN}")
-        return choices
+    def _defaults(self) -> Path:
+        """Writes a config file that sets nothing, so that all of it are the defaults of the schema."""
+        path = self.out.resolve() / "defaults.yaml"
+        if read_whole(path) is None:
+            write_text(make_folder(self.out) / path.name, "{}\n")
+        return path
 
-    def choose(self) -> Choices:
-        """Chooses once, and notes it, as soon as all tuning runs are there. Raises RunDirError before that."""
-        if self.study.asked.tuning is None or self.choices():
-            return self.choices()
-        chosen = choice.choose(self.study, self.collect(trials(self.study)))
-        write_text(make_folder(self.out) / _CHOICES, json.dumps(chosen, indent=1) + "\n")
-        return chosen
+    def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
+        """Returns those of these runs that are finished, from the archive or from their folders."""
+        known = self.archived
+        new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
+        for run, job in self.jobs(new).items():
+            note = notes.note_of(job.folder)
+            if note is not None and job.run().is_finished():
+                first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
+                known[run] = archive.record_run(run, job, note, all_diagnostics=first)
+        return {run: known[run] for run in runs if run in known}
 
-    def finals(self) -> list[Wanted]:
-        """The final runs. Raises RunDirError before all tuning runs are there."""
-        return finals(self.study, choice.numbers(self.choose()))
+    def choices(self) -> tuning.Choices:
+        return tuning.choose(self.grid, self.records(trials(self.grid)))
 
-    def wanted(self) -> list[Wanted]:
-        """All runs; the final ones only when it is known with which settings."""
-        chosen = self.choices()
-        known = chosen or self.study.asked.tuning is None
-        return [*trials(self.study), *(finals(self.study, choice.numbers(chosen)) if known else [])]
+    def finals(self) -> list[GridRun]:
+        """Lists the final runs; with tuning none before all trials are finished."""
+        choices = self.choices()
+        if self.grid.content.tuning is not None and not choices:
+            return []
+        return finals(self.grid, {key: choice.trial for key, choice in choices.items()})
 
-    def collect(self, wanted: Sequence[Wanted]) -> list[Kept]:
-        """Those of these runs that are finished, out of their folders or out of the kept records."""
-        known = {run.wanted: run for run in self.archived[2]}
-        new = [one for one in wanted if one not in known and run_of(one, self.out).has_begun()]
-        first = self.study.asked.seeds[0]
-        found = {one: kept.noted(one, job, first) for one, job in self.jobs(new)}
-        both = {**known, **{one: run for one, run in found.items() if run is not None}}
-        return [both[one] for one in wanted if one in both]
+    def collect(self) -> Results:
+        """Returns all finished runs with the answers that they give. Raises RunDirError where no run is finished."""
+        runs = self.records([*trials(self.grid), *self.finals()])
+        if not runs and self.grid.content.methods:
+            text = f"no run is finished, neither in {self.out} nor in {self.results}"
+            raise RunDirError(str(self.grid.path), text)
+        records = list(runs.values())
+        answers = answer_all(self.grid, records)
+        firsts: dict[tuple[str, str], GridRun] = {}
+        for run in runs:
+            if run.phase == "final":
+                firsts.setdefault((run.setting, run.method), run)
+        configs = {(run.setting, run.method): job.config for run, job in self.jobs(list(firsts.values())).items()}
+        pictures = list(grid_figures.figures_of(self.grid, records, answers))
+        return Results(self.grid, self.choices(), records, answers, configs, pictures, self.changes)
+
+    @property
+    def changes(self) -> str:
+        """Says what the command line changes in all runs; empty if nothing."""
+        words_set = f"set on all runs: {' '.join(self.words)}" if self.words else ""
+        budget = f"a budget of {self.budget}" if self.budget.changed else ""
+        return "; ".join(filter(None, [words_set, budget]))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0, 1 if a run failed, 2 for a user's mistake, 130 if interrupted."""
+    """Returns the exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if runs are to continue, 130 if
+    interrupted.
+    """
     given = list(sys.argv[1:] if argv is None else argv)
-    return run_command(lambda: stoppable(lambda: _study(given), "--status shows how far they are"))
+    return run_command(lambda: _grid(given))
 
 
-def _study(given: Sequence[str]) -> int:
+def _grid(given: Sequence[str]) -> int:
     arguments = _arguments(given)
-    study = read(Path(located(str(arguments.file))))
-    out = arguments.out or Path("runs") / f"study-{study.name}"
-    is_ours = study.path.resolve().parent == CONFIGS / "studies" and CONFIGS.with_name("setup.cfg").is_file()
-    results = arguments.results or (CONFIGS.with_name("jobs") / "studies" / study.name if is_ours else out / "results")
-    data_dir = arguments.data_dir and below_home(str(arguments.data_dir)).resolve()
-    place = Place(study, out, results, data_dir)
-    place.check()
-    if arguments.status:
-        show("\n".join(_status(place)))
+    folder = _folder(arguments)
+    folder.refuse_changed()
+    if arguments.list:
+        show("\n".join(_state_lines(folder, arguments)))
         return 0
-    if arguments.run:
-        making.refuse_uncommitted(study.path)
-    if arguments.run and (_make(place, trials(study), arguments.jobs) or _make(place, place.finals(), arguments.jobs)):
-        return 1
-    _report(place)
-    return 0
+    code = 0 if arguments.report else _make(folder, arguments)
+    if code not in (TO_CONTINUE, INTERRUPTED):
+        _report(folder)
+    return code
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = Parser("fedmpi study", __doc__)
-    parser.add_argument("file", type=Path, metavar="FILE")
-    does = parser.add_mutually_exclusive_group(required=True)
-    does.add_argument("--run", action="store_true", help="make what is left of all runs, then the report")
+    parser = Parser("fedmpi grid", __doc__)
+    parser.add_argument("words", nargs="*", metavar="FILE | CONFIG | section.key=value")
+    parser.add_argument("--methods", help="names or paths, with commas, or all: makes a grid file of them")
+    parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="runs in whose names all words of TEXT stand")
+    parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
+    parser.add_argument("--jobs", type=_count, help="runs at a time (default: as many as there are cores for)")
+    parser.add_argument("--ranks", type=_count, default=1, help="of each run; 1 is without mpirun (default 1)")
+    parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
+    parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/grid-NAME)")
+    parser.add_argument("--results", type=Path, help="the folder of records and report (default OUT/results)")
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
-    does.add_argument("--status", action="store_true", help="how far the runs are")
-    cores = mpirun.cores()
-    parser.add_argument(
-        "--jobs", type=number(int, 1), default=cores, help=f"runs at a time (default {cores}, the cores)"
-    )
-    parser.add_argument("--data-dir", type=Path, help="data.root of every run")
-    parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/study-NAME)")
-    parser.add_argument("--results", type=Path, help="the folder of records, tables and figures")
-    return parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
+    files, arguments.words = without_overrides(arguments.words)
+    if len(files) > 1 or not (files or arguments.methods):
+        raise ConfigError(
+            "command line", f"expected one grid file, or --methods, got {explain.listed(files) or 'nothing'}"
+        )
+    arguments.file = Path(located(files[0])) if files else None
+    if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
+        raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")
+    return arguments
 
 
-def _make(place: Place, wanted: Sequence[Wanted], at_once: int) -> bool:
-    """Makes what is left of these runs; whether some of them did not finish."""
-    known = {run.wanted for run in place.archived[2]}
-    all_jobs = place.jobs([one for one in wanted if one not in known])
-    left = [job for _, job in all_jobs if not job.run.is_finished()]
-    if left:
-        making.refuse_uncommitted_code(job.config for job in left)
-    for count, (job, how) in enumerate(making.make(place.study, left, at_once), 1):
-        print(f"[{count}/{len(left)}] {job.run.name} seed {job.run.seed}: {how}", flush=True)
-    failed = sum(not job.run.is_finished() for job in left)
-    if failed:
-        print(f"not finished: {counted(failed, 'run')}; the same command tries again", file=sys.stderr)
-    return failed > 0
+def _seeds(text: str) -> tuple[int, ...]:
+    """Reads `0,1,2`; for argparse."""
+    parts = text.split(",")
+    if not all(re.fullmatch(r"\d{1,18}", part) for part in parts) or len(set(map(int, parts))) < len(parts):
+        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
+    return tuple(map(int, parts))
 
 
-def _report(place: Place) -> None:
-    """Raises RunDirError where no run is finished, or where another trial was noted than the runs choose."""
-    study, choices, tuned = place.study, place.choices(), place.collect(trials(place.study))
-    if choices and choice.numbers(choices) != choice.numbers(choice.choose(study, tuned)):
-        raise RunDirError(str(place.out / _CHOICES), f"notes other trials than the tuning runs choose; {_CHOOSE_AGAIN}")
-    runs = place.collect(place.wanted())
-    if not runs and any(not question.undecidable for question in study.asked.questions):
-        raise RunDirError(str(study.path), f"no run is finished, neither in {place.out} nor in {place.results}; --run")
-    kept.write(make_folder(place.results), study.digest, choices, runs)
-    found = answers(study, runs)
-    drawn = plots.draw(study, runs, found, place.results)
-    firsts = {(run.wanted.setting, run.wanted.method): run.wanted for run in runs if run.wanted.phase == "final"}
-    warned = findings.warnings(study, place.jobs(list(firsts.values())))
-    write_text(place.results / "report.md", findings.report(study, choices, runs, found, drawn, warned))
-    write_text(place.results / "values.csv", findings.by_seed(study, runs))
-    print(*(findings.sentence(study, answer) for answer in found), sep="\n")
-    print(f"written: {place.results}/{', '.join(['report.md', 'values.csv', kept.FILE, *drawn])}", flush=True)
+def _count(text: str) -> int:
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
+    return int(text)
 
 
-def _status(place: Place) -> Iterator[str]:
-    study, known = place.study, {run.wanted for run in place.archived[2]}
-    asked, chosen = study.asked, place.choices()
-    yield f"{study.path}: {asked.title}"
-    counts: Counter[tuple[str, bool]] = Counter()
-    all_wanted = [*trials(study), *finals(study, choice.numbers(chosen))]
-    times_s: list[tuple[float, str]] = []
-    for wanted in all_wanted:
-        run = run_of(wanted, place.out)
-        begun = run.has_begun()
-        counts[wanted.phase, wanted in known or (begun and run.is_finished())] += 1
-        if begun:
-            spent_s = sum(record.get("seconds", {}).get("wall", 0.0) for record in run.records)
-            times_s.append((spent_s, run.folder.path.name))
+def _folder(arguments: argparse.Namespace) -> GridFolder:
+    """Returns the grid that the command line names and where it lies; another place for other overrides or budgets."""
+    changed = [word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split(".")))]
+    suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in sorted(changed)) + arguments.budget.folder_part
+    name = "digits" if arguments.file is None else arguments.file.stem
+    out = arguments.out or Path("runs") / _short(f"grid-{name}{suffix}")
+    grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
+    seeds = arguments.seeds or grid.content.seeds
+    if grid.content.questions and not {*seeds} <= {*grid.content.seeds}:
+        raise ConfigError("--seeds", f"{arguments.seeds} are not all seeds of {grid.path}, which has questions")
+    if not arguments.methods:
+        all_seeds = tuple(dict.fromkeys([*grid.content.seeds, *seeds]))
+        grid = replace(grid, content=grid.content.model_copy(update={"seeds": all_seeds}))
+    is_ours = grid.path.resolve().parent == CONFIGS / "studies" and CONFIGS.with_name("setup.cfg").is_file()
+    ours = CONFIGS.with_name("jobs") / "studies" / grid.name
+    results = arguments.results or (ours if is_ours and not suffix else out / "results")
+    return GridFolder(grid, out, results, tuple(arguments.words), arguments.budget)
+
+
+def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
+    """Makes a grid file of methods and seeds, with those that one in this folder has already, and writes it there."""
+    seeds = arguments.seeds or (0, 1, 2)
+    methods = _methods(arguments.methods, arguments.file)
+    path = out.resolve() / "grid.yaml"
+    if read_whole(path) is not None:
+        before = read(path).content
+        methods = {name: method.model_dump(exclude_defaults=True) for name, method in before.methods.items()} | methods
+        seeds = tuple(dict.fromkeys([*before.seeds, *seeds]))
+    document = {
+        "title": "Methods compared",
+        "methods": methods,
+        "seeds": list(seeds),
+        "measures": {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()},
+    }
+    text = yaml_text.dump(document)
+    grid = parse(path, text)
+    write_text(make_folder(path.parent) / path.name, text)
+    return grid
+
+
+def _methods(names: str, base: Path | None) -> dict[str, dict[str, Any]]:
+    """Returns the `methods` section: of a base config with each method's name, or of a config for each method."""
+    shipped = {path.stem.removesuffix("_digits"): path for path in sorted(CONFIGS.glob("*_digits.yaml"))}
+    shipped = {name: path for name, path in shipped.items() if not name.startswith("base")}
+    methods: dict[str, dict[str, Any]] = {}
+    section: dict[str, Any]
+    for word in shipped if names == "all" else names.split(","):
+        if is_address(word):
+            name, section = label(word), {"config": located(str(Path(word).resolve()))}
+        elif base is not None:
+            name, section = word, {"config": str(base.resolve()), "set": {"method": {"name": word}}}
+        elif word in shipped:
+            name, section = word, {"config": str(shipped[word])}
+        else:
+            known = f"Known: {', '.join(shipped)}, or a path"
+            raise ConfigError("--methods", f"no method {explain.found(word)}.{explain.suggest(word, shipped)} {known}")
+        if name in methods:
+            raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
+        methods[name] = section
+    return methods
+
+
+def _short(name: str) -> str:
+    """Returns a name that a file system takes: the end of a long one gives way to its digest."""
+    if len(name.encode()) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
+
+
+def _chosen(runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
+    """Returns the runs of `--only` and of `--seeds`; trials count as the runs of every seed."""
+    parts = {run: [run.phase, run.setting, run.method, f"seed{run.seed}"] for run in runs}
+    chosen = list(runs)
+    for word in arguments.only.split():
+        whole = [run for run in runs if word in parts[run]]
+        chosen = [run for run in chosen if (run in whole if whole else any(word in part for part in parts[run]))]
+    if arguments.seeds:
+        chosen = [run for run in chosen if run.phase == "tuning" or run.seed in arguments.seeds]
+    if runs and not chosen:
+        known = ", ".join(dict.fromkeys(run.method for run in runs))
+        raise ConfigError("--only", f"no run has {arguments.only!r} in its name; methods: {known}")
+    return chosen
+
+
+def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
+    """Makes what is left of the trials, then of the final runs; returns the exit code."""
+    if folder.grid.content.questions:
+        notes.refuse_uncommitted(folder.grid.path)
+    at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
+    code = 0
     for phase in ("tuning", "final"):
-        done, left = counts[phase, True], counts[phase, False]
-        yield f"{phase} runs: {done} of {done + left} finished"
-    if times_s:
-        longest_s, name = max(times_s)
-        mean_s = sum(seconds for seconds, _ in times_s) / len(times_s)
-        left = sum(count for (_, is_finished), count in counts.items() if not is_finished)
-        yield f"rounds of a run took {duration(mean_s)} on average; some {duration(left * mean_s)} of one core are left"
-        if longest_s > asked.longest_run_s:
-            yield f"careful: {name} took {duration(longest_s)}; the file allows {duration(asked.longest_run_s)}"
-    tests = asked.num_tests
-    best = smallest_p(len(asked.seeds), tests)
-    if tests:
-        kind = "descriptive: it is above" if best > asked.alpha else "it is not above"
-        yield f"{tests} tests over {len(asked.seeds)} seeds: the smallest adjusted p-value is {best:.2g}"
-        yield f"{kind} the level {asked.alpha:g}"
+        all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
+        runs = [run for run in _chosen(all_runs, arguments) if run not in folder.archived]
+        jobs = folder.jobs(runs)
+        if not any(not job.run().is_finished() for job in jobs.values()):
+            continue
+        if folder.grid.content.questions:
+            folder.refuse_unlike(jobs)
+            notes.refuse_uncommitted_code(job.config for job in jobs.values())
+        code = launch.make(
+            list(jobs.values()),
+            ranks=arguments.ranks,
+            at_once=at_once,
+            launcher=arguments.launcher,
+            before_start=lambda job: notes.write_note(folder.grid, job),
+        )
+        if code:
+            break
+    return code
+
+
+def _report(folder: GridFolder) -> None:
+    """Writes the report and prints its answers, or its tables where nothing is asked."""
+    results = folder.collect()
+    grid = folder.grid
+    archive.write(make_folder(folder.results), grid.digest, results.runs)
+    grid_figures.draw(grid, results.runs, results.answers, folder.results)
+    texts = grid_report.texts(results)
+    for name, text in texts.items():
+        write_text(folder.results / name, text)
+    for setting in () if results.answers else grid.content.settings:
+        print(setting)
+        table_text.print_lines(*grid_report.table(results, setting), 2, sys.stdout)
+    print(*(grid_report.sentence(grid, answer) for answer in results.answers), sep="\n")
+    print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *results.pictures])}", flush=True)
+
+
+def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[str]:
+    """Yields a line for each run: its state and its name."""
+    grid = folder.grid
+    yield f"{grid.path}: {grid.content.title}"
+    runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
+    for run in _chosen(runs, arguments):
+        state = "finished" if run in folder.archived else "not run"
+        here = Run(folder.folder_of(run).path)
+        if state != "finished" and here.has_begun():
+            state = here.state if here.is_finished() else f"{here.state}, {here.done} of {here.rounds} rounds"
+        yield f"{state:24} {run.name} seed {run.seed}"

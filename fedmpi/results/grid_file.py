@@ -1,15 +1,16 @@
-"""What a study's file says, checked before anything runs; `fedmpi/studies/README.md` has an example.
+"""The schema of a grid file, which says which runs to make and what to report; `README.md` has an example.
 
-The digest is that of the file's bytes. Every run notes it when it begins, with the hash of its own config, so a file
-that has changed since is refused, as is one whose runs begin from configs that have changed.
+The digest is that of all that is fixed before the runs of a grid with questions. Every such run notes it when it
+begins, so that a file that has changed since is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,80 +19,84 @@ from pydantic import Field, ValidationError
 
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
-from fedmpi.config.fields import Count, NotNegative, Section, Share
+from fedmpi.config.fields import NotNegative, Section, Share
 from fedmpi.config.load import MAX_BYTES
 from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, reason
 
 Quantity = Literal[
-    "accuracy", "train_loss", "bytes", "bytes_to_target", "macs_to_target", "rounds_to_target", "seconds", "time_share"
+    "accuracy",
+    "train_loss",
+    "bytes",
+    "macs",
+    "bytes_to_target",
+    "macs_to_target",
+    "rounds_to_target",
+    "seconds",
+    "time_share",
 ]
 _NAME = re.compile(r"[\w-]{1,40}", re.ASCII)
-Settings = Mapping[str, Any]
-"""Sections of a config, as `{train: {lr: 0.1}}`."""
 MOST_SEEDS = 16
 """The exact tests (`evidence.py`) hold a row of numbers for each of the 2^n sets of n seeds: 8 MB for 16."""
 Seeds = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(strict=False, min_length=1, max_length=MOST_SEEDS)
 ]
-Grid = Annotated[tuple[dict[str, list[Any]], ...], Field(strict=False)]
 
 
 class Measure(Section):
     """A number that a run ends with."""
 
     quantity: Quantity
-    """What is measured. `bytes` is what all clients move in a run; `seconds` is the mean duration of a round, or of the
-    stage that `net` names; `time_share` is that stage's share of a round.
+    """`bytes` and `macs` are those of all clients in a run. `seconds` is the mean duration of a round, or of the stage
+    that `net` names, and `time_share` is that stage's share of a round.
     """
     net: str = "largest"
     """The tested net: its name, `largest`, `smallest`, `mean` over the tested nets, or `clients`, the mean over the
     clients' own nets.
     """
     of: Literal["last", "best"] = "last"
-    """The last round's value, or that of the best round."""
+    """Takes the value of the last round, or of the best one."""
     target: Share | None = None
     """The accuracy to reach, for `..._to_target`."""
 
     @property
     def is_share(self) -> bool:
-        """Whether the number is shown in percent, and its differences in points."""
+        """Says that the number is shown in percent, and differences in points."""
         return self.quantity in ("accuracy", "time_share")
 
     @property
     def is_seconds(self) -> bool:
-        """Whether the number is shown in seconds."""
         return self.quantity == "seconds"
 
     @property
     def is_of_a_net(self) -> bool:
-        """Whether a tested net has it; else the run as a whole, also one whose clients alone have nets."""
+        """Says that a tested net has the number; else it belongs to the run, whose clients alone may have nets."""
         return self.quantity == "accuracy" or self.is_to_target
 
     @property
     def is_to_target(self) -> bool:
-        """Whether a run may never have it: one that does not reach the target."""
+        """Says that a run may never have the number, because it does not reach the target."""
         return self.quantity.endswith("_to_target")
 
     @property
     def sign(self) -> int:
-        """1 where more is better, else -1."""
+        """Returns 1 where more is better, else -1."""
         return 1 if self.quantity == "accuracy" else -1
 
 
 class Condition(Section):
-    """What must hold as well."""
+    """A measure that must hold as well."""
 
     measure: str
-    """The name of a measure."""
+    """The name of the measure."""
     margin: NotNegative = 0.0
     """By how much the first method may be worse, in the measure's unit (0.005 is half a point of accuracy)."""
     by: Literal["test", "mean"] = "test"
-    """`test`: it must be significant, too. `mean`: the mean difference decides, an estimate, and the report says so."""
+    """`test`: the difference must be significant. `mean`: the mean difference decides, and the report says so."""
 
 
 class Question(Section):
-    """One sentence that the study answers, in each of its settings."""
+    """A sentence that the report answers in each of its settings."""
 
     ask: str
     """The question, as the report prints it."""
@@ -108,32 +113,33 @@ class Question(Section):
     settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """The settings in which it is asked; empty means all."""
     primary: bool = True
-    """Whether it is tested. Of a secondary question the numbers are reported; it does not count for Holm's correction.
+    """A primary question is tested. Of a secondary one the report gives the numbers, and Holm's correction leaves it
+    out.
     """
     undecidable: str = ""
     """Why no run that is possible here can answer it; such a question has no methods."""
 
     @property
     def parts(self) -> tuple[Condition, ...]:
-        """The primary measure, then the conditions."""
+        """Returns the primary measure, then the conditions."""
         return (Condition(measure=self.measure, margin=self.margin), *self.provided)
 
 
-class Compared(Section):
-    """A method of the study."""
+class Method(Section):
+    """A method of the grid."""
 
     config: str = ""
-    """A config file of its own, relative to the study's folder; empty takes the study's."""
+    """A config file of its own, relative to the grid file's folder; empty takes the grid's."""
     set: dict[str, Any] = {}
     """Settings on top of the config, as `{method: {name: fedhm}}`."""
-    grid: Grid = ()
+    grid: Annotated[tuple[dict[str, list[Any]], ...], Field(strict=False)] = ()
     """Values to choose from on validation data: a list of mappings, as `[{train.lr: [0.05, 0.1]}]`. Each mapping gives
     all combinations of its values. All methods have the same number of trials.
     """
 
     @property
     def trials(self) -> tuple[dict[str, Any], ...]:
-        """The combinations, in the order of the file."""
+        """Returns the combinations, in the order of the file."""
         return tuple(
             dict(zip(values, combination, strict=True))
             for values in self.grid
@@ -142,68 +148,65 @@ class Compared(Section):
 
 
 class Tuning(Section):
-    """How each method's trial is chosen, in each setting."""
+    """How the grid chooses each method's trial, in each setting."""
 
     seeds: Seeds
     """Seeds of the trials; other ones than those of the final runs."""
     measure: str
     """The name of the measure that chooses, on validation data."""
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The share of every client's training examples on which trials are tested (`evaluation.validation_share`)."""
     set: dict[str, Any] = {}
-    """Settings of all trials on top of the others, as fewer rounds."""
+    """Settings of all trials on top of the others, as fewer rounds, or `{evaluation: {validation_share: 0.1}}`."""
 
 
-class Asked(Section):
+class GridFile(Section):
     """The whole file."""
 
     title: str
-    """What the study is about, in one line."""
+    """What the grid is about, in one line."""
+    source: str = ""
+    """The paper that the grid reproduces."""
     config: str = ""
-    """The config that the runs begin from, relative to the study's folder; empty takes the defaults of the schema."""
+    """The config that the runs begin from, relative to the file's folder; empty takes the defaults of the schema."""
     set: dict[str, Any] = {}
     """Settings of all runs, as `{rounds: 20, train: {lr: 0.1}}`."""
     settings: dict[str, dict[str, Any]] = {"all": {}}
     """The settings in which methods are compared, by name."""
-    methods: dict[str, Compared] = {}
+    methods: dict[str, Method] = {}
     """The methods, by name."""
     seeds: Seeds
     """Seeds of the final runs. For one seed all methods have the same partition, cohorts and initial values."""
     tuning: Tuning | None = None
     """How settings are chosen; without it methods run as they stand."""
     measures: dict[str, Measure] = {}
-    """What is measured, by name: primary where a question names it, secondary elsewhere."""
-    questions: Annotated[tuple[Question, ...], Field(strict=False, min_length=1)]
-    """What the study asks. All primary questions in all their settings are one family for Holm's correction."""
-    alpha: Share = 0.05
-    """The level of the tests."""
-    longest_run_s: Count = 1800
-    """How long a run should take at most; `--status` names longer ones."""
+    """What the report measures, by name; without any, `DEFAULT_MEASURES`."""
+    questions: Annotated[tuple[Question, ...], Field(strict=False)] = ()
+    """What the report answers. All primary questions in all their settings are one family for Holm's correction."""
+    printed: dict[str, Any] = {}
+    """The tables and figures of a paper, whose numbers stand beside ours."""
 
     def mistakes(self) -> Iterator[tuple[yaml_text.Path, str]]:
-        """(path, what is wrong) of all that a single key does not tell."""
-        yield from self._names()
-        yield from self._tuning()
+        """Yields (path, what is wrong) of all that a single key does not tell."""
+        yield from self._mistakes_of_names()
+        yield from self._mistakes_of_tuning()
         for place, question in enumerate(self.questions):
-            yield from self._question(("questions", place), question)
+            yield from self._mistakes_of_question(("questions", place), question)
         for name, measure in self.measures.items():
             if (measure.target is None) == measure.is_to_target:
                 has = "needs a target" if measure.target is None else "takes no target"
                 yield ("measures", name), f"{measure.quantity} {has}"
 
-    def _names(self) -> Iterator[tuple[yaml_text.Path, str]]:
+    def _mistakes_of_names(self) -> Iterator[tuple[yaml_text.Path, str]]:
         for section in ("settings", "methods", "measures"):
             for name in getattr(self, section):
                 if not _NAME.fullmatch(name):
                     yield (section, name), "a name has at most 40 letters, digits, - and _"
-        given: dict[yaml_text.Path, tuple[int, ...]] = {("seeds",): self.seeds}
+        if not self.methods and any(not question.undecidable for question in self.questions):
+            yield ("methods",), "there is none"
+        yield from _seeds_given_twice(("seeds",), self.seeds)
         if self.tuning is not None:
-            given["tuning", "seeds"] = self.tuning.seeds
-        for path, seeds in given.items():
-            if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-                yield path, f"seed {twice[0]} is given twice"
+            yield from _seeds_given_twice(("tuning", "seeds"), self.tuning.seeds)
 
-    def _tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
+    def _mistakes_of_tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
         counts = {name: len(method.trials) for name, method in self.methods.items()}
         if self.tuning is None:
             for name in (name for name, count in counts.items() if count):
@@ -219,7 +222,7 @@ class Asked(Section):
         if shared := sorted({*self.tuning.seeds} & {*self.seeds}):
             yield ("tuning", "seeds"), f"seed {shared[0]} is one of the final seeds, too; take others"
 
-    def _question(self, path: yaml_text.Path, question: Question) -> Iterator[tuple[yaml_text.Path, str]]:
+    def _mistakes_of_question(self, path: yaml_text.Path, question: Question) -> Iterator[tuple[yaml_text.Path, str]]:
         if question.undecidable:
             if question.first or question.second or question.measure:
                 yield path, "an undecidable question has no methods and no measure"
@@ -239,21 +242,39 @@ class Asked(Section):
 
     @property
     def num_tests(self) -> int:
-        """Primary questions in all their settings: the family for Holm's correction."""
+        """Returns the number of primary questions in all their settings: the family for Holm's correction."""
         return sum(len(self.settings_of(question)) for question in self.questions if question.primary)
 
     def settings_of(self, question: Question) -> tuple[str, ...]:
-        """Those in which a question is asked; none for one that cannot be decided."""
+        """Returns those in which a question is asked; none for one that cannot be decided."""
         return () if question.undecidable else question.settings or tuple(self.settings)
 
 
+def _seeds_given_twice(path: yaml_text.Path, seeds: Sequence[int]) -> Iterator[tuple[yaml_text.Path, str]]:
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        yield path, f"seed {twice[0]} is given twice"
+
+
+DEFAULT_MEASURES = {
+    "largest": Measure(quantity="accuracy"),
+    "smallest": Measure(quantity="accuracy", net="smallest"),
+    "clients": Measure(quantity="accuracy", net="clients"),
+    "bytes": Measure(quantity="bytes"),
+    "macs": Measure(quantity="macs"),
+    "bytes_to_90": Measure(quantity="bytes_to_target", target=0.9),
+    "macs_to_90": Measure(quantity="macs_to_target", target=0.9),
+    "rounds_to_90": Measure(quantity="rounds_to_target", target=0.9),
+}
+"""What the report measures where a file names no measure; a column without a number is left out."""
+
+
 @dataclass(frozen=True)
-class Study:
-    """A study's file that was read."""
+class Grid:
+    """A grid file and its text."""
 
     path: Path
     text: str
-    asked: Asked
+    content: GridFile
 
     @property
     def name(self) -> str:
@@ -261,34 +282,49 @@ class Study:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the file's text."""
+        """Returns the SHA-256 of what is fixed before the runs; addresses of configs may change, their values not."""
+        fixed = self.content.model_dump(
+            mode="json", exclude_defaults=True, exclude={"title", "source", "config", "printed"}
+        )
+        for method in fixed.get("methods", {}).values():
+            method.pop("config", None)
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def text_digest(self) -> str:
+        """Returns the SHA-256 of the file's text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
-def read(path: Path) -> Study:
-    """Raises `ConfigError`: no such file, or a line for each problem in it."""
+def read(path: Path) -> Grid:
+    """Reads a grid file. Raises `ConfigError`: no such file, or a line for each problem in it."""
     try:
         text = read_bytes(path, MAX_BYTES).decode()
+    except (OSError, ValueError) as error:
+        raise ConfigError(str(path), f"cannot be read: {reason(error)}; give a grid file (YAML)") from None
+    return parse(path, text)
+
+
+def parse(path: Path, text: str) -> Grid:
+    """Reads the text of a grid file. Raises `ConfigError`."""
+    try:
         document = yaml_text.parse(text)
     except yaml_text.YamlError as error:
         raise ConfigError(str(path), str(error)) from None
-    except (OSError, ValueError) as error:
-        why = reason(error)
-        raise ConfigError(str(path), f"cannot be read: {why}; give the YAML file of a study") from None
     if not isinstance(document.value, dict):
-        raise ConfigError(str(path), f"expected a study (title, seeds, questions), got {explain.found(document.value)}")
-    asked, problems = _validated(document.value)
-    if asked is None or problems:
-        raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
-    return Study(path, text, asked)
-
-
-def _validated(values: dict[str, Any]) -> tuple[Asked | None, list[Problem]]:
+        raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
+    content: GridFile | None = None
+    problems: list[Problem] = []
     try:
-        asked = Asked.model_validate(explain.completed(Asked, values))
+        content = GridFile.model_validate(explain.completed(GridFile, document.value))
+        problems += [Problem(place, what) for place, what in content.mistakes()]
     except ValidationError as error:
-        return None, explain.problems(Asked, error, (), dict)
-    return asked, [Problem(path, text) for path, text in asked.mistakes()]
+        problems += explain.problems(GridFile, error, (), dict)
+    if content is None or problems:
+        raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
+    if not content.measures:
+        content = content.model_copy(update={"measures": DEFAULT_MEASURES})
+    return Grid(path, text, content)
 
 
 def _line(problem: Problem, document: yaml_text.Document) -> str:

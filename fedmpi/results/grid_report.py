@@ -1,195 +1,289 @@
-"""The report of a study in Markdown: answers first, then what they rest on."""
+"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from fedmpi import methods
+from fedmpi.config import settings as config_settings
 from fedmpi.config import yaml_text
+from fedmpi.config.schema import Config
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
-from fedmpi.results.answers import Answer, Part, is_final
-from fedmpi.results.archive import Kept
-from fedmpi.results.evidence import smallest_p
-from fedmpi.results.grid_file import Measure, Study
-from fedmpi.results.grid_runs import Wanted, finals
+from fedmpi.report.records import CLIENTS, net_scores
+from fedmpi.results.answers import Answer, Part, is_final, mixed_seeds
+from fedmpi.results.archive import RunRecord
+from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
+from fedmpi.results.grid_file import Grid, Measure
+from fedmpi.results.grid_runs import finals
 from fedmpi.results.tuning import Choices, at_edges
 from fedmpi.running import start
+from fedmpi.running.forecast import forecast
 from fedmpi.running.remarks import remarks
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
-from fedmpi.studies.launch import Job
-from fedmpi.studies.runs import mean_std
+
+BUDGET_TOLERANCE = 0.1
+"""A method that trains on more or fewer examples than most, by more than this share, has no equal budget."""
+Configs = Mapping[tuple[str, str], Config]
+"""A config of each setting and method."""
 
 
-def report(
-    study: Study,
-    choices: Choices,
-    runs: Sequence[Kept],
-    answers: Sequence[Answer],
-    pictures: Sequence[str],
-    warned: Sequence[str] = (),
-) -> str:
-    """The whole text; `pictures` are files beside it, `warned` is what `warnings` gives."""
-    lines = [f"# {study.asked.title}", "", *_left(study, runs), *_answers(study, answers), ""]
-    lines += ["## What was run", "", *_runs(study, choices, runs)]
-    lines += [f"- careful: {line}" for line in warned]
-    for setting in study.asked.settings:
-        lines += ["", f"## Setting {setting}", "", *_methods(study, setting, choices, runs)]
-        if differences := list(_differences(study, [answer for answer in answers if answer.setting == setting])):
+@dataclass(frozen=True)
+class Results:
+    """All that a report is made from."""
+
+    grid: Grid
+    choices: Choices
+    runs: Sequence[RunRecord]
+    answers: Sequence[Answer]
+    configs: Configs
+    pictures: Sequence[str] = ()
+    """Files of figures beside the report."""
+    changes: str = ""
+    """What the command line changes in all runs."""
+
+    def final(self, setting: str, method: str) -> list[RunRecord]:
+        return [run for run in self.runs if is_final(run, setting) and run.run.method == method]
+
+
+def texts(results: Results) -> dict[str, str]:
+    """Returns the content of each file of the report but the figures."""
+    return {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
+
+
+def markdown(results: Results) -> str:
+    """Returns the whole report."""
+    content = results.grid.content
+    lines = [f"# {content.title}", "", *_first_lines(results), *_answer_lines(results)]
+    lines += ["## What was run", "", *(f"- {line}" for line in _what_was_run(results))]
+    for setting in content.settings:
+        lines += ["", f"## Setting {setting}", "", *table_text.markdown_lines(*table(results, setting), 2)]
+        lines += ["", *table_text.markdown_lines(*_net_table(results, setting), 2)]
+        if differences := list(_difference_lines(results, setting)):
             lines += ["", *differences]
-        lines += [line for name in pictures if name.startswith(f"{setting}-") for line in ("", f"![{name}]({name})")]
-    if choices:
-        lines += ["", "## Choice on validation data", "", *_choices(study, choices)]
+        if notes := [*effort_lines(results, setting), *spectrum_lines(results, setting)]:
+            lines += ["", *(f"- {line}" for line in notes)]
+        for name in results.pictures:
+            if name.startswith(f"{setting}-"):
+                lines += ["", f"![{name}]({name})"]
+    if results.choices:
+        lines += ["", "## Choice on validation data", "", *_choice_lines(results)]
     return "\n".join([*lines, ""])
 
 
-def sentence(study: Study, answer: Answer) -> str:
-    where = f" In {answer.setting}:" if answer.setting and len(study.asked.settings) > 1 else ""
-    numbers = "; ".join(_said(study, part) for part in answer.parts)
+def sentence(grid: Grid, answer: Answer) -> str:
+    """Returns an answer in words and numbers."""
+    where = f" In {answer.setting}:" if answer.setting and len(grid.content.settings) > 1 else ""
+    numbers = "; ".join(_part_text(grid, part) for part in answer.parts)
     head = f"{answer.question.ask}{where} **{answer.verdict}**"
     if answer.why:
         return f"{head} ({answer.why}){f': {numbers}' if numbers else ''}."
     if not answer.is_test:
         return f"{head}: {numbers}."
-    opposite = "; the difference is the other way round" * answer.is_opposite
+    opposite = "; the difference is the other way round" if answer.is_opposite else ""
     if answer.unmet:
-        unmet = ", ".join(_missed(study, part) for part in answer.unmet)
+        unmet = ", ".join(_unmet_text(grid, part) for part in answer.unmet)
         return f"{head}: {numbers} (condition not met: {unmet}{opposite})."
     return f"{head}: {numbers} (p = {answer.p:.2g} after Holm's correction{opposite})."
 
 
-def _missed(study: Study, part: Part) -> str:
-    """By how much a condition fails; it has to be above minus its margin."""
-    measure = study.asked.measures[part.condition.measure]
-    found, allowed = (_signed(measure, number) for number in (part.mean, -part.condition.margin or 0.0))
-    return f"{part.condition.measure} is {found}, allowed is above {allowed}"
+def _unmet_text(grid: Grid, part: Part) -> str:
+    """Says by how much a condition fails; it has to be above minus its margin."""
+    measure = grid.content.measures[part.condition.measure]
+    allowed = _signed(measure, -part.condition.margin or 0.0)
+    return f"{part.condition.measure} is {_signed(measure, part.mean)}, allowed is above {allowed}"
 
 
-def _said(study: Study, part: Part) -> str:
-    measure = study.asked.measures[part.condition.measure]
-    low, high, confidence = part.interval(study.asked.alpha)
-    margin = part.condition.margin
-    allowed = f", allowed {_signed(measure, -margin)}" if margin else ""
-    judged = "" if part.is_tested else ", judged by its mean: an estimate, not a test"
-    never = f", {counted(len(part.unreached), 'run')} never reached the target" if part.unreached else ""
+def _part_text(grid: Grid, part: Part) -> str:
+    measure = grid.content.measures[part.condition.measure]
+    low, high, confidence = part.interval
     ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
-    number = f"{part.condition.measure} {_signed(measure, part.mean)}"
-    return f"{number} ({100 * confidence:.1f} % interval {ends}{allowed}{judged}{never})"
+    notes = [f"{100 * confidence:.1f} % interval {ends}"]
+    if part.condition.margin:
+        notes.append(f"allowed {_signed(measure, -part.condition.margin)}")
+    if not part.is_tested:
+        notes.append("judged by its mean: an estimate, not a test")
+    if part.unreached:
+        notes.append(f"{counted(len(part.unreached), 'run')} never reached the target")
+    if part.mixed:
+        notes.append(f"without seed {', '.join(map(str, part.mixed))}, whose runs were not made alike")
+    return f"{part.condition.measure} {_signed(measure, part.mean)} ({', '.join(notes)})"
 
 
-def _left(study: Study, runs: Sequence[Kept]) -> Iterator[str]:
-    """Said where a study is still under way."""
-    left = len(finals(study, {})) - sum(run.wanted.phase == "final" for run in runs)
-    if left:
-        yield f"**This study is not finished: {left} final runs are missing.** Questions without their runs are open."
+def _first_lines(results: Results) -> Iterator[str]:
+    """Says what the reader must know first: runs are missing, or those of a seed were not made alike."""
+    missing = len(finals(results.grid, {})) - sum(run.run.phase == "final" for run in results.runs)
+    if missing:
+        yield f"**This grid is not finished: {missing} final runs are missing.** Questions without their runs are open."
+        yield ""
+    mixed = list(mixed_seeds(results.grid, results.runs))
+    for setting, seed, groups in mixed:
+        made = "; ".join(f"{_methods_of(group)} by {_made_by(group[0], groups)}" for group in groups)
+        yield f"- **The runs of seed {seed} in {setting} were not made alike:** {made}."
+    if mixed:
+        yield ""
+        yield (
+            "Two runs that were not made alike are no pair: their difference is in no mean difference, interval or "
+            "test below. Each is in the mean of its own method."
+        )
         yield ""
 
 
-def _answers(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
-    num_tests = study.asked.num_tests
-    best = smallest_p(len(study.asked.seeds), num_tests)
-    yield from (f"- {sentence(study, answer)}" for answer in answers)
+def _methods_of(runs: Iterable[RunRecord]) -> str:
+    return ", ".join(run.run.method for run in runs)
+
+
+def _made_by(run: RunRecord, groups: Sequence[Sequence[RunRecord]]) -> str:
+    """Names the commit of a run, and those versions and the platform that differ between the groups."""
+    others = [group[0].computed_by for group in groups]
+    own = run.computed_by
+    parts = [f"commit {str(own['git'])[:12]}"]
+    for name, version in (own["versions"] or {}).items():
+        if any((other["versions"] or {}).get(name) != version for other in others):
+            parts.append(f"{name} {version}")
+    if any(other["platform"] != own["platform"] for other in others):
+        parts.append(str(own["platform"]))
+    return ", ".join(parts)
+
+
+def _answer_lines(results: Results) -> Iterator[str]:
+    content = results.grid.content
+    if not content.questions:
+        return
+    yield from (f"- {sentence(results.grid, answer)}" for answer in results.answers)
     yield ""
-    if num_tests:
+    if content.num_tests:
+        best = smallest_p(len(content.seeds), content.num_tests)
         yield (
             f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
-            f"permutation tests, two-sided, over {len(study.asked.seeds)} seeds, with Holm's correction over "
-            f"{counted(num_tests, 'test')}; the smallest p-value that one can have is {best:.2g}, the level "
-            f"{study.asked.alpha:g}. Intervals are those of the same test, not corrected."
+            f"permutation tests, two-sided, over {len(content.seeds)} seeds, with Holm's correction over "
+            f"{counted(content.num_tests, 'test')}; the smallest p-value that one can have is {best:.2g}, the level "
+            f"{ALPHA:g}. Intervals are those of the same test, not corrected."
         )
+        yield ""
 
 
-def _runs(study: Study, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
-    final = [run for run in runs if run.wanted.phase == "final"]
-    asked = len(finals(study, {}))
+def _what_was_run(results: Results) -> Iterator[str]:
+    grid, runs = results.grid, results.runs
+    num_final = sum(run.run.phase == "final" for run in runs)
+    texts = dict.fromkeys(run.note.study for run in runs) or {grid.text_digest: None}
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
     code = sorted({str(run.made_with.get("git")) for run in runs})
-    spent_s = sum(run.seconds.get("wall", 0.0) * len(run.rounds) for run in runs)
-    yield f"- file: `{study.path.name}`, SHA-256 `{study.digest}`, commit {', '.join(commits) or '-'}"
-    yield f"- {len(final)} of {asked} final runs, seeds {', '.join(map(str, study.asked.seeds))}"
-    yield f"- {len(runs) - len(final)} tuning runs on validation data"
-    yield f"- code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
-    for text in dict.fromkeys(_versions(run) for run in runs):
-        yield f"- {text}"
+    spent_s = sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)
+    digests = ", ".join(f"`{digest}`" for digest in texts)
+    yield f"file: `{grid.path.name}`, SHA-256 {digests}, commit {', '.join(commits) or '-'}"
+    yield f"{num_final} of {len(finals(grid, {}))} final runs, seeds {', '.join(map(str, grid.content.seeds))}"
+    yield f"{len(runs) - num_final} tuning runs on validation data"
+    yield f"code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
+    yield from dict.fromkeys(_versions(run) for run in runs)
+    if results.changes:
+        yield results.changes
     if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
-        yield f"- careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
-    yield from (f"- {line}" for line in unlike(study, runs))
-    yield from (f"- careful: {line}" for line in at_edges(study, choices))
+        yield f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
+    yield from unlike(grid, runs)
+    yield from (f"careful: {line}" for line in at_edges(grid, results.choices))
+    yield from (f"careful: {line}" for line in _remarks(results))
 
 
-def _versions(run: Kept) -> str:
+def _versions(run: RunRecord) -> str:
     versions = run.made_with.get("versions") or {}
     return f"{', '.join(f'{name} {number}' for name, number in versions.items())}; {run.made_with.get('platform')}"
 
 
-def unlike(study: Study, runs: Sequence[Kept]) -> list[str]:
-    """What runs of one seed and setting do not share, a line each; one line where they share all.
+def unlike(grid: Grid, runs: Sequence[RunRecord]) -> list[str]:
+    """Returns a line for each thing that runs of one seed and setting do not share; one line where they share all.
 
-    A run's digest of its cohorts is that of all its rounds, so it is held against those of as many rounds.
+    A run's digest of its cohorts is that of all its rounds, so it is compared with those of as many rounds.
     """
     lines = []
-    for setting in study.asked.settings:
-        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.wanted.seed)
-        for key, what in (("data", "examples"), ("partition", "partition"), ("cohorts", "cohorts"),
-                          ("initial", "initial values of the model")):  # fmt: skip
+    keys = {
+        "data": "examples",
+        "partition": "partition",
+        "cohorts": "cohorts",
+        "initial": "initial values of the model",
+    }
+    for setting in grid.content.settings:
+        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
+        for key, noun in keys.items():
             odd: dict[str, set[str]] = {}
-            for _, same in groupby(own, key=lambda run: run.wanted.seed):
-                firsts: dict[int, Kept] = {}
-                for run in same:
-                    first = firsts.setdefault(len(run.rounds) if key == "cohorts" else 0, run)
+            for _, of_seed in groupby(own, key=lambda run: run.run.seed):
+                firsts: dict[int, RunRecord] = {}
+                for run in of_seed:
+                    first = firsts.setdefault(run.rounds if key == "cohorts" else 0, run)
                     if getattr(run, key) != getattr(first, key):
-                        odd.setdefault(first.wanted.method, set()).add(run.wanted.method)
-            lines += [
-                f"careful: in {setting}, {', '.join(sorted(others))} had other {what} than {first}"
-                for first, others in odd.items()
-            ]
-        lines += _unlike_lengths(setting, own)
+                        odd.setdefault(first.run.method, set()).add(run.run.method)
+            for first_method, others in odd.items():
+                names = ", ".join(sorted(others))
+                lines.append(f"careful: in {setting}, {names} had other {noun} than {first_method}")
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
     return lines or [nothing]
 
 
-def warnings(study: Study, jobs: Iterable[tuple[Wanted, Job]]) -> list[str]:
-    """What runs of these configs warn of before they begin, once for each method; nothing of a config whose data are
-    needed for it and are not here.
-    """
-    settings: dict[tuple[str, str], list[str]] = {}
-    for wanted, job in jobs:
-        with contextlib.suppress(UserError):
-            info = job.config.data.info()
-            method = methods.create(start.method_context(job.config, info))
-            for line in remarks(job.config, info, method, num_workers=1, per_round=job.config.clients.per_round):
-                settings.setdefault((wanted.method, line), []).append(wanted.setting)
-    found = []
-    for (name, line), own in settings.items():
-        where = "" if len(own) == len(study.asked.settings) else f"in {', '.join(own)}, "
-        found.append(f"{where}{name}: {line}")
-    return found
-
-
-def _unlike_lengths(setting: str, runs: Sequence[Kept]) -> list[str]:
-    lengths: dict[int, set[str]] = {}
-    for run in runs:
-        lengths.setdefault(len(run.rounds), set()).add(run.wanted.method)
-    if len(lengths) < 2:
-        return []
-    said = "; ".join(f"{', '.join(sorted(methods))} {length}" for length, methods in sorted(lengths.items()))
-    return [f"careful: in {setting}, the methods had unlike numbers of rounds, by their configs: {said}"]
-
-
-def _methods(study: Study, setting: str, choices: Choices, runs: Sequence[Kept]) -> Iterator[str]:
-    """A line for each method: what was chosen, and every measure's mean and sample standard deviation over seeds."""
-    heads = ["method", "chosen", "seeds", *study.asked.measures]
+def _remarks(results: Results) -> list[str]:
+    """Returns what these configs warn of before a run begins, once for each method."""
+    settings_of: dict[tuple[str, str], list[str]] = {}
+    for (setting, name), config in results.configs.items():
+        try:
+            info = config.data.info()
+            method = methods.create(start.method_context(config, info))
+        except UserError:  # the data are needed for it and are not here
+            continue
+        for line in remarks(config, info, method, num_workers=1, per_round=config.clients.per_round):
+            settings_of.setdefault((name, line), []).append(setting)
     lines = []
-    for method in study.asked.methods:
-        own = [run for run in runs if is_final(run, setting) and run.wanted.method == method]
-        chosen = choices.get(setting, {}).get(method, {}).get("values", {})
-        cells = [_mean(measure, [run.value(measure) for run in own]) for measure in study.asked.measures.values()]
-        said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in chosen.items()) or "-"
-        lines.append((method, said, str(len(own)), *cells))
-    yield from table_text.markdown_lines(heads, lines, 2)
+    for (name, line), settings in settings_of.items():
+        where = "" if len(settings) == len(results.grid.content.settings) else f"in {', '.join(settings)}, "
+        lines.append(f"{where}{name}: {line}")
+    return lines
+
+
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
+"""Heads and lines."""
+
+
+def table(results: Results, setting: str) -> Table:
+    """Returns a line for each method: what was chosen, and every measure's mean and sample standard deviation."""
+    measures = results.grid.content.measures
+    lines = []
+    for method in results.grid.content.methods:
+        own = results.final(setting, method)
+        choice = results.choices.get((setting, method))
+        cells = [_mean(measure, [run.value(measure) for run in own]) for measure in measures.values()]
+        lines.append((method, _values_text(choice.values) if choice else "-", str(len(own)), *cells))
+    return ["method", "chosen", "seeds", *measures], lines
+
+
+def _net_table(results: Results, setting: str) -> Table:
+    """Returns a line for each net of each method: its size and its accuracy."""
+    lines = []
+    for method in results.grid.content.methods:
+        own = results.final(setting, method)
+        if not own:
+            continue
+        sizes = {net["name"]: net for net in own[0].nets}
+        last = own[0].records[-1]
+        names = dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])])
+        for name in names:
+            net = sizes.get(name, {})
+            scores = [
+                _mean(measure, [run.value(measure) for run in own])
+                for measure in (_accuracy(name, "last"), _accuracy(name, "best"))
+            ]
+            lines.append((method, name, si(net.get("params")), si(net.get("macs")), *scores))
+    return ["method", "net", "params", "MACs", "accuracy", "best"], lines
+
+
+def _accuracy(net: str, of: Any) -> Measure:
+    return Measure(quantity="accuracy", net=net, of=of)
+
+
+def _values_text(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items()) or "-"
 
 
 def _mean(measure: Measure, values: Sequence[float | None]) -> str:
@@ -204,25 +298,24 @@ def _mean(measure: Measure, values: Sequence[float | None]) -> str:
 
 
 def _shown(measure: Measure, number: float) -> str:
-    return percent(number) if measure.is_share else seconds(number) if measure.is_seconds else si(number)
+    if measure.is_share:
+        return percent(number)
+    return seconds(number) if measure.is_seconds else si(number)
 
 
-def _differences(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
-    heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
-    lines = []
-    for answer in answers:
-        for part in answer.parts:
-            measure = study.asked.measures[part.condition.measure]
-            low, high, confidence = part.interval(study.asked.alpha)
-            deviation = mean_std(part.differences)[1]
-            by_seed = ", ".join(_signed(measure, each, unit=False) for each in part.differences)
-            lines.append((
-                answer.question.first, answer.question.second, part.condition.measure, _signed(measure, part.mean),
-                "-" if deviation is None else _signed(measure, deviation, unit=False).lstrip("+"),
-                f"{_signed(measure, low, unit=False)} to {_signed(measure, high)} ({100 * confidence:.1f} %)",
-                f"{part.p:.3g}" if part.is_tested else "-", by_seed,
-            ))  # fmt: skip
+def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
+    if measure.is_share:
+        return f"{100 * number:+.2f}{' points' if unit else ''}"
+    text = _shown(measure, abs(number))
+    sign = "-" if number < 0 else "+"
+    return f"{sign}{text if unit else text.removesuffix(' s')}"
+
+
+def _difference_lines(results: Results, setting: str) -> Iterator[str]:
+    answers = [answer for answer in results.answers if answer.setting == setting]
+    lines = [_difference(results.grid, answer, part) for answer in answers for part in answer.parts]
     if lines:
+        heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
         yield from table_text.markdown_lines(heads, lines, 3)
         yield ""
         yield "p is that of the row alone, against minus its margin and before Holm's correction."
@@ -233,39 +326,124 @@ def _differences(study: Study, answers: Sequence[Answer]) -> Iterator[str]:
             )
 
 
-def _choices(study: Study, choices: Choices) -> Iterator[str]:
-    assert study.asked.tuning is not None
-    tuning = study.asked.tuning
-    measure = study.asked.measures[tuning.measure]
+def _difference(grid: Grid, answer: Answer, part: Part) -> Sequence[str]:
+    measure = grid.content.measures[part.condition.measure]
+    low, high, confidence = part.interval
+    differences = list(part.differences.values())
+    deviation = mean_std(differences)[1]
+    return (
+        answer.question.first,
+        answer.question.second,
+        part.condition.measure,
+        _signed(measure, part.mean),
+        "-" if deviation is None else _signed(measure, deviation, unit=False).lstrip("+"),
+        f"{_signed(measure, low, unit=False)} to {_signed(measure, high)} ({100 * confidence:.1f} %)",
+        f"{part.p:.3g}" if part.is_tested else "-",
+        ", ".join(_signed(measure, each, unit=False) for each in differences),
+    )
+
+
+def effort_lines(results: Results, setting: str) -> Iterator[str]:
+    """Says on how many examples the methods train, whose budget is far from that of most, and what else is not alike
+    in their configs.
+    """
+    configs = {method: config for (of, method), config in results.configs.items() if of == setting}
+    examples = {}
+    for method, config in configs.items():
+        try:
+            plan = forecast(config, 1)
+        except UserError:  # the data are needed for it and are not here
+            continue
+        examples[method] = sum(tier.client_rounds * tier.training_examples for tier in plan.tiers)
+    if examples:
+        texts = {method: si(number) for method, number in examples.items()}
+        yield f"examples passed forward and backward in a run, by the plan: {_majority(texts)}"
+        usual, owners = usual_number(examples)
+        for method, number in examples.items():
+            if abs(number - usual) > BUDGET_TOLERANCE * usual:
+                times = f"{number / usual:.2f} times the examples of {owners}"
+                yield f"careful: {method} trains on {times}: no equal budget"
+    plain = {method: config_settings.settings(config.to_dict()) for method, config in configs.items()}
+    for key in next(iter(plain.values()), {}):
+        values = {method: own[key] for method, own in plain.items() if key in own}
+        if not key.startswith("method.") and len(values) == len(plain) and len(set(values.values())) > 1:
+            yield f"not alike: {key} is {_majority(values)}"
+
+
+def usual_number(numbers: Mapping[str, float]) -> tuple[float, str]:
+    """Returns the most common number as printed (of several, the smallest) and who has it."""
+    shared = Counter(map(si, numbers.values()))
+    usual = min(numbers.values(), key=lambda number: (-shared[si(number)], number))
+    owners = [method for method, number in numbers.items() if si(number) == si(usual)]
+    return usual, "most methods" if 2 * len(owners) > len(numbers) else " and ".join(owners)
+
+
+def _majority(values: Mapping[str, str]) -> str:
+    """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
+    (common, _), *others = Counter(values.values()).most_common()
+    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
+    return "; ".join([common, *named])
+
+
+def spectrum_lines(results: Results, setting: str) -> Iterator[str]:
+    """Yields, for each method that notes them, the last round's means over seeds: the energy that each tier lacks, the
+    effective rank, and the predicted factor.
+    """
+    for method in results.grid.content.methods:
+        notes = [run.records[-1].get("method") or {} for run in results.final(setting, method)]
+        spectra = [note.get("spectrum") or {} for note in notes]
+        if not spectra or not all(spectrum.get("beyond") for spectrum in spectra):
+            continue
+        beyond = _means([spectrum["beyond"] for spectrum in spectra])
+        yield f"{method}: share of the energy of the factorized layers beyond the rank of tier {beyond}"
+        ranks = [layer["effective_rank"] for spectrum in spectra for layer in (spectrum.get("layers") or {}).values()]
+        if ranks:
+            yield f"{method}: effective rank of a factorized layer {sum(ranks) / len(ranks):.3g} on average"
+        if all(note.get("band_factor") for note in notes):
+            yield f"{method}: predicted factor of the last round by tier {_means([n['band_factor'] for n in notes])}"
+
+
+def _means(values: Sequence[Mapping[str, float]]) -> str:
+    return ", ".join(f"{tier} {sum(one[tier] for one in values) / len(values):.2g}" for tier in values[0])
+
+
+def _choice_lines(results: Results) -> Iterator[str]:
+    tuning = results.grid.content.tuning
+    assert tuning is not None
+    measure = results.grid.content.measures[tuning.measure]
     seeds = ", ".join(map(str, tuning.seeds))
     yield f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
     yield ""
     lines = []
-    for setting, of in choices.items():
-        for method, one in of.items():
-            for number, score in enumerate(one["scores"]):
-                values = study.asked.methods[method].trials[number]
-                said = ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items())
-                shown = "-" if score is None else _shown(measure, score)
-                mark = "**" * (number == one["trial"])
-                lines.append((setting, method, f"{mark}{said}{mark}", f"{mark}{shown}{mark}"))
+    for (setting, method), choice in results.choices.items():
+        for number, score in enumerate(choice.scores):
+            values = _values_text(results.grid.content.methods[method].trials[number])
+            shown = "-" if score is None else _shown(measure, score)
+            mark = "**" if number == choice.trial else ""
+            lines.append((setting, method, f"{mark}{values}{mark}", f"{mark}{shown}{mark}"))
     yield from table_text.markdown_lines(("setting", "method", "trial", "score"), lines, 3)
 
 
-def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
-    if measure.is_share:
-        return f"{100 * number:+.2f}{' points' * unit}"
-    text = _shown(measure, abs(number)).removesuffix(" s" * (not unit))
-    return f"{'-' if number < 0 else '+'}{text}"
+def values_csv(results: Results) -> str:
+    """Returns every run's numbers as CSV, exact."""
+    rows: list[dict[str, object]] = []
+    for record in results.runs:
+        run = record.run
+        row = {"phase": run.phase, "setting": run.setting, "method": run.method, "trial": run.trial, "seed": run.seed}
+        rows.append(row | {name: record.value(measure) for name, measure in results.grid.content.measures.items()})
+    return table_text.comma_separated(rows)
 
 
-def by_seed(study: Study, runs: Sequence[Kept]) -> str:
-    """Every run's numbers as CSV, exact."""
-    return table_text.comma_separated([
-        {
-            "phase": run.wanted.phase, "setting": run.wanted.setting, "method": run.wanted.method,
-            "trial": run.wanted.trial, "seed": run.wanted.seed,
-            **{name: run.value(measure) for name, measure in study.asked.measures.items()},
-        }
-        for run in runs
-    ])  # fmt: skip
+def latex(results: Results) -> str:
+    """Returns the table of each setting for a paper (it needs the package booktabs)."""
+    lines = []
+    for setting in results.grid.content.settings:
+        heads, rows = table(results, setting)
+        lines += [f"% {setting}", f"\\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}", "\\toprule", _latex_row(heads)]
+        lines += ["\\midrule", *map(_latex_row, rows), "\\bottomrule", "\\end{tabular}", ""]
+    return "\n".join(lines)
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    escapes = str.maketrans({"%": "\\%", "_": "\\_", "&": "\\&", "#": "\\#", "±": "$\\pm$"})
+    return " & ".join(cell.translate(escapes) for cell in cells) + r" \\"

@@ -1,35 +1,28 @@
-"""The runs that a study asks for: trials on validation data, then the final runs with what was chosen."""
+"""Names the runs of a grid file: trials on validation data, then the final runs with the chosen trials."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedmpi.config import yaml_text
 from fedmpi.config.address import file_and_cell
-from fedmpi.config.load import load
 from fedmpi.config.yaml_text import leaves
-from fedmpi.errors import ConfigError
-from fedmpi.results.grid_file import Study
-from fedmpi.store.files import make_folder, read_whole, write_text
-from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.launch import Job, planned
-from fedmpi.studies.runs import Run
+from fedmpi.results.grid_file import Grid
 
 Phase = Literal["tuning", "final"]
-Chosen = Mapping[tuple[str, str], int]
-"""By setting and method, the number of the trial that was chosen."""
-# None of these changes a result: a study reads the records alone.
+TrialNumbers = Mapping[tuple[str, str], int]
+"""The number of the chosen trial, by setting and method."""
+# None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
-_DEFAULTS = "defaults.yaml"
+_VALIDATION_SHARE = 0.2
 _Leaves = dict[tuple[Any, ...], Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class GridRun:
     """One run. `trial` counts the method's trials from 0; it is None for a method without."""
 
     phase: Phase
@@ -40,48 +33,66 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The name of its folder, without the seed."""
         trial = f"-trial{self.trial}" if self.phase == "tuning" else ""
         return f"{self.phase}-{self.setting}-{self.method}{trial}"
 
+    @property
+    def folder_name(self) -> str:
+        return f"{self.name}-seed{self.seed}"
 
-def trials(study: Study) -> list[Wanted]:
-    """All tuning runs, seed by seed and method by method, so that an early look shows all methods."""
-    if study.asked.tuning is None:
+
+def trials(grid: Grid) -> list[GridRun]:
+    """Lists all tuning runs, seed by seed and method by method, so that an early look shows all methods."""
+    if grid.content.tuning is None:
         return []
     return [
-        Wanted("tuning", setting, method, trial, seed)
-        for setting in study.asked.settings
-        for seed in study.asked.tuning.seeds
-        for method, compared in study.asked.methods.items()
-        for trial in range(len(compared.trials))
+        GridRun("tuning", setting, method, trial, seed)
+        for setting in grid.content.settings
+        for seed in grid.content.tuning.seeds
+        for method, section in grid.content.methods.items()
+        for trial in range(len(section.trials))
     ]
 
 
-def finals(study: Study, chosen: Chosen) -> list[Wanted]:
-    """All final runs; those of a first seed first."""
+def finals(grid: Grid, chosen: TrialNumbers) -> list[GridRun]:
+    """Lists all final runs; those of the first seed first."""
     return [
-        Wanted("final", setting, method, chosen.get((setting, method)), seed)
-        for seed in study.asked.seeds
-        for setting in study.asked.settings
-        for method in study.asked.methods
+        GridRun("final", setting, method, chosen.get((setting, method)), seed)
+        for seed in grid.content.seeds
+        for setting in grid.content.settings
+        for method in grid.content.methods
     ]
 
 
-def overrides(study: Study, wanted: Wanted) -> tuple[str, ...]:
-    """What is set on the config: one override for each section, in which later settings replace earlier ones."""
-    asked = study.asked
-    method, tuning = asked.methods[wanted.method], asked.tuning
+def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, dict[str, Any]]:
+    """Returns the config that the runs of a method begin from in a setting, and what is set on it; None stands for the
+    defaults of the schema.
+    """
+    content = grid.content
+    own = content.methods[method]
     merged: _Leaves = {}
-    for settings in (asked.set, asked.settings[wanted.setting], method.set):
-        merged |= dict(leaves(settings)) if settings else {}
-    if wanted.trial is not None:
-        merged |= {tuple(key.split(".")): value for key, value in method.trials[wanted.trial].items()}
-    own: dict[str, Any] = {**_QUIET, "seed": wanted.seed, "evaluation": {"on": "test"}}
-    if wanted.phase == "tuning" and tuning is not None:
-        merged |= dict(leaves(tuning.set)) if tuning.set else {}
-        own["evaluation"] = {"on": "validation", "validation_share": tuning.validation_share}
-    return tuple(f"{key}={yaml_text.flow(value)}" for key, value in _nested(merged | dict(leaves(own))).items())
+    for settings in (content.set, content.settings[setting], own.set):
+        merged |= _leaves_of(settings)
+    address = own.config or content.config
+    return _beside(grid, address) if address else None, _nested(merged)
+
+
+def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
+    """Returns what is set on the run's config: one override a section, in which later settings replace earlier ones."""
+    merged = _leaves_of(base_of(grid, run.setting, run.method)[1])
+    if run.trial is not None:
+        values = grid.content.methods[run.method].trials[run.trial]
+        merged |= {tuple(key.split(".")): value for key, value in values.items()}
+    if run.phase == "tuning" and grid.content.tuning is not None:
+        merged |= _leaves_of({"evaluation": {"validation_share": _VALIDATION_SHARE}})
+        merged |= _leaves_of(grid.content.tuning.set)
+    on = "validation" if run.phase == "tuning" else "test"
+    merged |= _leaves_of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
+    return tuple(f"{key}={yaml_text.flow(value)}" for key, value in _nested(merged).items())
+
+
+def _leaves_of(settings: Mapping[str, Any]) -> _Leaves:
+    return dict(leaves(settings)) if settings else {}
 
 
 def _nested(merged: _Leaves) -> dict[str, Any]:
@@ -94,39 +105,7 @@ def _nested(merged: _Leaves) -> dict[str, Any]:
     return tree
 
 
-def run_of(wanted: Wanted, out: Path) -> Run:
-    return Run(wanted.name, wanted.seed, RunDir(out / f"{wanted.name}-seed{wanted.seed}"))
-
-
-def jobs_of(
-    study: Study, all_wanted: Sequence[Wanted], out: Path, data_dir: Path | None = None
-) -> Iterator[tuple[Wanted, Job]]:
-    """Each run with its config; `data_dir` is where its data are, if not where the config says. Raises `UserError`: a
-    setting that no config can have, or another run in its folder.
-    """
-    for wanted in all_wanted:
-        address = study.asked.methods[wanted.method].config or study.asked.config
-        path = _beside(study, address) if address else _defaults(out)
-        try:
-            said = overrides(study, wanted)
-            if data_dir is not None and hasattr(load(path, said).data, "root"):
-                said = (*said, f"data.root={json.dumps(str(data_dir))}")
-            yield wanted, planned(run_of(wanted, out), path, said)
-        except ConfigError as error:
-            where = f"{study.path}, method {wanted.method} in setting {wanted.setting}"
-            raise ConfigError(where, *error.problems) from None
-
-
-def _beside(study: Study, address: str) -> Path:
+def _beside(grid: Grid, address: str) -> Path:
     file, cell = file_and_cell(address)
-    path = (study.path.parent / file).resolve()
+    path = (grid.path.parent / file).resolve()
     return path if cell is None else path.with_name(f"{path.name}@{cell}")
-
-
-def _defaults(out: Path) -> Path:
-    """A config file that says nothing, so all of it are the defaults of the schema."""
-    path = out.resolve() / _DEFAULTS
-    if read_whole(path) is None:
-        make_folder(out)
-        write_text(path, "{}\n")
-    return path

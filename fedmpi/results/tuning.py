@@ -1,86 +1,78 @@
-"""Which trial of each method is best in each setting, by its mean over the tuning seeds on validation data."""
+"""Chooses the best trial of each method in each setting, by its mean over the tuning seeds on validation data."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fedmpi.config import yaml_text
-from fedmpi.errors import RunDirError
-from fedmpi.results.archive import Kept
-from fedmpi.results.grid_file import Study
-from fedmpi.results.grid_runs import Chosen, trials
-
-Choices = Mapping[str, Mapping[str, Mapping[str, Any]]]
-"""By setting and method: `trial` (its number), `values` that it sets, and `scores`, the mean of each trial."""
+from fedmpi.results.archive import RunRecord
+from fedmpi.results.grid_file import Grid
+from fedmpi.results.grid_runs import GridRun, trials
 
 
-def choose(study: Study, runs: Sequence[Kept]) -> Choices:
-    """The best trial of each; of equal ones the first in the file. A trial that has no value in a seed is last.
+@dataclass(frozen=True)
+class Choice:
+    """The chosen trial of a method in a setting."""
 
-    Empty without tuning. Raises RunDirError if a tuning run is missing: then nothing may be chosen yet.
+    trial: int
+    values: Mapping[str, Any]
+    """What the trial sets."""
+    scores: Sequence[float | None]
+    """The mean of each trial; None for one without a value in a seed."""
+
+
+Choices = Mapping[tuple[str, str], Choice]
+"""By setting and method."""
+
+
+def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
+    """Chooses the best trial of each method, of equal ones the first in the file. A trial without a score is last.
+
+    Returns nothing as long as a tuning run is missing, because then nothing may be chosen yet.
     """
-    tuning = study.asked.tuning
-    if tuning is None:
+    if any(run not in runs for run in trials(grid)):
         return {}
-    found = {run.wanted: run for run in runs}
-    wanted = trials(study)
-    if missing := [one for one in wanted if one not in found]:
-        text = f"{len(missing)} tuning runs are not finished, the first of which is {missing[0].name}"
-        raise RunDirError(str(study.path), f"{text}; the final runs begin after all of them")
-    measure = study.asked.measures[tuning.measure]
-
-    def score(setting: str, method: str, trial: int) -> float | None:
-        own = [one for one in wanted if (one.setting, one.method, one.trial) == (setting, method, trial)]
-        values = [found[one].value(measure) for one in own]
-        known = [value for value in values if value is not None]
-        return statistics.fmean(known) if len(known) == len(values) else None
-
-    choices: dict[str, dict[str, Any]] = {}
-    for setting in study.asked.settings:
-        for method, compared in study.asked.methods.items():
-            scores = [score(setting, method, trial) for trial in range(len(compared.trials))]
-            best = max(
-                range(len(scores)),
-                key=lambda trial: float("-inf") if (s := scores[trial]) is None else measure.sign * s,
-            )
-            one = {"trial": best, "values": compared.trials[best], "scores": scores}
-            choices.setdefault(setting, {})[method] = one
+    choices = {}
+    for setting in grid.content.settings if grid.content.tuning else ():
+        for name, method in grid.content.methods.items():
+            scores = [_score(grid, runs, setting, name, trial) for trial in range(len(method.trials))]
+            best = scores.index(max(scores, key=lambda score: _rank(grid, score)))
+            choices[setting, name] = Choice(best, method.trials[best], scores)
     return choices
 
 
-def numbers(choices: Choices) -> Chosen:
-    """The number of the chosen trial, by setting and method."""
-    return {(setting, method): one["trial"] for setting, of in choices.items() for method, one in of.items()}
+def _score(grid: Grid, runs: Mapping[GridRun, RunRecord], setting: str, method: str, trial: int) -> float | None:
+    assert grid.content.tuning is not None
+    measure = grid.content.measures[grid.content.tuning.measure]
+    own = (GridRun("tuning", setting, method, trial, seed) for seed in grid.content.tuning.seeds)
+    values = [runs[run].value(measure) for run in own]
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
-def at_edges(study: Study, choices: Choices) -> list[str]:
-    """A line for each chosen number that is the lowest or the highest of at least three that the method's grid has: a
-    better one may lie beyond, where the option allows it.
+def _rank(grid: Grid, score: float | None) -> float:
+    assert grid.content.tuning is not None
+    sign = grid.content.measures[grid.content.tuning.measure].sign
+    return float("-inf") if score is None else sign * score
+
+
+def at_edges(grid: Grid, choices: Choices) -> list[str]:
+    """Returns a line for each chosen number that is the lowest or the highest of at least three that the method's grid
+    has: a better one may lie beyond, where the option allows it.
     """
-    found: dict[str, list[str]] = {}
-    for setting, methods in choices.items():
-        for method, one in methods.items():
-            for key, value in one["values"].items():
-                tried = {trial[key] for trial in study.asked.methods[method].trials if _is_number(trial.get(key))}
-                if _is_number(value) and len(tried) > 2 and value in (min(tried), max(tried)):
-                    edge = "lowest" if value == min(tried) else "highest"
-                    line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(value)}"
-                    found.setdefault(line, []).append(setting)
-    return [f"in {', '.join(settings)}, {line}" for line, settings in found.items()]
+    settings_of: dict[str, list[str]] = {}
+    for (setting, method), choice in choices.items():
+        for key, value in choice.values.items():
+            tried = {trial[key] for trial in grid.content.methods[method].trials if _is_number(trial.get(key))}
+            if _is_number(value) and len(tried) > 2 and value in (min(tried), max(tried)):
+                edge = "lowest" if value == min(tried) else "highest"
+                line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(value)}"
+                settings_of.setdefault(line, []).append(setting)
+    return [f"in {', '.join(settings)}, {line}" for line, settings in settings_of.items()]
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def is_possible(study: Study, choices: Choices) -> bool:
-    """Whether these are empty, or name a trial of each method in each setting."""
-    try:
-        chosen = numbers(choices)
-    except (AttributeError, KeyError, TypeError):
-        return False
-    counts = {name: len(method.trials) for name, method in study.asked.methods.items()}
-    wanted = {(setting, method) for setting in study.asked.settings for method in counts}
-    return not chosen or (chosen.keys() == wanted and all(chosen[one] in range(counts[one[1]]) for one in wanted))

@@ -10,37 +10,13 @@ import pytest
 from studied_runs import own_paper, without_squeue, write_config
 from syrupy.assertion import SnapshotAssertion
 
-from fedmpi.results import grid as conduct
-from fedmpi.studies import compare, reproduce
+from fedmpi.studies import reproduce
 from fedmpi.studies.slurm import submit
 from fedmpi.verify import __main__ as verify
 
-PROGRAMS = {
-    "compare": compare.main,
-    "reproduce": reproduce.main,
-    "study": conduct.main,
-    "submit": submit.main,
-    "verify": verify.main,
-}
+PROGRAMS = {"reproduce": reproduce.main, "submit": submit.main, "verify": verify.main}
 LONG = 300 * "x"
 MISTAKES = f"""
-compare fedavg
-compare rounds = 6
-compare rounds=0 --methods fedavg
-compare --set rounds=6
-compare --methods fedhn
-compare --methods fedavg,fedavg
-compare --methods none/such.yaml
-compare --data dogits
-compare --seeds 0,x
-compare --seeds 1,01
-compare --ranks 0
-compare --target 1.5
-compare --scale nan
-compare --bogus
-compare --methods fedavg train.lt=1
-compare seed=1
-compare --collect
 reproduce
 reproduce fedhm
 reproduce fedhm:table3 fedhm:table2
@@ -62,11 +38,6 @@ reproduce own.yaml:table1 --only FedAvg rounds=0
 reproduce own.yaml:table1 --collect --only zzz
 reproduce own.yaml:table1 --slurm --sbatch-option time=1
 reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
-study
-study mine.yaml
-study none.yaml --status
-study mine.yaml --run --jobs 0
-study mine.yaml --run --report
 submit a=1
 submit mine.yaml train.lr=fast
 submit mine.yaml mpi.min_ranks=9

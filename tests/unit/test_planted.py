@@ -19,7 +19,6 @@ from fedmpi.store import files, manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.manifest import add_start
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies import compare
 
 ROOT = Path(__file__).parents[2]
 
@@ -165,7 +164,6 @@ READERS = {
     "submitted.json": lambda run: Run(run.path).submission,
     "requeued": lambda run: Run(run.path).jobs(),
     ".lock": lambda run: Run(run.path).state,
-    "settings.json": lambda run: compare.settings_of(run.path),
 }
 ENDLESS = ("named pipe", "socket", "link to a device", "link to a pipe", "directory")
 

@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -26,8 +25,6 @@ from fedmpi.running.observers import Observed, Observers
 from fedmpi.store.checkpoint import load_newest_intact
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
-from fedmpi.studies import comparison
-from fedmpi.studies.comparison import Row
 
 COLUMNS = 80
 SIX = [f"the_tier_of_capacity_0.{number}" for number in range(6)]
@@ -53,19 +50,6 @@ def test_a_plan() -> None:
         assert len(widest(text)) <= COLUMNS, widest(text)
         assert all(tier.name in text and size(tier.activation_bytes) in text for tier in tiers)
     assert plan.warnings
-
-
-def test_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
-    costs = {"params": 111_173_962, "macs": 123_993_536, "bytes_to_target": 148e9, "macs_to_target": 423.4e12}
-    scored = {"accuracy": 0.93214, "accuracy_std": 0.1045, "seeds": 3, "seeds_at_target": 2, "rounds_to_target": 112.5}
-    rows = [Row(method, tier, **scored, **costs) for method in ("fdnnc_bfirst_delta", "fedhm") for tier in SIX]
-    failed = Row("fedhm", "seed 12", "unfinished after 10 of 30 rounds")
-    caption = comparison.what_is_shown(rows, {"fedhm": [0, 1, 2], "fedavg": [0]}, 0.9, 0.5, ["train.lr=0.1"] * 9)
-    for of in (rows[:4], [replace(row, tier=str(place)) for place, row in enumerate(rows)]):
-        comparison.print_table([*of, failed], caption, sys.stdout)
-        shown = capsys.readouterr().out
-        assert len(widest(shown)) <= COLUMNS, widest(shown)
-        assert "112.5 (2 of 3)" in shown and failed.status in shown
 
 
 @pytest.mark.parametrize("branch_of", ["", "fedhm_digits-seed0@1000"])

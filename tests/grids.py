@@ -1,4 +1,4 @@
-"""A study of two methods for the tests of `fedmpi study`, and runs of it as if they were made."""
+"""A grid of two methods for the tests of `fedmpi grid`, and runs of it as if they were made."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from studied_runs import write_config
 
 from fedmpi.config import yaml_text
 from fedmpi.main import main
-from fedmpi.results import making
-from fedmpi.results.archive import Kept
-from fedmpi.results.grid_file import Study, read
-from fedmpi.results.grid_runs import Wanted
-from fedmpi.results.making import Note
+from fedmpi.results import launch
+from fedmpi.results.answers import answer_all
+from fedmpi.results.archive import RunRecord
+from fedmpi.results.grid_file import Grid, read
+from fedmpi.results.grid_report import Results
+from fedmpi.results.grid_runs import GridRun
+from fedmpi.results.notes import Note
+from fedmpi.results.tuning import Choices
 
 FILE: dict[str, Any] = {
     "title": "Two rates",
@@ -46,7 +49,7 @@ FILE: dict[str, Any] = {
 }
 
 
-def study_of(folder: Path, **changed: Any) -> Study:
+def grid_of(folder: Path, **changed: Any) -> Grid:
     write_config(folder / "base.yaml", "rounds=2", "method.name=fedavg")
     path = folder / "rates.yaml"
     plain = {key: value for key, value in {**FILE, **changed}.items() if value is not None}
@@ -54,7 +57,7 @@ def study_of(folder: Path, **changed: Any) -> Study:
     return read(path)
 
 
-def made(wanted: Wanted, *accuracies: float, **changed: Any) -> Kept:
+def made(run: GridRun, *accuracies: float, **changed: Any) -> RunRecord:
     """A run whose nets end with these accuracies, the largest first."""
     record = {
         "round": 1,
@@ -62,18 +65,18 @@ def made(wanted: Wanted, *accuracies: float, **changed: Any) -> Kept:
         "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
     }  # fmt: skip
     given = {
-        "wanted": wanted, "note": Note("x", None, "", ""), "config": "", "overrides": (), "data": "d", "partition": "p",
+        "run": run, "note": Note("x", None, "", ""), "config": "", "overrides": (), "data": "d", "partition": "p",
         "cohorts": "c", "initial": "i", "made_with": {}, "num_starts": 1, "seconds": {"wall": 4.0, "svd": 1.0},
-        "nets": (), "rounds": [record],
+        "nets": (), "records": [record],
     }  # fmt: skip
-    return Kept(**{**given, **changed})
+    return RunRecord(**{**given, **changed})
 
 
-def final_runs(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> list[Kept]:
+def final_runs(first: Sequence[tuple[float, float]], second: Sequence[tuple[float, float]]) -> list[RunRecord]:
     """Of hm and avg in setting one: largest and smallest net of each seed."""
     pairs = (("hm", first), ("avg", second))
     return [
-        made(Wanted("final", "one", method, 0, seed), *both)
+        made(GridRun("final", "one", method, 0, seed), *both)
         for method, scores in pairs
         for seed, both in enumerate(scores)
     ]
@@ -83,14 +86,21 @@ BETTER = [(0.9 + seed / 100, 0.8) for seed in range(6)]
 WORSE = [(0.85, 0.81)] * 6
 
 
+def results_of(grid: Grid, runs: Sequence[RunRecord], choices: Choices | None = None) -> Results:
+    return Results(grid, choices or {}, runs, answer_all(grid, runs), {})
+
+
 class Ended:
     """A process that has ended with this exit code."""
 
     def __init__(self, code: int) -> None:
-        self.code = code
+        self.returncode = code
 
     def poll(self) -> int:
-        return self.code
+        return self.returncode
+
+    def wait(self, timeout_s: float = 0) -> int:
+        return self.returncode
 
     def terminate(self) -> None: ...
 
@@ -100,9 +110,9 @@ def runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]
     """Makes runs in this process, which is a tenth of the time; the commands so far."""
     commands: list[Sequence[str]] = []
 
-    def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Ended:
+    def start(command: Sequence[str], output: int, environ: Mapping[str, str]) -> Ended:
         commands.append(command)
         return Ended(main(command[command.index("fedmpi.main") + 1 :]))
 
-    monkeypatch.setattr(making, "start", start)
+    monkeypatch.setattr(launch, "_started", start)
     return commands

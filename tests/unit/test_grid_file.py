@@ -1,18 +1,27 @@
-"""The file of a study, and the runs that it asks for; those that the repository has."""
+"""Grid files, the runs that they name, and those that the repository has."""
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from asked_studies import study_of
 from golden_file import Told
+from grids import grid_of
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.results.grid_file import read
-from fedmpi.results.grid_runs import Wanted, finals, jobs_of, overrides, trials
+from fedmpi.results.budget import Budget
+from fedmpi.results.grid import GridFolder
+from fedmpi.results.grid_file import Grid, read
+from fedmpi.results.grid_runs import GridRun, finals, overrides, trials
+from fedmpi.results.launch import Job
+
+
+def jobs_of(grid: Grid, runs: Sequence[GridRun], out: Path) -> dict[GridRun, Job]:
+    return GridFolder(grid, out, out / "results", (), Budget()).jobs(runs)
+
 
 # The file.
 
@@ -40,7 +49,7 @@ def grids(*counts: int) -> dict[str, Any]:
         ),
         ({"questions": [{"ask": "?", "first": "hm", "second": "avg", "measure": "x"}]}, "questions[0].measure 'x'"),
         ({"questions": [{"ask": "?", "undecidable": "why", "first": "hm"}]}, "questions[0] undecidable"),
-        ({"questions": []}, "questions 1"),
+        ({"methods": {}, "tuning": None}, "methods none questions[0].first"),
         ({"measures": {"largest": {"quantity": "bytes_to_target"}}}, "measures.largest target"),
         ({"measures": {"largest": {"quantity": "accurac"}}}, "measures.largest.quantity 'accurac' 'accuracy'"),
         ({"methods": {"a b": {}}}, "methods letters"),
@@ -50,16 +59,16 @@ def grids(*counts: int) -> dict[str, Any]:
 )
 def test_mistakes_name_the_key(tmp_path: Path, changed: Mapping[str, Any], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        study_of(tmp_path, **changed)
+        grid_of(tmp_path, **changed)
     assert all(word in caught.value.text() for word in words.split()), caught.value.text()
 
 
 def test_a_setting_that_no_config_has_names_the_method(tmp_path: Path, told: Told) -> None:
     methods = {name: {"set": {"method": {"name": name}, "train": {"lt": 1}}} for name in ("fedavg", "fedhm")}
     question = {"ask": "?", "first": "fedhm", "second": "fedavg", "measure": "largest"}
-    study = study_of(tmp_path, methods=methods, tuning=None, questions=[question])
+    grid = grid_of(tmp_path, methods=methods, tuning=None, questions=[question])
     with told.by(ConfigError) as caught:
-        list(jobs_of(study, finals(study, {}), tmp_path / "out"))
+        jobs_of(grid, finals(grid, {}), tmp_path / "out")
     assert "train.lt" in caught.value.text()
 
 
@@ -68,16 +77,16 @@ def test_a_setting_that_no_config_has_names_the_method(tmp_path: Path, told: Tol
 
 def test_trials_and_final_runs_by_hand(tmp_path: Path) -> None:
     """Two settings, two methods: 2 trials of 1 seed each, then 6 seeds. 1 x 2 combinations are 2 trials, too."""
-    study = study_of(tmp_path)
-    tuning, final = trials(study), finals(study, {("one", "hm"): 1})
+    grid = grid_of(tmp_path)
+    tuning, final = trials(grid), finals(grid, {("one", "hm"): 1})
     assert (len(tuning), len(final)) == (8, 24) and len({*tuning, *final}) == 32
-    chosen = Wanted("final", "one", "hm", 1, 5)
+    chosen = GridRun("final", "one", "hm", 1, 5)
     assert chosen in final and chosen.name == "final-one-hm"
-    configs = {wanted: job.config for wanted, job in jobs_of(study, [*tuning, *final], tmp_path / "out")}
+    configs = {run: job.config for run, job in jobs_of(grid, [*tuning, *final], tmp_path / "out").items()}
     assert configs[chosen].method.tau == 5 and configs[chosen].seed == 5
     assert {config.evaluation.on for one, config in configs.items() if one.phase == "final"} == {"test"}
     assert {config.evaluation.on for one, config in configs.items() if one.phase == "tuning"} == {"validation"}
-    trial = configs[Wanted("tuning", "two", "avg", 1, 100)]
+    trial = configs[GridRun("tuning", "two", "avg", 1, 100)]
     assert (trial.train.lr, trial.clients.per_round, trial.seed, trial.method.name) == (0.1, 3, 100, "fedavg")
 
 
@@ -88,11 +97,32 @@ def test_later_settings_replace_earlier_ones_and_names_may_have_dots(tmp_path: P
         "method": {"name": "fdnnc", "layer_ranks": {"layers.4": 2}},
         "train": {"lr": 0.2, "momentum": 0.0},
     }
-    study = study_of(tmp_path, methods=methods, set={"train": {"lr": 0.3, "batch_size": 9}})
-    said = overrides(study, Wanted("final", "one", "hm", 0, 1))
+    grid = grid_of(tmp_path, methods=methods, set={"train": {"lr": 0.3, "batch_size": 9}})
+    said = overrides(grid, GridRun("final", "one", "hm", 0, 1))
     config = load(tmp_path / "base.yaml", [*said, "clients.tier_blocks=[]"])
     assert (config.train.lr, config.train.momentum, config.train.batch_size) == (0.5, 0.0, 9)
     assert config.method.layer_ranks == {"layers.4": 2}
+
+
+def test_a_budget_multiplies_whatever_counts_rounds() -> None:
+    """Rounds 40 and milestones 10, 25 by 0.1: 4 and 1, 2 (2.5 to even); every 15: 2; a switch after 3: 1, never 0."""
+    schedule = SimpleNamespace(milestones=(10, 25))
+    method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
+    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule, local_epochs=5), method=method)
+    config.evaluation = SimpleNamespace(every=15)
+    scaled = "rounds=4 train.schedule.milestones=[1,2] evaluation.every=2 method.switch_round=1"
+    assert " ".join(Budget(0.1).overrides(config)) == scaled and Budget().overrides(config) == []
+    longer = Budget(2, 0.5).overrides(config)
+    assert longer[0] == "rounds=80" and not any("every" in line for line in longer)
+    assert longer[-1] == "train.local_epochs=2"
+    assert Budget.read("rounds=0.5,epochs=0.1") == Budget(0.5, 0.1) and Budget.read("0.05") == Budget(0.05, 0.05)
+
+
+def test_steps_of_the_learning_rate_that_have_no_round_left() -> None:
+    """Of 40 rounds with steps after 10, 20 and 30, four rounds have room for all, two for the first alone."""
+    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=SimpleNamespace(milestones=(10, 20, 30))))
+    assert Budget(0.1).milestones(config) == [1, 2, 3] and Budget(0.1).lost_steps(config) == (0, 3)
+    assert Budget(0.05).milestones(config) == [1, 2, 3] and Budget(0.05).lost_steps(config) == (2, 3)
 
 
 # The studies that the repository has.
@@ -102,17 +132,17 @@ STUDIES = sorted((Path(__file__).parents[2] / "configs" / "studies").glob("*.yam
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
-def test_a_study_of_the_repository_can_be_run_and_decided(path: Path, tmp_path: Path) -> None:
+def test_a_grid_of_the_repository_can_be_run_and_decided(path: Path, tmp_path: Path) -> None:
     """Every run has a valid config, seeds suffice for the tests, and all methods have one seed's partition."""
-    study = read(path)
-    assert study.asked.num_tests * 2 / 2 ** len(study.asked.seeds) <= study.asked.alpha
-    if study.asked.tuning is not None:
-        rates = [[trial["train.lr"] for trial in one.trials] for one in study.asked.methods.values()]
+    grid = read(path)
+    assert grid.content.num_tests * 2 / 2 ** len(grid.content.seeds) <= 0.05
+    if grid.content.tuning is not None:
+        rates = [[trial["train.lr"] for trial in one.trials] for one in grid.content.methods.values()]
         assert len({(min(of_method), max(of_method)) for of_method in rates}) == 1
-    first = [one for one in [*trials(study), *finals(study, {})] if one.seed in (study.asked.seeds[0], 100)]
+    first = [one for one in [*trials(grid), *finals(grid, {})] if one.seed in (grid.content.seeds[0], 100)]
     partitions: dict[tuple[str, str], set[str]] = {}
     for wanted in first:
-        ((_, job),) = jobs_of(study, [wanted], tmp_path)
+        (job,) = jobs_of(grid, [wanted], tmp_path).values()
         said = f"{job.config.partition!r} {job.config.clients.count} {job.config.data.name}"
         partitions.setdefault((wanted.phase, wanted.setting), set()).add(said)
     assert all(len(found) == 1 for found in partitions.values())
@@ -120,11 +150,11 @@ def test_a_study_of_the_repository_can_be_run_and_decided(path: Path, tmp_path: 
 
 def test_the_example_of_the_documentation_can_be_run(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    text = (root / "fedmpi" / "studies" / "README.md").read_text()
+    text = (root / "fedmpi" / "results" / "README.md").read_text()
     block = text[text.index("    title: Is FedHM") :].partition("\n\n")[0]
     path = tmp_path / "example.yaml"
     path.write_text(textwrap.dedent(block).replace("../", f"{root}/configs/"))
-    study = read(path)
-    jobs = dict(jobs_of(study, [*trials(study), *finals(study, {})], tmp_path / "out"))
-    assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 7 and study.asked.num_tests == 2
+    grid = read(path)
+    jobs = jobs_of(grid, [*trials(grid), *finals(grid, {})], tmp_path / "out")
+    assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 7 and grid.content.num_tests == 2
     assert {job.config.method.name for job in jobs.values()} == {"fedhm", "heterofl"}
