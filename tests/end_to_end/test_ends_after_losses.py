@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import TOPK, ULFM, Start, ends_in_time, has_rounds, kill, last_start
 from small_runs import finished, undisturbed
 
@@ -34,8 +35,7 @@ def test_too_few_come_through_the_start(start: Start, run_dir: Path) -> None:
     assert "mpi.min_ranks is 3\n" in launched.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("every", "code"), [(2, 75), (1000, 1)])
+@pytest.mark.parametrize(("every", "code"), fast(of=[(2, 75), (1000, 1)], slow=[(2, 75)]))
 def test_too_few_without_the_server(start: Start, run_dir: Path, every: int, code: int) -> None:
     """With rank 0 goes what is not saved: the job is to continue only where this start has saved a round."""
     words = (*TOPK, f"output.checkpoint_every={every}", "rounds=100000", "mpi.min_ranks=3")
@@ -114,7 +114,7 @@ def test_the_last_rank_hangs(start: Start, run_dir: Path) -> None:
 TAKEOVER = (*TOPK, "output.checkpoint_every=2", "rounds=8")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_takeover_may_take_longer_than_a_round(start: Start, run_dir: Path, tmp_path: Path) -> None:
     patch = f"""
 watch._MARGIN_S = 1.0  # others are waited for for 3 s
@@ -159,8 +159,7 @@ if rank == 0: before(start, "_trainers", lambda *arguments: die())"""
     assert finished(run_dir) == undisturbed(tmp_path, *TOPK, "rounds=2")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("end", ["report", "save"])
+@pytest.mark.parametrize("end", fast(of=["report", "save"], slow=["save"]))
 def test_the_end_may_take_longer_than_a_round(start: Start, run_dir: Path, end: str) -> None:
     """The report of a finished run; the save where too few are left, by a server that had worked on the round."""
     name, words, code = {
@@ -187,7 +186,7 @@ def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, run_dir: Pat
     assert "stopped" not in last_start(run_dir)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_error_ends_ranks_that_are_busy(start: Start, tmp_path: Path) -> None:
     """mpirun leaves them to themselves then, and one may hold the lock."""
     patch = """

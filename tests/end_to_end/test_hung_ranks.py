@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, last_start
 from small_runs import finished
 
@@ -74,8 +75,7 @@ if rank == 2:
     assert last_start(run_dir)["stopped"]["round"] == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("rank", "options"), [(0, ()), (1, ()), (1, ULFM)])
+@pytest.mark.parametrize(("rank", "options"), fast(of=[(0, ()), (1, ()), (1, ULFM)], slow=[(1, ULFM)]))
 def test_a_rank_that_is_stopped_when_the_rounds_are_over(
     start: Start, run_dir: Path, rank: int, options: Sequence[str]
 ) -> None:
@@ -87,8 +87,7 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
     assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("place", "code"), [("_meet", 75), ("_finalize", 1)])
+@pytest.mark.parametrize(("place", "code"), fast(of=[("_meet", 75), ("_finalize", 1)], slow=[("_meet", 75)]))
 def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, run_dir: Path, place: str, code: int) -> None:
     """Without ULFM. Until all have met the exit code is what it would be; within MPI_Finalize nothing can be said."""
     patch = f"""
@@ -100,7 +99,7 @@ if rank == 1: before(leaving, "{place}", lambda *arguments: stop())"""
     assert "all is saved" in launched.out and "fedmpi: failed" not in launched.err and "Thread" not in launched.err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("options", [(), ULFM])
 def test_who_is_slow_at_the_start_is_not_given_up(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
@@ -111,8 +110,9 @@ def test_who_is_slow_at_the_start_is_not_given_up(start: Start, run_dir: Path, o
     assert "Traceback" not in launched.err and "fedmpi" not in launched.err, launched.err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ULFM])
+@pytest.mark.parametrize(
+    "options", [pytest.param((), marks=pytest.mark.nightly), pytest.param(ULFM, marks=pytest.mark.slow)]
+)
 def test_a_job_that_was_suspended_goes_on(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """All ranks are stopped for longer than any limit, as by Slurm, and continue."""
     patch = 'before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))'
@@ -127,7 +127,7 @@ def test_a_job_that_was_suspended_goes_on(start: Start, run_dir: Path, options: 
     assert len(finished(run_dir).records) == 16
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_report_that_hangs(start: Start, run_dir: Path) -> None:
     """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
     patch = 'before(server.Server, "close_run", lambda self: time.sleep(1000))'

@@ -140,7 +140,7 @@ def test_a_rank_that_hangs_is_excluded(start: Start, run_dir: Path, tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [(), ULFM], ids=["plain", "ulfm"])
+@pytest.mark.parametrize("options", [(), pytest.param(ULFM, marks=pytest.mark.nightly)], ids=["plain", "ulfm"])
 def test_a_rank_that_is_stopped_ends_all(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """Its own watchdog is stopped, too, so the ranks that wait for it give up."""
     launched = start(3, *ENDLESS, "mpi.round_timeout_s=3", run_dir=run_dir, patch=hangs("stop()"), options=options)
@@ -166,8 +166,10 @@ def counted(setup, task, published):
 before(train_round, "simulate_client", counted)"""
 
 
-@pytest.mark.slow  # contract/test_losses.py has it in one process
-@pytest.mark.parametrize(("exchange", "dies_in"), [("gather", 3), ("gather", 1), ("reduce", 3)])
+# contract/test_losses.py has it in one process
+@pytest.mark.parametrize(
+    ("exchange", "dies_in"), fast(of=[("gather", 3), ("gather", 1), ("reduce", 3)], slow=[("gather", 3)])
+)
 def test_only_clients_of_the_dead_are_trained_again(start: Start, tmp_path: Path, exchange: str, dies_in: int) -> None:
     words = (*METHOD, "clients.count=24", "clients.per_round=24", "rounds=3", f"mpi.exchange={exchange}")
     log, run_dir = tmp_path / "begun", tmp_path / "run"
@@ -205,7 +207,7 @@ if rank == {who}:
 STARTING = [("when MPI has started", 0), ("when MPI has started", 1), ("loading", 0), ("loading", 1), ("preparing", 0)]
 
 
-@pytest.mark.parametrize(("where", "who"), fast(("loading", 0), of=STARTING))
+@pytest.mark.parametrize(("where", "who"), fast(("loading", 0), of=STARTING, slow=[("preparing", 0)]))
 def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, where: str, who: int) -> None:
     launched = start(3, *METHOD, "rounds=3", run_dir=run_dir, patch=dies(who, where), options=ULFM)
     assert launched.wait() == 0, launched.err
@@ -216,7 +218,9 @@ def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    ("who", "options"), fast((1, ULFM), of=[(0, ()), (0, ULFM), (1, ()), (1, ULFM)]), ids=["0", "0 ulfm", "1", "1 ulfm"]
+    ("who", "options"),
+    fast((1, ULFM), of=[(0, ()), (0, ULFM), (1, ()), (1, ULFM)], slow=[(0, ())]),
+    ids=["0", "0 ulfm", "1", "1 ulfm"],
 )
 def test_a_rank_dies_before_mpi_starts(start: Start, run_dir: Path, options: Sequence[str], who: int) -> None:
     """The others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
@@ -244,8 +248,7 @@ if rank == 1:
     starting.at_most = at_most"""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("where", ["before MPI", "when MPI has started"])
+@pytest.mark.parametrize("where", fast(of=["before MPI", "when MPI has started"], slow=["before MPI"]))
 def test_a_rank_hangs_before_ranks_have_met(start: Start, run_dir: Path, where: str) -> None:
     """One of the others says so at the end of their patience, and all end."""
     patch = HANGS_AT_START.replace("WHERE", repr(where))
