@@ -205,7 +205,7 @@ class Run:
         submitted = self.submission.get("job", "")
         return str(submitted if self.state == QUEUED else last.get("job") or submitted)
 
-    @property
+    @cached_property
     def nets(self) -> list[dict[str, Any]]:
         """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and accuracies.
         The clients' own nets have none.
@@ -221,7 +221,7 @@ class Run:
             row["best_round"] = best.best_round.get(name)
         return rows
 
-    @property
+    @cached_property
     def seconds(self) -> dict[str, float]:
         """Sums the seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
         total = manifest.seconds_after_records(self.starts)

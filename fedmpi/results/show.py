@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import INTERRUPTED, ConfigError, RunDirError, UserError
 from fedmpi.report import table_text
-from fedmpi.report.records import accuracies, scalars
+from fedmpi.report.records import CLIENTS, accuracies, scalars
 from fedmpi.report.terminal import warning
 from fedmpi.results.run import Run, read_runs
 from fedmpi.store.files import write_text
@@ -138,7 +138,7 @@ def _status(run: Run) -> list[str]:
         ranks = ", ".join(map(str, run.num_ranks))
         rounds = f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}"
         tested = [found for record in run.own if (found := accuracies(record))]
-        share = tested[-1].get("clients", next(iter(tested[-1].values()))) if tested else None
+        share = tested[-1].get(CLIENTS, next(iter(tested[-1].values()))) if tested else None
         seen = "" if run.silent_s is None else duration(run.silent_s)
         return [
             branch,
