@@ -54,7 +54,7 @@ COMMANDS = {
     "run": Command("train: one run, alone or in every rank of an mpirun", "fedmpi.main"),
     "plan": Command("what a run will cost; trains nothing", "fedmpi.command.plan"),
     "list": Command("every method, model, data set and partition", "fedmpi.command.listing"),
-    "data": Command("list, fetch, prepare and show data sets", "fedmpi.command.data"),
+    "data": Command("list, fetch, prepare and show data sets", "fedmpi.data.command"),
     "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
     "grid": Command("methods x settings x seeds: runs and one report", "fedmpi.results.grid"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),

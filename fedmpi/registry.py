@@ -92,8 +92,8 @@ GROUPS = {section: f"fedmpi.{section if section == 'data' else section + 's'}" f
 _ADAPTERS = {
     "method": "fedmpi.methods:options_of",
     "model": "fedmpi.models.brought:options_of",
-    "data": "fedmpi.data.brought:options_of_data",
-    "partition": "fedmpi.data.brought:options_of_partition",
+    "data": "fedmpi.data.own:options_of_data",
+    "partition": "fedmpi.data.own:options_of_partition",
 }
 # `package.module:Class`, both parts Python names with dots.
 _IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*")

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+import h5py
 import numpy as np
 import pytest
 
@@ -31,12 +33,12 @@ RunData = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def run_data(capsys: pytest.CaptureFixture[str]) -> RunData:
-    """Runs `python -m fedmpi.data` in this process: exit code, stdout, stderr."""
+    """Runs `fedmpi data` in this process: exit code, stdout, stderr."""
 
-    from fedmpi.command import data
+    from fedmpi.data import command as data_command
 
     def command(*argv: object) -> tuple[int, str, str]:
-        code = data.main([str(word) for word in argv])
+        code = data_command.main([str(word) for word in argv])
         return code, *capsys.readouterr()
 
     return command
@@ -125,6 +127,65 @@ def write_leaf(path: Path, users: dict[str, dict[str, list[Any]]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     counts = [len(user["y"]) for user in users.values()]
     path.write_text(json.dumps({"users": list(users), "num_samples": counts, "user_data": users}))
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The array in idx format: uint8 as type 8, int32 as type 12, big-endian."""
+    kind = {"uint8": 8, "int32": 12}[array.dtype.name]
+    head = struct.pack(f">BBBB{array.ndim}I", 0, 0, kind, array.ndim, *array.shape)
+    return head + array.astype(array.dtype.newbyteorder(">")).tobytes()
+
+
+Writers = dict[str, tuple[np.ndarray, np.ndarray]]
+
+
+def draw(seed: int, **sizes: int) -> Writers:
+    """Bytes (n, 28, 28) and labels of each writer."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: (generator.integers(0, 256, (n, 28, 28)), generator.integers(0, 62, n, dtype=np.int32))
+        for name, n in sizes.items()
+    }
+
+
+TRAIN = draw(1, f0002_3=2, f0000_14=3, f0001_41=1, f3999_10=4)
+TEST = draw(2, f3999_10=2, f0000_14=1, f0001_41=1, f0002_3=3)
+COUNTS = {"num_train": 10, "num_test": 7, "num_groups": 4}
+# By name: f0000_14, f0001_41, f0002_3, f3999_10.
+GROUPS, TEST_GROUPS = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3], [0, 1, 2, 2, 2, 3, 3]
+
+
+def write_characters(path: Path, writers: Writers) -> None:
+    """Numbers of 0..1, 784 a row."""
+    write_leaf(
+        path, {name: {"x": (x.reshape(-1, 784) / 255).tolist(), "y": y.tolist()} for name, (x, y) in writers.items()}
+    )
+
+
+def write_tff(path: Path, writers: Writers) -> None:
+    """As TensorFlow Federated's files: a group for each writer, float32 pixels."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        for name, (x, y) in writers.items():
+            group = file.create_group(f"examples/{name}")
+            group["pixels"], group["label"] = (x / 255).astype(np.float32), y
+
+
+def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
+    """Two files to train, one to test."""
+    names = list(train)
+    for number, part in enumerate((names[:2], names[2:])):
+        write_characters(
+            folder / "train" / f"all_data_{number}_niid_0_keep_0_train_9.json", {name: train[name] for name in part}
+        )
+    write_characters(folder / "test" / "all_data_0_niid_0_keep_0_test_9.json", test)
+    return folder
+
+
+def tff(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
+    write_tff(folder / "fed_emnist_train.h5", train)
+    write_tff(folder / "fed_emnist_test.h5", test)
+    return folder
 
 
 def refusal(call: Callable[[], object]) -> str:

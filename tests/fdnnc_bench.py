@@ -11,8 +11,7 @@ from torch.nn import functional as F
 from fedmpi.check.contract import published_for
 from fedmpi.config.schema import Clients, Train
 from fedmpi.data.batches import DeviceData
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, TrainOutcome

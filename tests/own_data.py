@@ -6,8 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
 
 MLP = "no data set"
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmpi.data import prepared
+from fedmpi.data import prepare
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
@@ -33,9 +33,9 @@ def dataset() -> Dataset:
 
 def rewrite(options: Har, attributes: dict[str, Any] | None = None, **arrays: np.ndarray | None) -> None:
     """The file with other attributes or arrays (None: without it), as if `save` had written them."""
-    with hdf5.opened(options.path, prepared.KIND) as file:
+    with hdf5.opened(options.path, prepare.KIND) as file:
         kept = {name: file.array(name) for name in file.entries}
         held = dict(file.attributes)
     given = {name: array for name, array in {**kept, **arrays}.items() if array is not None}
-    packed = hdf5.pack(prepared.KIND, held if attributes is None else attributes, given)
+    packed = hdf5.pack(prepare.KIND, held if attributes is None else attributes, given)
     options.path.write_bytes(packed)

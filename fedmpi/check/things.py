@@ -17,7 +17,7 @@ from fedmpi.check import contract
 from fedmpi.check.contract import BrokenError, Trial, require
 from fedmpi.check.small import run_all, small_config
 from fedmpi.config.schema import Config
-from fedmpi.data import reading
+from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.errors import ConfigError, OtherKindError, UnknownError
 from fedmpi.models import create
@@ -128,13 +128,13 @@ def _builds_the_same(config: Config) -> None:
 
 def _reads_the_same(config: Config) -> None:
     """the data are what their options say, and read twice they are the same"""
-    first, again = (reading.load(config.data).digest for _ in range(2))
+    first, again = (load_data(config.data).digest for _ in range(2))
     require(first == again, "read twice, the data differ")
 
 
 def _divides_the_same(config: Config) -> None:
     """every example goes to one client at most, and the same clients get the same examples every time"""
-    data = reading.load(config.data)
+    data = load_data(config.data)
     given = config.partition, data.train_y, config.clients.count, config.seed, data.groups
     first, again = (make_partition(*given) for _ in range(2))
     same = np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)

@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo, Dataset
 
 
 def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
-    """(start, stop) of each mini-batch of `num_examples` examples, in order; [] for no examples.
+    """Returns (start, stop) of each mini-batch of `num_examples` examples, in order; [] for no examples.
 
     The last, smaller batch is kept; a single left-over example joins the batch before it, because
     batch statistics of one vector have no variance.
@@ -69,7 +68,7 @@ class DeviceData:
     def draws(
         self, examples: np.ndarray | Tensor, epochs: int, generator: torch.Generator, shuffle: bool = True
     ) -> Draws:
-        """What is random in `epochs` passes over `examples` (int64 (n,), numbers of training examples).
+        """Draws what is random in `epochs` passes over `examples` (int64 (n,), numbers of training examples).
 
         `generator` is a CPU generator, used in this order: one permutation per epoch (none
         without `shuffle`), all corners, all flips. BatchNorm re-estimation asks for one pass in
@@ -88,7 +87,7 @@ class DeviceData:
         return Draws(order.to(self.device, non_blocking=True), corners, flips)
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).
+        """Returns examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).
 
         Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors:
         float32 (B, features). Tokens: int64 (B, length).
@@ -100,15 +99,15 @@ class DeviceData:
         return self._ready(x), self.train_y.index_select(0, examples)
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Test examples start..stop in stored order, and labels, as `train_batch` gives them, never augmented."""
+        """Returns test examples start..stop in stored order, and labels, like `train_batch`, never augmented."""
         return self._ready(self.test_x[start:stop]), self.test_y[start:stop]
 
     def test_batch_of(self, examples: Tensor) -> tuple[Tensor, Tensor]:
-        """The test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""
+        """Returns the test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""
         return self._ready(self.test_x.index_select(0, examples)), self.test_y.index_select(0, examples)
 
     def _ready(self, x: Tensor) -> Tensor:
-        """Stored examples as a net takes them; images uint8 (B, H, W, C) -> float32 (B, C, H, W)."""
+        """Converts stored examples to a net's input; images uint8 (B, H, W, C) -> float32 (B, C, H, W)."""
         if self.info.kind != "image":
             return x.long() if self.info.kind == "tokens" else x
         scale, shift = self._normalization
@@ -117,7 +116,7 @@ class DeviceData:
 
 
 def crop(images: Tensor, corners: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Crops of the images' own size out of the images with `padding` zeros on each side.
+    """Returns crops of the images' own size out of the images with `padding` zeros on each side.
 
     `images` uint8 (B, H, W, C), `corners` int64 (B, 2) of 0..2 * padding, `flips` bool (B,): read
     the crop's columns from right to left. One gather of whole pixels out of the padded batch; its
@@ -139,7 +138,7 @@ def crop(images: Tensor, corners: Tensor, flips: Tensor, padding: int) -> Tensor
 
 
 def _normalization(info: DataInfo, device: torch.device) -> tuple[Tensor, Tensor]:
-    """scale and shift, float32 (H * W * C,): pixel * scale + shift = (pixel / 255 - mean) / std.
+    """Returns scale and shift, float32 (H * W * C,): pixel * scale + shift = (pixel / 255 - mean) / std.
 
     One value per pixel instead of per channel: a broadcast over the last 3 elements does not vectorize.
     """

@@ -1,8 +1,8 @@
-"""Examples that lie once in the memory of a node: one of its ranks reads them, the others map what it has read.
+"""Examples that lie once in the memory of a node: one of its ranks reads them, the others map its memory.
 
 They lie in a file without a name (memfd_create(2)), sealed so that no process can change or shorten it. The other ranks
 open it through /proc/PID/fd. The system frees it when no process maps it any more: a rank that is killed, at any
-moment, leaves nothing behind, and the others do not need the rank that has read. Two other ways were left. A file in
+moment, leaves nothing behind, and the others do not need the rank that has read. A file in
 /dev/shm outlives a kill that comes before it is unlinked, and where it fills a container's 64 MB there, the rank that
 writes ends by SIGBUS. MPI's shared windows are such files, too, and ULFM does not cover them.
 
@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from fedmpi.data.dataset import Dataset, chunks
 
 # As numpy's own arrays of some size begin.
@@ -27,8 +29,9 @@ _ALIGN_BYTES = 64
 
 @contextmanager
 def lent(dataset: Dataset | None) -> Iterator[str]:
-    """Within the block other processes of this node can have the dataset: `taken` makes it of the text that is yielded,
-    which is empty for None, and where the system has no such files or no memory for one.
+    """Lends the dataset to other processes of this node within the block: `taken` makes it of the yielded text.
+
+    The text is empty for None, and where the system has no such files or no memory for one.
     """
     if dataset is None or sys.platform != "linux":
         yield ""
@@ -45,7 +48,7 @@ def lent(dataset: Dataset | None) -> Iterator[str]:
 
 
 def _written(descriptor: int, dataset: Dataset) -> str:
-    """Fills and seals the file; the text for the other processes, empty if there was no memory."""
+    """Fills and seals the file; returns the text for the other processes, empty if there was no memory."""
     import fcntl
 
     entries: dict[str, Any] = {}
@@ -71,15 +74,13 @@ def _identity(path: str) -> list[int]:
 
 
 def taken(text: str) -> Dataset | None:
-    """The dataset that a process of this node lends by this text; None where it cannot be had, as from a container that
-    does not see that process.
+    """Returns the dataset that a process of this node lends by this text; None where that is not possible, as from a
+    container that does not see that process.
 
     A page that this process changes becomes its own (MAP_PRIVATE): nobody should, and the others would not see it.
     """
     if not text:
         return None
-    import numpy as np
-
     found = json.loads(text)
     try:
         if _identity(found["path"]) != found["known_by"]:  # another process has that number here

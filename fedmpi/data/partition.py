@@ -1,22 +1,65 @@
-"""Which client holds which training examples: made once from the seed, saved with the run.
+"""The division of the training examples among clients: its options, and the result, which is saved with the run.
 
-Stored as one array of example numbers and the offsets of the clients in it, so a million clients
-are two arrays, not a million.
+A partition is a subclass of `PartitionOptions` in a file of its own in `partitions/`, which `registry.py` lists. Its
+result is one array of example numbers and the offsets of the clients in it, so a million clients are two arrays.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dealing import Ints, PartitionOptions
-from fedmpi.disk import hdf5
+from fedmpi.config.fields import Section
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import DataInfo
+from fedmpi.data.subset import Ints, runs
 from fedmpi.errors import ConfigError, DataError, reason
 
 KIND = "partition"
+MAX_DRAWS = 1000
+Problems = Iterator[tuple[str, str]]
+
+
+class PartitionOptions(Section):
+    """The options that all partitions share: no client may be left without examples."""
+
+    by_groups: ClassVar[bool] = False
+    """True if it goes by whose the examples are (writer, subject, role)."""
+    name: str
+
+    def smallest_client_examples(self) -> int:
+        """Returns the fewest examples a client may hold: `min_size`, if there is such an option."""
+        return int(getattr(self, "min_size", 1))
+
+    def mean_examples(self, info: DataInfo, num_clients: int) -> float:
+        """Returns the mean over clients of the examples of one, as far as it is known without the data."""
+        return info.num_train / num_clients
+
+    def problems(self, config: Config) -> Problems:
+        if problem := self.too_many(config.data.used().num_train, config.clients.count):
+            yield "clients.count", problem
+
+    def too_many(self, num_examples: int, num_clients: int) -> str:
+        """Returns what is wrong where the clients cannot each get their smallest number of examples, else ''."""
+        least = self.smallest_client_examples()
+        most = num_examples // least
+        if num_clients <= most:
+            return ""
+        missing = f"{num_clients} clients cannot each get {least} or more of {num_examples} training examples"
+        return f"{missing}; allowed: at most {most}"
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Returns the examples' numbers, client after client, int64, and the clients' sizes, int64 (num_clients,).
+
+        A pure function of the classes `labels`, int64 (N,), of the seed and, with `by_groups`, of `groups`, int64 (N,).
+        There are `smallest_client_examples` for each client. Raises ConfigError if the options cannot be met.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -44,34 +87,38 @@ class Partition:
         return np.diff(self.offsets)
 
     def size(self, client: int) -> int:
-        """How many examples one client has."""
+        """Returns how many examples one client has."""
         return int(self.offsets[client + 1] - self.offsets[client])
 
     def client(self, client: int) -> Ints:
-        """Numbers of the examples of one client, a read-only view."""
+        """Returns the numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]
 
     @property
     def owners(self) -> Ints:
-        """Which client has each of `indices`."""
+        """The client that has each of `indices`."""
         return np.repeat(np.arange(self.num_clients), self.sizes)
 
     def packed(self, data_digest: str = "") -> memoryview:
-        """The bytes of an HDF5 file that `saved` reads; `data_digest` is that of the data set that it divides."""
+        """Returns the bytes of an HDF5 file that `saved` reads; `data_digest` is that of the data set it divides."""
+        from fedmpi.disk import hdf5
+
         attributes = {"data_digest": data_digest} if data_digest else {}
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
 
     @classmethod
     def of(cls, examples: Ints, sizes: Ints) -> Partition:
-        """The clients' examples, one client after the other, `sizes` (clients,) of them each."""
+        """Makes a partition of the clients' examples, one client after the other, `sizes` (clients,) of them each."""
         return cls(examples.astype(np.int64), np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64))
 
 
 def saved(path: Path) -> tuple[Partition, str]:
-    """A partition that was `packed`, and the digest of its data set; empty in a file that has none.
+    """Reads a partition that was `packed`, and the digest of its data set, '' in a file that has none.
 
-    Raises DataError if it is anything else.
+    Raises DataError if the file is anything else.
     """
+    from fedmpi.disk import hdf5
+
     try:
         with hdf5.opened(path, KIND) as file:
             arrays = {name: file.array(name) for name in file.entries}
@@ -97,7 +144,7 @@ def _is_csr(indices: Ints, offsets: Ints) -> bool:
 def make_partition(
     options: PartitionOptions, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None
 ) -> Partition:
-    """Divide the examples with `labels`, int64 (N,), among clients; a pure function of its arguments.
+    """Divides the examples with `labels`, int64 (N,), among clients; a pure function of its arguments.
 
     `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
     ConfigError if the options cannot be met (too many clients, a minimum size never reached).
@@ -109,5 +156,41 @@ def make_partition(
 
 
 def present_labels(labels: Ints, indices: Ints, num_classes: int) -> NDArray[np.bool_]:
-    """bool (num_classes,): which classes occur among the examples `indices` of `labels`, int64 (N,)."""
+    """Returns bool (num_classes,): which classes occur among the examples `indices` of `labels`, int64 (N,)."""
     return np.bincount(labels[indices], minlength=num_classes) > 0
+
+
+# ---- steps that several partitions share
+
+
+def equal_sizes(num_examples: int, num_clients: int) -> Ints:
+    """Returns sizes that differ by at most one and add up to `num_examples`."""
+    return np.diff(np.arange(num_clients + 1, dtype=np.int64) * num_examples // num_clients)
+
+
+def by_class(examples: Ints, labels: Ints) -> tuple[Ints, Ints]:
+    """Sorts `examples` by class, otherwise in the given order; returns also the sizes of the classes that occur."""
+    own = labels[examples]
+    return examples[np.argsort(own, kind="stable")], np.unique(own, return_counts=True)[1]
+
+
+def take(pool: Ints, starts: Ints, counts: Ints) -> Ints:
+    """Takes `counts` (clients, classes) examples, client after client, class c from pool[starts[c]] on."""
+    begins = starts + np.cumsum(counts, axis=0) - counts
+    return pool[runs(begins.ravel(), counts.ravel())]
+
+
+def class_counts(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:
+    """Returns int64 (clients,): `num_examples` cut at floor(cumsum(q) num_examples), q ~ Dir(alpha) over clients."""
+    q = generator.dirichlet(np.full(num_clients, alpha))
+    cuts = np.floor(np.cumsum(q[:-1]) * num_examples).astype(np.int64)
+    return np.diff(cuts.clip(0, num_examples), prepend=0, append=num_examples)
+
+
+def any_shards(classes: Ints, num_shards: Ints, generator: np.random.Generator) -> Ints:
+    """Draws a shard for each of `classes` without replacement; returns its number within the class."""
+    chosen = np.empty(len(classes), dtype=np.int64)
+    order, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(num_shards))
+    numbers = [generator.permutation(total)[:taken] for total, taken in zip(num_shards, counts, strict=True)]
+    chosen[order] = np.concatenate(numbers)
+    return chosen

@@ -1,4 +1,4 @@
-"""Who holds what, as a table and as a picture, for any number of clients.
+"""Shows the examples and classes of the clients, as a table and as a picture, for any number of clients.
 
 The picture has two parts: which classes the clients have, and how many examples. Up to 60 clients
 are one bar each; more are sorted by their most frequent class and drawn as a heat map of class
@@ -8,29 +8,26 @@ shares, in at most 500 columns, each the mean of neighbouring clients.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dealing import Ints
 from fedmpi.data.partition import Partition
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from fedmpi.data.subset import Ints
 
 MAX_BARS = 60
 MAX_COLUMNS = 500
 
 
 def class_counts(partition: Partition, labels: Ints, num_classes: int) -> Ints:
-    """int64 (clients, classes): how many examples of each class the clients have."""
+    """Returns int64 (clients, classes): how many examples of each class the clients have."""
     cells = partition.owners * num_classes + labels[partition.indices]
     return np.bincount(cells, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
 
 
 def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | None = None) -> str:
-    """A few lines of text: examples in use, clients, sizes, classes for each client, examples of each class, groups."""
+    """Returns a few lines of text: examples in use, clients, sizes, classes for each client, of each class, groups."""
     sizes = partition.sizes
     rows = [
         ("clients", f"{partition.num_clients:,}"),
@@ -48,7 +45,7 @@ def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | N
 
 
 def _kinds(partition: Partition, numbers: Ints, num_numbers: int) -> Ints:
-    """How many different `numbers` each client has; memory as for the examples, whatever the number of clients."""
+    """Returns how many different `numbers` each client has, in memory as for the examples."""
     pairs = np.unique(partition.owners * num_numbers + numbers[partition.indices])
     return np.bincount(pairs // num_numbers, minlength=partition.num_clients)
 
@@ -79,14 +76,14 @@ def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Pa
 
 
 def _edges(low: int, high: int) -> NDArray[np.float64]:
-    """About MAX_BARS bins of whole sizes or fewer, from 0 if `low` is near it, else from just below `low`."""
+    """Returns about MAX_BARS bins of whole sizes or fewer, from 0 if `low` is near it, else from just below `low`."""
     begin = 0 if low <= high - low else low - 1
     step = -(-(high - begin + 1) // MAX_BARS)
     return np.arange(begin, high + step + 2, step, dtype=np.float64) - 0.5
 
 
-def _bars(axes: Axes, counts: Ints) -> None:
-    """One stacked bar for each client."""
+def _bars(axes: Any, counts: Ints) -> None:
+    """Draws one stacked bar for each client."""
     from matplotlib import colormaps
 
     num_clients, num_classes = counts.shape
@@ -102,8 +99,8 @@ def _bars(axes: Axes, counts: Ints) -> None:
         axes.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
 
 
-def _heat_map(axes: Axes, partition: Partition, labels: Ints, num_classes: int) -> None:
-    """Shares of the classes (rows) of the clients (columns), these sorted by most frequent class."""
+def _heat_map(axes: Any, partition: Partition, labels: Ints, num_classes: int) -> None:
+    """Draws the shares of the classes (rows) of the clients (columns), these sorted by most frequent class."""
     image = axes.imshow(
         sorted_shares(partition, labels, num_classes).T, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest"
     )
@@ -113,7 +110,7 @@ def _heat_map(axes: Axes, partition: Partition, labels: Ints, num_classes: int) 
 
 
 def sorted_shares(partition: Partition, labels: Ints, num_classes: int) -> NDArray[np.float64]:
-    """(columns, classes), rows adding up to 1: class shares of neighbouring clients, averaged to MAX_COLUMNS or fewer.
+    """Returns (columns, classes), rows adding up to 1: class shares of neighbouring clients, averaged to MAX_COLUMNS.
 
     Clients are sorted by their most frequent class and, within it, by its share; those without examples are left out.
     Memory is as for the examples, whatever the number of clients.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedmpi import registry
-from fedmpi.command.data import data_options, state_of
+from fedmpi.data.command import data_options, state_of
 from fedmpi.doctor.finding import Finding, ok, problem, warning
 from fedmpi.errors import UserError
 from fedmpi.running.stopping import seconds_left
@@ -42,6 +42,6 @@ def data(data_dir: str | None) -> Finding:
     ready_first = sorted(states, key=lambda state: state != "ready")
     found = "; ".join(f"{state}: {', '.join(states[state])}" for state in ready_first)
     if data_dir is not None and not Path(data_dir).expanduser().is_dir():
-        advice = "check the name, or `python -m fedmpi.data fetch NAME --data-dir D` makes it"
+        advice = "check the name, or `fedmpi data fetch NAME --data-dir D` makes it"
         return warning("data", f"{data_dir} is not a folder; {found}", advice)
     return ok("data", found)

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 
 import fedmpi
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.export.trained import TrainedNet
 
 FORMAT = "fedmpi net 1"

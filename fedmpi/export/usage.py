@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi.config import yaml_text
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.export.formats import Format
 from fedmpi.export.trained import TrainedNet
 

@@ -16,7 +16,7 @@ from pydantic import InstanceOf
 
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.data import reading
+from fedmpi.data.dataset import load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, UserError
 from fedmpi.export.choices import Form, FormatName, Round, format_of, tier_name
@@ -162,10 +162,10 @@ class Run:
         """
         path = self._read().dir.partition_path
         partition, digest = saved(path)
-        dataset, num_classes = reading.load(self.config.data), self.config.data.info().num_classes
+        dataset, num_classes = load_data(self.config.data), self.config.data.info().num_classes
         if digest not in ("", dataset.digest):
-            was, here = reading.short(digest), reading.short(dataset.digest)
-            here = f"{reading.place(self.config.data)} has (digest {here})"
+            was, here = short_digest(digest), short_digest(dataset.digest)
+            here = f"{place_of(self.config.data)} has (digest {here})"
             raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
         from fedmpi.data.show import class_counts
 

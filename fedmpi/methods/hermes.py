@@ -228,7 +228,7 @@ class Hermes(Method):
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
-        from fedmpi.data.holdout import stratified_holdout
+        from fedmpi.data.subset import stratified_holdout
 
         generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
         training, validation = stratified_holdout(
@@ -297,7 +297,7 @@ class Hermes(Method):
     def costs(self, turn: Turn) -> Costs:
         """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
         over the other."""
-        from fedmpi.data.holdout import holdout_size
+        from fedmpi.data.subset import holdout_size
 
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
         down, up = (4 * self._num_held(held) for held in masks)

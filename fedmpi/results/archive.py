@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.config.schema import Config
+from fedmpi.data.dataset import digest_of
 from fedmpi.data.partition import saved
-from fedmpi.data.reading import digest_of
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
 from fedmpi.results import measures

@@ -17,8 +17,8 @@ import torch
 from fedmpi import seeds
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.own_tests import choose_test, personal_tests, some
 from fedmpi.data.partition import Partition
+from fedmpi.data.personal import choose_test, personal_tests, some
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task, assign
 from fedmpi.learning.determinism import global_generator

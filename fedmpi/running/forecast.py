@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 from fedmpi import costs, methods
 from fedmpi.config.schema import Config
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import PART_BYTES, worker_ranks
 from fedmpi.learning.bn import num_statistics

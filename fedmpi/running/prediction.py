@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from fedmpi.config.schema import Config
-from fedmpi.data import reading
+from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import Partition, make_partition
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task, assign, worker_ranks
@@ -219,7 +219,7 @@ def client_s(trial: ClientTrial, num_examples: float, epochs: int) -> float:
 
 
 def _partition(config: Config) -> Partition:
-    dataset = reading.load(config.data)
+    dataset = load_data(config.data)
     return make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from fedmpi import registry
 from fedmpi.config.schema import Config
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create

@@ -20,7 +20,8 @@ import numpy as np
 from fedmpi.config import yaml_text
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
-from fedmpi.data import partition, reading
+from fedmpi.data import partition
+from fedmpi.data.dataset import place_of, short_digest
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.best import Best
@@ -174,10 +175,10 @@ def _compare_data(setup: Setup, run_dir: RunDir, found: str, config: Mapping[str
         return
     section: Any = config.get("data")
     key = next((key for key in DATA_PLACES if isinstance(section, dict) and key in section), "")
-    has, had = reading.short(setup.data_digest), reading.short(found)
+    has, had = short_digest(setup.data_digest), short_digest(found)
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     raise RunDirError(
-        reading.place(setup.config.data),
+        place_of(setup.config.data),
         f"holds other data (digest {has}) than the run in {run_dir.path} was computed with (digest {had}"
         f"{f', data.{key}={section[key]}' if key else ''}); {advice}, or begin another run with another --run-dir",
     )

@@ -21,12 +21,11 @@ from fedmpi import costs, methods, registry, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
-from fedmpi.data import lending, reading
+from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, make_partition, present_labels
-from fedmpi.data.validation import hold_out
+from fedmpi.data.personal import hold_out
 from fedmpi.errors import ConfigError, StartupError, UserError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning import twice
@@ -89,7 +88,7 @@ def tried_partition(config: Config) -> Iterator[str]:
             f"python -m fedmpi.check {name} tries it on made-up examples"
         )
         return
-    examples = reading.load(data)
+    examples = load_data(data)
     make_partition(config.partition, examples.train_y, config.clients.count, config.seed, examples.groups)
 
 
@@ -98,15 +97,15 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     that have them in the same place (`data.lending`). A rank that cannot map them reads them. Raises `StartupError` on
     all ranks together.
     """
-    place = reading.place(config.data)
+    place = place_of(config.data)
     places = comm.allgather_text(place)
     alike = [rank for rank in comm.here if places[rank] == place]
     lends = comm.rank == alike[-1]
     reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
-    own = together(comm, lambda: reading.load(config.data) if reads else None)
+    own = together(comm, lambda: load_data(config.data) if reads else None)
     with lending.lent(own if lends and len(alike) > 1 else None) as text:
         lent = comm.allgather_text(text)[alike[-1]]
-        dataset = together(comm, lambda: lending.taken(lent) or own or reading.load(config.data))
+        dataset = together(comm, lambda: lending.taken(lent) or own or load_data(config.data))
     _check_alike(config, comm, (own or dataset).digest)
     if dataset is not own:
         config.data.forget()
@@ -128,8 +127,8 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     settings["output"] = None  # only rank 0 writes
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
-    gathered = Gathered.of(comm, {"config": own, "data": reading.short(data_digest)})
-    for name, where in (("config", config.where), ("data", reading.place(config.data))):
+    gathered = Gathered.of(comm, {"config": own, "data": short_digest(data_digest)})
+    for name, where in (("config", config.where), ("data", place_of(config.data))):
         if found := gathered.unlike(name):
             problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
             raise StartupError("start", one_line(f"{where}: {problem}"))

@@ -35,8 +35,8 @@ from pathlib import Path
 from fedmpi import papers
 from fedmpi.command.manners import Parser, called_as, run_command
 from fedmpi.config.load import without_overrides
-from fedmpi.data import reading
-from fedmpi.data.files.source import below_home
+from fedmpi.data.dataset import load_data
+from fedmpi.data.files import below_home
 from fedmpi.errors import TO_CONTINUE, ConfigError, counted
 from fedmpi.mpi.mpirun import start_words
 from fedmpi.report import table_text
@@ -138,7 +138,7 @@ def _check_data(jobs: Sequence[Job]) -> None:
     """Reads each data set that is still needed, once: what is missing is told now. Raises `UserError`."""
     needed = [job.config.data for job in jobs if not job.run.is_finished()]
     for options in {options.model_dump_json(): options for options in needed}.values():
-        reading.load(options)
+        load_data(options)
 
 
 def _list_runs(named: Named, request: Request, wanted: Sequence[tuple[papers.Run, int]]) -> None:

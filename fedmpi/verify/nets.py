@@ -15,7 +15,7 @@ from fedmpi import methods
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 from fedmpi.models.width import Rounding

@@ -10,7 +10,7 @@ from launched import RunMain, Start
 from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
 
-from fedmpi.data import prepared
+from fedmpi.data import prepare
 from fedmpi.disk import hdf5
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
@@ -38,7 +38,7 @@ def roots(tmp_path: Path) -> dict[str, Path]:
     ours = dataset()
     made = {"first": ours, "copy": ours, "other": replace(ours, train_x=ours.train_x[order])}
     for name, what in made.items():
-        prepared.save(options_in(tmp_path / name), what)
+        prepare.save(options_in(tmp_path / name), what)
     return {name: tmp_path / name for name in made}
 
 

@@ -14,7 +14,7 @@ from own_data import arrays_of, save_npz
 from small_runs import finished
 
 from fedmpi import registry
-from fedmpi.data.arrays import known
+from fedmpi.data.own import known
 from fedmpi.running import made_with
 
 RunMain = Callable[..., tuple[int, str, str]]

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from fedmpi.data.arrays import known
+from fedmpi.data.own import known
 
 ROOT = Path(__file__).resolve().parents[2]
 RunMain = Callable[..., tuple[int, str, str]]

@@ -8,7 +8,7 @@ from golden_file import Told
 from launched import Made, RunMain, narrow, rejoined
 from small_runs import SMALL, finished, small_config
 
-from fedmpi.data import reading
+from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition, saved
 from fedmpi.report.records import read_records
 from fedmpi.results.run import Run
@@ -142,7 +142,7 @@ def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Pat
     uneven = (*ARGUMENTS, "rounds=1", "partition.name=class_dirichlet", "seed=5")
     assert run_main(*uneven, "--run-dir", str(tmp_path / "run"))[0] == 0
     config = small_config("partition.name=class_dirichlet", "seed=5", "method.name=fedhm")
-    again = make_partition(config.partition, reading.load(config.data).train_y, config.clients.count, config.seed)
+    again = make_partition(config.partition, load_data(config.data).train_y, config.clients.count, config.seed)
     partition = saved(RunDir(tmp_path / "run").partition_path)[0]
     pairs = zip(dataclasses.astuple(partition), dataclasses.astuple(again), strict=True)
     assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)

@@ -12,9 +12,8 @@ import pytest
 from small_runs import small_config
 
 from fedmpi.config.load import load
-from fedmpi.data import arrays, lending, reading
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.reading import digest_of
+from fedmpi.data import lending, own
+from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.running import start
 
 if TYPE_CHECKING:
@@ -33,13 +32,13 @@ def files_of_data() -> set[str]:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
     """What this rank has read."""
     found: list[Dataset] = []
-    read = reading.load
+    read = load_data
 
     def noted(options: object) -> Dataset:
         found.append(read(options))
         return found[-1]
 
-    monkeypatch.setattr(reading, "load", noted)
+    monkeypatch.setattr(start, "load_data", noted)
     return found
 
 
@@ -82,7 +81,7 @@ def test_data_that_were_read_to_know_them(comm: Comm, tmp_path: Path, on_all_ran
     )
     config = load(None, words)
     material = start.load_material(config, comm)
-    on_all_ranks(arrays.known(config.data).dataset is None, "has them twice")
+    on_all_ranks(own.known(config.data).dataset is None, "has them twice")
     on_all_ranks(config.data.used().num_train == 12, "has forgotten what is known of them")
-    again = reading.load(config.data)
+    again = load_data(config.data)
     on_all_ranks(again.digest == material.dataset.digest, "reads others")

@@ -12,7 +12,7 @@ from launched import unfolded
 from small_data import WORDS, dataset, options_in
 from small_runs import run_all, small_config
 
-from fedmpi.data import prepared
+from fedmpi.data import prepare
 from fedmpi.errors import StartupError
 from fedmpi.running import made_with, start
 
@@ -38,7 +38,7 @@ def test_one_rank_with_other_data(comm: Comm, tmp_path: Path, on_all_ranks: Call
     ours, last = dataset(), comm.size - 1
     labels = ours.train_y.copy()
     labels[0] = 5
-    prepared.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
+    prepare.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
     words = (*WORDS, f"data.root={tmp_path / 'data'}", "model.name=mlp", "clients.count=4", "method.name=fedavg")
     line = refused(comm, tmp_path, *words)
     ok = "different data" in line and f" on rank {last} (" in line and "\n" not in line

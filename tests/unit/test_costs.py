@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedmpi import costs, registry
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.bn import normalizes_single_values
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import kernel_net

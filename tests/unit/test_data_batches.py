@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from fedmpi import registry
-from fedmpi.data import reading
 from fedmpi.data.batches import DeviceData, batch_bounds, crop
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo, Dataset, load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
@@ -132,7 +130,7 @@ def test_a_fixed_list_keeps_its_order() -> None:
 
 def test_examples_are_not_copied_on_the_cpu() -> None:
     options = Digits()
-    dataset = reading.load(options)
+    dataset = load_data(options)
     device = DeviceData(options.info(), dataset, "cpu", augment=True)
     assert device.train_x.data_ptr() == dataset.train_x.ctypes.data
     assert (len(device.train_y), len(device.test_y)) == (1437, 360)
@@ -174,7 +172,7 @@ def test_batch_bounds(num_examples: int, batch_size: int, expected: list[tuple[i
 def test_gpu_sees_the_same_batches() -> None:
     """Equal draws and labels; pixels to float32 rounding (a GPU may fuse nothing here, but promises nothing)."""
     options = Synthetic(num_train=200, num_test=50)
-    dataset = reading.load(options)
+    dataset = load_data(options)
     devices = [DeviceData(options.info(), dataset, name, augment=True) for name in ("cpu", "cuda")]
     draws = [device.draws(np.arange(200), 2, torch.Generator().manual_seed(0)) for device in devices]
     assert torch.equal(draws[0].examples, draws[1].examples.cpu()) and torch.equal(draws[0].flips, draws[1].flips.cpu())

@@ -1,10 +1,8 @@
-"""`python -m fedmpi.data`: its words, what it prints, its exit codes; and that a run itself never opens a socket."""
+"""`fedmpi data`: its words, what it prints, its exit codes; and that a run itself never opens a socket."""
 
 import io
 import json
 import os
-import subprocess
-import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,8 @@ from golden_file import Told
 
 import fedmpi.main
 from fedmpi import registry
-from fedmpi.command import data as data_command
-from fedmpi.data import reading
-from fedmpi.data.files import fetching
-from fedmpi.data.files import source as sources
+from fedmpi.data import files
+from fedmpi.data.dataset import load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
 from fedmpi.mpi.serial import SerialComm
@@ -31,7 +27,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """File name -> content, which every download gets instead of the network."""
     contents: dict[str, bytes] = {}
 
-    def load(file: sources.File, data_dir: Path, tell: Any, *, force: bool = False, wait: Any = None) -> bool:
+    def load(file: files.File, data_dir: Path, tell: Any, *, force: bool = False) -> bool:
         target = data_dir / file.path
         if target.is_file() and not force:
             return False
@@ -39,7 +35,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
         target.write_bytes(contents[target.name])
         return True
 
-    monkeypatch.setattr(fetching, "fetch", load)
+    monkeypatch.setattr(files, "fetch", load)
     return contents
 
 
@@ -102,7 +98,7 @@ def test_words_and_options_in_any_order(run_data: RunData, no_network: None, tmp
 @pytest.mark.parametrize("name", SOURCES)
 def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path, told: Told) -> None:
     with pytest.raises(DataError) as caught:
-        reading.load(registry.options("data", name)(root=str(tmp_path)))
+        load_data(registry.options("data", name)(root=str(tmp_path)))
     line = str(caught.value)
     told(line)
     assert "\n" not in line
@@ -120,7 +116,7 @@ def test_a_run_without_its_data_ends_with_one_line(
     code = fedmpi.main.main(["data.name=cifar10", f"data.root={tmp_path}", f"output.dir={tmp_path / 'runs'}"])
     error = capsys.readouterr().err
     assert code == 2 and error.count("\n") == 1
-    assert f"python -m fedmpi.data fetch cifar10 --data-dir {tmp_path}" in error
+    assert f"fedmpi data fetch cifar10 --data-dir {tmp_path}" in error
     assert list(tmp_path.iterdir()) == []
 
 
@@ -183,35 +179,6 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
     told(out)
 
 
-def test_every_new_try_is_a_line(
-    run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
-) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise fetching._Unlucky("no route")
-
-    pauses: list[float] = []
-    monkeypatch.setattr(fetching, "_try", fail)
-    monkeypatch.setattr(data_command.time, "sleep", pauses.append)
-    code, _, error = run_data("fetch", "imdb", "--data-dir", tmp_path / "d")
-    lines = error.splitlines()
-    assert code == 1 and len(lines) == 6 and pauses == [1, 2, 4, 8, 16]
-    told(lines[2])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_ctrl_c_says_what_is_kept(
-    run_data: RunData, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, told: Told
-) -> None:
-    def stop(file: sources.File, data_dir: Path, *_: object, **__: object) -> None:
-        (data_dir / f"{file.path}.part").write_bytes(bytes(1234))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fetching, "fetch", stop)
-    code, _, error = run_data("fetch", "imdb", "--data-dir", tmp_path)
-    assert code == 130
-    told(error)
-
-
 # ---- show
 
 
@@ -220,7 +187,7 @@ def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_pa
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
     code, out, _ = run_data("show", *words, "--data-dir", tmp_path, "--out", tmp_path / "x.png")
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
-    assert f"data  {reading.load(Digits()).digest}\n" in out
+    assert f"data  {load_data(Digits()).digest}\n" in out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -229,19 +196,3 @@ def test_show_reads_a_config_and_the_data_folder(run_data: RunData, no_network: 
     config.write_text(json.dumps({"data": {"name": "cifar10"}}))
     code, _, error = run_data("show", config, "--data-dir", tmp_path / "d")
     assert code == 2 and f"data.root={tmp_path / 'd'}" in error and "fetch cifar10" in error
-
-
-# ---- the process
-
-
-def test_the_command_as_a_process_loads_nothing_heavy(tmp_path: Path) -> None:
-    script = (
-        "import atexit, runpy, sys\n"
-        "heavy = {'torch', 'h5py', 'mpi4py', 'urllib.request', 'PIL'}\n"
-        "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
-        "sys.argv = ['fedmpi.data', 'list', '--data-dir', sys.argv[1]]\n"
-        "runpy.run_module('fedmpi.data', run_name='__main__')"
-    )
-    argv = [sys.executable, "-c", script, str(tmp_path)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=600, cwd=ROOT)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[]"), done.stderr

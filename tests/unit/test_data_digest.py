@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from small_data import dataset, options_in, rewrite
 
-from fedmpi.data import prepared, reading
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.reading import digest_of
+from fedmpi.data import prepare
+from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.disk import hdf5
@@ -58,34 +57,34 @@ def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.Mo
 def test_a_prepared_file_knows_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is computed once, when the file is written; a copy with other times elsewhere has the same."""
     here, there = options_in(tmp_path / "here"), options_in(tmp_path / "there")
-    prepared.save(here, dataset())
+    prepare.save(here, dataset())
     there.path.parent.mkdir()
     shutil.copy(here.path, there.path)
     os.utime(there.path, (0, 0))
-    monkeypatch.setattr("fedmpi.data.reading.digest_of", lambda arrays: pytest.fail("computed again"))
-    assert reading.load(here).digest == reading.load(there).digest == OURS
+    monkeypatch.setattr("fedmpi.data.digest_of", lambda arrays: pytest.fail("computed again"))
+    assert load_data(here).digest == load_data(there).digest == OURS
 
 
 @pytest.mark.parametrize("attribute", [None, "", "no digest", 7])
 def test_a_prepared_file_without_a_digest_is_read_all_the_same(tmp_path: Path, attribute: str | int | None) -> None:
     """Older versions wrote none."""
     options = options_in(tmp_path)
-    prepared.save(options, dataset())
-    with hdf5.opened(options.path, prepared.KIND) as file:
+    prepare.save(options, dataset())
+    with hdf5.opened(options.path, prepare.KIND) as file:
         kept = {"recipe": file.attributes["recipe"]}
     if attribute != "":
         rewrite(options, kept if attribute is None else {**kept, "digest": attribute})
-    assert reading.load(options).digest == OURS
+    assert load_data(options).digest == OURS
 
 
 def test_digests_stay() -> None:
     """Written into runs under way, which another digest of the same examples would refuse to continue."""
-    assert reading.load(Digits()).digest == "83ba26716b9d1ab6dacfc7420e7b84da"
+    assert load_data(Digits()).digest == "83ba26716b9d1ab6dacfc7420e7b84da"
     assert OURS == "faf8f05109bb36a1b851ae7e5ed08007"
 
 
 def test_options_that_change_what_is_generated_change_the_digest() -> None:
     options = Synthetic(shape=(1, 8, 8), num_train=20, num_test=8)
     changes: tuple[dict[str, int], ...] = ({}, {}, {"seed": 1}, {"num_test": 9})
-    first, again, *others = (reading.load(options.model_copy(update=change)).digest for change in changes)
+    first, again, *others = (load_data(options.model_copy(update=change)).digest for change in changes)
     assert first == again and len({first, *others}) == 3

@@ -6,61 +6,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from data_fixtures import refusal, silent, write_leaf
-from golden_file import Told
+from data_fixtures import COUNTS, GROUPS, TEST, TEST_GROUPS, TRAIN, draw, leaf, refusal, silent, tff, write_characters
 
 from fedmpi.data.dataset import check
 from fedmpi.data.sets.femnist import Femnist
 from fedmpi.errors import DataError
-
-Writers = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def draw(seed: int, **sizes: int) -> Writers:
-    """Bytes (n, 28, 28) and labels of each writer."""
-    generator = np.random.default_rng(seed)
-    return {
-        name: (generator.integers(0, 256, (n, 28, 28)), generator.integers(0, 62, n, dtype=np.int32))
-        for name, n in sizes.items()
-    }
-
-
-TRAIN = draw(1, f0002_3=2, f0000_14=3, f0001_41=1, f3999_10=4)
-TEST = draw(2, f3999_10=2, f0000_14=1, f0001_41=1, f0002_3=3)
-COUNTS = {"num_train": 10, "num_test": 7, "num_groups": 4}
-# By name: f0000_14, f0001_41, f0002_3, f3999_10.
-GROUPS, TEST_GROUPS = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3], [0, 1, 2, 2, 2, 3, 3]
-
-
-def write(path: Path, writers: Writers) -> None:
-    """Numbers of 0..1, 784 a row."""
-    write_leaf(
-        path, {name: {"x": (x.reshape(-1, 784) / 255).tolist(), "y": y.tolist()} for name, (x, y) in writers.items()}
-    )
-
-
-def write_tff(path: Path, writers: Writers) -> None:
-    """As TensorFlow Federated's files: a group for each writer, float32 pixels."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
-        for name, (x, y) in writers.items():
-            group = file.create_group(f"examples/{name}")
-            group["pixels"], group["label"] = (x / 255).astype(np.float32), y
-
-
-def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
-    """Two files to train, one to test."""
-    names = list(train)
-    for number, part in enumerate((names[:2], names[2:])):
-        write(folder / "train" / f"all_data_{number}_niid_0_keep_0_train_9.json", {name: train[name] for name in part})
-    write(folder / "test" / "all_data_0_niid_0_keep_0_test_9.json", test)
-    return folder
-
-
-def tff(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
-    write_tff(folder / "fed_emnist_train.h5", train)
-    write_tff(folder / "fed_emnist_test.h5", test)
-    return folder
 
 
 @pytest.mark.parametrize(("write", "below"), [(leaf, "data"), (leaf, "."), (tff, "."), (tff, "fed_emnist")])
@@ -184,17 +134,8 @@ def test_bad_json_is_one_line(tmp_path: Path, case: str) -> None:
 
 
 def test_writer_in_two_files(tmp_path: Path) -> None:
-    write(leaf(tmp_path) / "train" / "more.json", draw(0, f0000_14=1))
+    write_characters(leaf(tmp_path) / "train" / "more.json", draw(0, f0000_14=1))
     assert "f0000_14 is in " in refused(tmp_path)
-
-
-def test_writer_twice_in_one_file(tmp_path: Path) -> None:
-    """The last one would count, and nobody would know."""
-    path = leaf(tmp_path) / "test" / "twice.json"
-    one = json.dumps({"x": [ROW], "y": [1]})
-    path.write_text(f'{{"user_data": {{"f1": {one}, "f2": {one}, "f1": {one}}}}}')
-    line = refused(tmp_path)
-    assert line.startswith(str(path)) and "f1 is there 2 times" in line
 
 
 def break_hdf5(path: Path, key: str, value: object) -> None:
@@ -221,13 +162,3 @@ def test_bad_hdf5_is_one_line(tmp_path: Path, key: str, value: object, problem: 
     break_hdf5(path, key, value)
     line = refused(tmp_path)
     assert line.startswith(str(path)) and problem in line
-
-
-def test_hdf5_that_promises_more_memory_than_a_writer_needs(tmp_path: Path, told: Told) -> None:
-    path = tff(tmp_path) / "fed_emnist_train.h5"
-    with h5py.File(path, "a") as file:
-        del file["examples/f0001_41/pixels"]
-        file.create_dataset("examples/f0001_41/pixels", (2**40, 784), "f4", chunks=(1, 784))
-    told(refused(tmp_path), r"(?<=cut off \().*(?=\);)")
-    path.write_bytes(path.read_bytes()[:1000])
-    told(refused(tmp_path), r"(?<=cut off \().*(?=\);)")

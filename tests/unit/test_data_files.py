@@ -1,241 +1,305 @@
-"""Reading data sets: real CIFAR-10 against torchvision, files in CIFAR-100's format, digits, and what is refused."""
+"""Files of data sets: checksums and addresses, downloads from a server of our own, archives good and bad."""
 
+import bz2
 import gzip
 import hashlib
+import importlib.util
 import io
-import pickle
-import subprocess
-import sys
-from dataclasses import replace
+import lzma
+import os
+import shlex
+import socketserver
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-from data_fixtures import pickle_as_python2, refusal, write_cifar100
-from golden_file import Told
+from data_fixtures import SHARED_DATA, SOURCES, refusal
 
-from fedmpi.data import reading
-from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.options import DataInfo
-from fedmpi.data.sets import digits
-from fedmpi.data.sets.cifar import ArrayUnpickler, Cifar10, Cifar100
-from fedmpi.data.sets.digits import Digits
-from fedmpi.data.sets.synthetic import Synthetic
+from fedmpi import registry
+from fedmpi.data import command as data_command
+from fedmpi.data import files
+from fedmpi.data.files import DownloadError, File, fetch, how_to_fetch, install
+from fedmpi.data.prepare import how_to_prepare
 from fedmpi.errors import DataError
 
-# ---- CIFAR-10, real files
+CONTENT = bytes(range(256)) * 4000
+SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
-def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(cifar10_root: str) -> None:
-    """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
-    torchvision_datasets = pytest.importorskip("torchvision.datasets")
-    info, ours = Cifar10().info(), reading.load(Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
-    train = torchvision_datasets.CIFAR10(cifar10_root, train=True)
-    test = torchvision_datasets.CIFAR10(cifar10_root, train=False)
-    assert np.array_equal(ours.train_x, train.data) and np.array_equal(ours.test_x, test.data)
-    assert ours.train_y.tolist() == train.targets and ours.test_y.tolist() == test.targets
-    # The distributed file's known beginning: a frog, then a truck.
-    assert ours.train_y[:2].tolist() == [6, 9] and ours.train_x[0, 0, 0].tolist() == [59, 62, 63]
-    mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
-    assert np.abs(mean - info.mean).max() < 1e-4
-    assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}
+def ignore(done: int, total: int) -> None:
+    pass
 
 
-# ---- the distributed format, in files of our own
+# ---- addresses and checksums
+
+
+def test_every_data_set_with_files_has_a_source() -> None:
+    assert {name for name, options in registry.built_in("data") if "root" in options.model_fields} == set(SOURCES)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_are_pinned(name: str) -> None:
+    digits = {"md5": 32, "sha256": 64}
+    for file in SOURCES[name].files:
+        algorithm, _, digest = file.checksum.partition(":")
+        assert len(digest) == digits[algorithm] and int(digest, 16) > 0
+        assert file.urls and all(url.startswith(("https://", "http://cs231n.stanford.edu/")) for url in file.urls)
+        assert not Path(file.path).is_absolute() and ".." not in Path(file.path).parts
+
+
+def test_checksums_are_torchvision_s() -> None:
+    """As its source has them: to import it takes seconds."""
+    spec = importlib.util.find_spec("torchvision")
+    assert spec is not None and spec.origin is not None
+    folder = Path(spec.origin).with_name("datasets")
+    theirs = "".join((folder / name).read_text() for name in ("cifar.py", "mnist.py"))
+    emnist = SOURCES["emnist"].files[0]
+    urls = [SOURCES[name].files[0].urls for name in ("cifar10", "cifar100")]
+    urls += [file.urls for file in SOURCES["qmnist"].files if "QMNIST" in file.path]
+    pinned = [url for (url,) in [*urls, emnist.urls]]
+    pinned += [Path(file.path).name for file in SOURCES["mnist"].files]
+    for text in (*pinned, emnist.checksum.removeprefix("md5:")):
+        assert f'"{text}"' in theirs, text
+
+
+def test_real_files_are_there_already() -> None:
+    """MNIST, QMNIST's labels and the Shakespeare text are beside the project as distributed."""
+    if not (SHARED_DATA / "mnist").is_dir():
+        pytest.skip(f"needs {SHARED_DATA / 'mnist'}")
+    for file in (*SOURCES["qmnist"].files, SOURCES["shakespeare"].files[0]):
+        assert fetch(file, SHARED_DATA / ("mnist" if "MNIST" in file.path else ""), ignore) is False
+
+
+def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path) -> None:
+    windows = registry.options("data", "har")()
+    options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features", test_share=0.5)
+    assert [file.path for file in SOURCES["har"].needed(windows)] == ["har-341.zip"]
+    assert [file.path for file in SOURCES["har"].needed(options)] == ["har-240.zip"]
+    assert "fetch har --data-dir" in how_to_fetch(windows)
+    for text in (how_to_fetch(options).split("`")[1], how_to_prepare(options)):
+        arguments = data_command.parse(shlex.split(text)[2:])
+        again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)
+        assert again.form == "features" and again.root == str(tmp_path / "my data")
+    assert again == options
+
+
+# ---- downloads
+
+
+@dataclass
+class Server:
+    url: str = ""
+    content: bytes = CONTENT
+    statuses: list[int] = field(default_factory=list)
+    """Error statuses of the first answers."""
+    breaks_after: list[int] = field(default_factory=list)
+    """Only so many bytes of the body come in the first answers."""
+    num_requests: int = 0
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        ours: Server = self.server.ours
+        ours.num_requests += 1
+        if ours.statuses:
+            self.send_error(ours.statuses.pop(0))
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(ours.content)))
+        self.end_headers()
+        self.wfile.write(ours.content[: ours.breaks_after.pop(0)] if ours.breaks_after else ours.content)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with 5 + 3 images in CIFAR-100's files, whose checksums stand for the published ones."""
-    md5s = write_cifar100(tmp_path / "cifar-100-python", 5, 3)
-    for name in ("train", "test"):
-        monkeypatch.setattr(Cifar100, name, {name: md5s[name]})
-    return tmp_path
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
+        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")
+        thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
+        thread.start()
+        yield tcp.ours
+        tcp.shutdown()
+        thread.join()
 
 
-def test_published_checksums_are_torchvision_s() -> None:
-    source = pytest.importorskip("torchvision.datasets")
-    for ours, theirs in ((Cifar10, source.CIFAR10), (Cifar100, source.CIFAR100)):
-        assert ours.train == dict(theirs.train_list) and ours.test == dict(theirs.test_list)
-        (file,) = ours.source.files
-        assert (file.contents, file.path) == ((theirs.base_folder,), theirs.filename)
+def only_file(folder: Path) -> bytes:
+    assert [path.name for path in (folder / "set").iterdir()] == ["file.bin"]
+    return (folder / "set" / "file.bin").read_bytes()
 
 
-def test_cifar100_format_read_like_torchvision(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = pytest.importorskip("torchvision.datasets")
-    ours = Cifar100(root=str(small)).read()
-    for name in ("train", "test"):
-        monkeypatch.setattr(source.CIFAR100, f"{name}_list", [*getattr(Cifar100, name).items()])
-    monkeypatch.setattr(source.CIFAR100, "meta", {**source.CIFAR100.meta, "md5": None})
-    # numpy 2 warns of the old module path in the files; ours reads them without.
-    monkeypatch.setattr("pickle.load", lambda file, encoding: ArrayUnpickler(file).load())
-    for is_train, x, y in ((True, ours.train_x, ours.train_y), (False, ours.test_x, ours.test_y)):
-        theirs = source.CIFAR100(small, train=is_train)
-        assert np.array_equal(x, theirs.data) and y.tolist() == theirs.targets
-    assert ours.train_x.shape == (5, 32, 32, 3) and ours.test_x.shape == (3, 32, 32, 3)
+def test_a_file_is_loaded_once_and_again_by_force(server: Server, tmp_path: Path) -> None:
+    progress: list[tuple[int, int]] = []
+    file = File("set/file.bin", (server.url,), SHA256)
+    assert fetch(file, tmp_path, lambda done, total: progress.append((done, total)))
+    assert only_file(tmp_path) == CONTENT and progress[-1] == (len(CONTENT), len(CONTENT))
+    assert not fetch(file, tmp_path, ignore) and server.num_requests == 1
+    (tmp_path / "set" / "file.bin").write_bytes(b"damaged")
+    assert fetch(file, tmp_path, ignore) and fetch(file, tmp_path, ignore, force=True)
+    assert only_file(tmp_path) == CONTENT and server.num_requests == 3
 
 
-def test_files_are_found_in_their_folder_below_home(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(small))
-    assert len(Cifar100(root="~/cifar-100-python").read().train_y) == 5
+@pytest.mark.parametrize("trouble", [{"statuses": [503, 404]}, {"breaks_after": [10, 300_000]}])
+def test_passing_trouble_is_tried_again(server: Server, tmp_path: Path, trouble: dict[str, list[int]]) -> None:
+    vars(server).update(trouble)
+    assert fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore)
+    assert only_file(tmp_path) == CONTENT and server.num_requests == 3
 
 
-def test_missing_folder(tmp_path: Path) -> None:
-    line, nowhere = refusal(Cifar10(root=str(tmp_path / "no")).read), tmp_path / "no"
-    assert str(nowhere / "cifar-10-batches-py") in line and "data.root" in line and "cifar-10-python.tar.gz" in line
-    assert f"`python -m fedmpi.data fetch cifar10 --data-dir {nowhere}`" in line
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty", "missing"])
-def test_damaged_file(small: Path, damage: str) -> None:
-    path = small / "cifar-100-python" / "test"
-    raw = bytearray(path.read_bytes())
-    raw[len(raw) // 2] ^= 1
-    path.write_bytes({"truncated": raw[:-1000], "flipped bit": raw}.get(damage, b""))
-    if damage == "missing":
-        path.unlink()
-    line = refusal(Cifar100(root=str(small)).read)
-    assert str(path) in line and f"fetch cifar100 --force --data-dir {small}`" in line
-    assert ("cannot be read" if damage == "missing" else f"expected {Cifar100.test['test']}") in line
-
-
-# ---- the unpickler
-
-
-def unpickled(raw: bytes) -> Any:
-    return ArrayUnpickler(io.BytesIO(raw)).load()
-
-
-@pytest.mark.parametrize("protocol", [2, 3, 4])
-def test_unpickler_reads_arrays_of_every_age(protocol: int) -> None:
-    """Protocol 2 as Python 2 wrote it (numpy.core), 3 and 4 as this numpy writes them."""
-    value = {"data": np.arange(600, dtype=np.uint8).reshape(2, 300), "labels": [1, 2], "name": "caf\xe9"}
-    raw = pickle_as_python2(value) if protocol == 2 else pickle.dumps(value, protocol=protocol)
-    assert (b"numpy.core.multiarray" in raw) or protocol > 2
-    read = unpickled(raw)
-    assert np.array_equal(read.pop("data"), value["data"]) and read == {"labels": [1, 2], "name": "caf\xe9"}
-
-
-class Malicious:
-    """What runs code when an ordinary unpickler reads it."""
-
-    def __init__(self, *call: object) -> None:
-        self.call = call
-
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
-        return self.call[0], self.call[1:]
-
-
-def test_unpickler_runs_no_code(tmp_path: Path) -> None:
-    trace = tmp_path / "ran"
-    raw = pickle.dumps({"data": Malicious(Path.touch, trace)}, protocol=2)
-    with pytest.raises(pickle.UnpicklingError, match="asks for"):
-        unpickled(raw)
-    assert not trace.exists()
-    pickle.loads(raw)
-    assert trace.exists(), "the pickle is not malicious, so this test shows nothing"
+def test_the_next_address_is_tried(server: Server, tmp_path: Path) -> None:
+    nobody = server.url.replace("http://127.0.0.1", "http://127.0.0.1:1/x?")
+    assert fetch(File("set/file.bin", (nobody, server.url), SHA256), tmp_path, ignore)
 
 
 @pytest.mark.parametrize(
-    "call",
-    [(eval, "1"), (np.load, "x"), (getattr, "numpy", "load"), (bytes, 3), (io.open, "x")],
-    ids=lambda call: call[0].__name__,
+    ("changes", "problem"), [({"content": b"another"}, "does not match"), ({"statuses": [404] * 9}, "404")]
 )
-def test_unpickler_refuses_every_other_name(call: tuple[object, ...]) -> None:
-    with pytest.raises(pickle.UnpicklingError, match="asks for"):
-        unpickled(pickle.dumps(Malicious(*call), protocol=2))
+def test_a_server_without_the_file_is_one_line_of_exit_code_1(
+    server: Server, tmp_path: Path, changes: dict[str, object], problem: str
+) -> None:
+    vars(server).update(changes)
+    with pytest.raises(DownloadError, match=problem) as caught:
+        fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore)
+    assert caught.value.exit_code == 1 and "\n" not in caught.value.text() and server.url in caught.value.text()
+    assert not any((tmp_path / "set").iterdir())
 
 
-# ---- digits
+def test_a_folder_that_cannot_be_written_is_one_line(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "set").touch()
+    assert "cannot be written" in refusal(lambda: fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore))
 
 
-def test_digits_are_scikit_learn_s() -> None:
-    """Every image v of 0..16 became floor(v * 255 / 16 + 1/2), and the two parts hold all 1,797 once."""
-    source = pytest.importorskip("sklearn.datasets").load_digits()
-    ours, (train, test) = reading.load(Digits()), digits.split()
-    assert sorted([*train, *test]) == list(range(1797)) and (len(train), len(test)) == (1437, 360)
-    scaled = np.floor(source.images * 255 / 16 + 0.5)[..., None]
-    assert np.array_equal(ours.train_x, scaled[train]) and np.array_equal(ours.test_x, scaled[test])
-    assert np.array_equal(ours.train_y, source.target[train]) and np.array_equal(ours.test_y, source.target[test])
-    assert ours.train_x.max() == 255 and ours.train_x.dtype == np.uint8
+# ---- archives
+
+MEMBERS = {"set/a.txt": b"first", "set/deep/b.txt": b"", "set/c.bin": bytes(range(256)) * 1000}
+PACKERS = {"tar": bytes, "tar.gz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress}
 
 
-def test_digits_split_is_fixed() -> None:
-    """Positions in the order of their 8-byte BLAKE2b hashes, top bit dropped to leave a signed 64-bit number:
-    any machine, numpy and seed has the same, and it may never change."""
-    hashes = [hashlib.blake2b(f"digits-split:{i}".encode(), digest_size=8).digest() for i in range(1797)]
-    order = sorted(range(1797), key=lambda i: int.from_bytes(hashes[i], "little") >> 1)
-    assert np.concatenate(digits.split()).tolist() == order
-    assert order[:5] == [1037, 753, 1174, 869, 923]
+def tar_bytes(members: dict[str, bytes], **changes: object) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as file:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            vars_of = {"size": len(content), **changes}
+            for key, value in vars_of.items():
+                setattr(member, key, value)
+            file.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
 
 
-def test_digits_constants_are_the_data_s_own() -> None:
-    pixels, info = reading.load(Digits()).train_x / 255, Digits().info()
-    assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
-    assert not info.flip
+def zip_bytes(members: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    return buffer.getvalue()
 
 
-def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
-    code = (
-        "import sys; from fedmpi.data import reading; from fedmpi.data.sets.digits import Digits; "
-        "reading.load(Digits()); "
-        "assert not {'torch', 'sklearn'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+def packed(form: str, members: dict[str, bytes]) -> bytes:
+    return zip_bytes(members) if form == "zip" else PACKERS[form](tar_bytes(members))
 
 
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (None, "cannot be read"),
-        (b"no gzip", "cannot be read"),
-        (gzip.compress(b"1,2,3\n" * 10)[:-6], "cannot be read"),
-        (gzip.compress(b"1,2,3\n4,5,6\n"), "table of (2, 3), expected (1797, 65)"),
-        (gzip.compress(b"1,x\n"), "cannot be read"),
-        (gzip.compress((b"17," * 64 + b"1\n") * 1797), "pixels of 0..16"),
-    ],
-)
-def test_damaged_digits(tmp_path: Path, raw: bytes | None, expected: str) -> None:
-    path = tmp_path / "digits.csv.gz"
-    if raw is not None:
-        path.write_bytes(raw)
-    line = refusal(lambda: digits.read_table(path))
-    assert str(path) in line and expected in line
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_digits_without_scikit_learn(monkeypatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DataError, match="pip install scikit-learn"):
-        digits.find_file()
+@pytest.mark.parametrize("form", ["zip", *PACKERS])
+def test_every_form_comes_out_whole_in_place_of_what_is_there(tmp_path: Path, form: str) -> None:
+    """The content decides, not the name."""
+    archive, out = tmp_path / "archive.dat", tmp_path / "out"
+    archive.write_bytes(packed(form, MEMBERS))
+    (out / "set").mkdir(parents=True)
+    (out / "set" / "old.txt").touch()
+    (out / "mine").touch()
+    progress: list[int] = []
+    assert files.is_archive(archive)
+    assert install(archive, out, lambda done, total: progress.append(done)) == [out / "set"]
+    assert files_below(out) == {**MEMBERS, "mine": b""} and progress == [1, 2, 3]
 
 
-# ---- synthetic, and what all data sets share
+def test_a_zip_within_a_zip_is_unpacked_in_its_place_once(tmp_path: Path) -> None:
+    deepest = zip_bytes({"x.txt": b"x"})
+    inner = zip_bytes({"UCI/y.txt": b"y", "UCI/deeper.zip": deepest})
+    archive = tmp_path / "uci.zip"
+    archive.write_bytes(zip_bytes({"data.zip": inner, "names.txt": b"n"}))
+    install(archive, tmp_path / "out", ignore)
+    assert files_below(tmp_path / "out") == {"UCI/y.txt": b"y", "UCI/deeper.zip": deepest, "names.txt": b"n"}
 
 
-def test_synthetic_shapes_and_seeds() -> None:
-    options = Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
-    first, again = reading.load(options), reading.load(options)
-    other = reading.load(options.model_copy(update={"seed": 1}))
-    assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
-    assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
-    assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]
+BAD = {
+    "a web page": b"<html>404</html>" * 100,
+    "nothing": b"",
+    "a cut .zip": zip_bytes(MEMBERS)[:-200],
+    "a cut .tar.gz": packed("tar.gz", MEMBERS)[:-200],
+    "a cut .tar.xz": packed("tar.xz", MEMBERS)[:-60],
+    "a damaged .tar.bz2": packed("tar.bz2", MEMBERS).replace(b"1AY&SY", b"1AY&XX"),
+    "a name that leaves": tar_bytes({"good": b"", "../evil": b"x"}),
+    "a link that leaves": tar_bytes({"good": b""}, type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+    "a device": tar_bytes({"good": b""}, type=tarfile.CHRTYPE),
+    "more than the limit": tar_bytes({"a": b"x" * 600_000, "b": b"x" * 600_000}),
+    "more than the limit in zips": zip_bytes({"a.zip": zip_bytes({"a": bytes(600_000)}), "b": bytes(600_000)}),
+}
 
 
-def test_synthetic_can_be_learned() -> None:
-    """The nearest class mean of the training images tells test images apart."""
-    ours = reading.load(Synthetic(shape=(1, 8, 8), classes=4, num_train=400, num_test=100))
-    means = np.stack([ours.train_x[ours.train_y == label].mean(axis=0) for label in range(4)])
-    distances = ((ours.test_x[:, None] - means) ** 2).sum(axis=(2, 3, 4))
-    assert (distances.argmin(axis=1) == ours.test_y).mean() > 0.95
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_archive_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 1_000_000)
+    archive, out = tmp_path / "odd", tmp_path / "out"
+    archive.write_bytes(BAD[case])
+    out.mkdir()
+    (out / "mine").write_bytes(b"m")
+    line = refusal(lambda: install(archive, out, ignore))
+    assert line.startswith(f"{archive}: cannot be unpacked (") and "get it again" in line
+    assert ("1,000,000 bytes" in line) == ("limit" in case)
+    assert files_below(tmp_path) == {"odd": BAD[case], "out/mine": b"m"}
 
 
-def test_check_names_every_disagreement(told: Told) -> None:
-    """Wrong count and type of training examples, a test label out of range: three lines, one error."""
-    info = DataInfo("vector", (4,), 3, num_train=2, num_test=2)
-    wrong = Dataset(np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3]))
-    with pytest.raises(DataError) as caught:
-        check("here", wrong, info)
-    told("\n".join(caught.value.problems))
-    right = replace(wrong, train_x=np.zeros((2, 4), np.float32), test_y=np.array([0, 2]))
-    assert check("here", right, info) is right
+def test_a_zip_stays_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(zip_bytes({"../up.txt": b"1", "/root.txt": b"2"}))
+    install(tmp_path / "a.zip", tmp_path / "out", ignore)
+    assert files_below(tmp_path / "out") == {"up.txt": b"1", "root.txt": b"2"}
+
+
+# ---- reading
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "no text"])
+def test_what_is_no_text_file_is_one_line(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "input.txt"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_bytes(b"\xff\xfe")
+    line = refusal(lambda: files.read_text(path))
+    assert line.startswith(f"{path}: cannot be read as text (") and ("no regular file" in line) == (kind != "no text")
+
+
+def test_line_ends_are_those_of_every_system(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"one\r\ntwo\rthree\n")
+    assert files.read_text(tmp_path / "a") == "one\ntwo\nthree\n"
+
+
+def test_one_path_is_found_or_all_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="found none; give the folder of the play"):
+        files.find(tmp_path, "input.txt", "the play")
+    for folder in ("a", "b", "__MACOSX"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "input.txt").touch()
+    with pytest.raises(DataError, match="2 of them"):
+        files.find(tmp_path, "input.txt", "the play")
+    (tmp_path / "b" / "input.txt").unlink()
+    assert files.find(tmp_path, "input.txt", "the play") == tmp_path / "a" / "input.txt"

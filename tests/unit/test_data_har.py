@@ -8,8 +8,8 @@ import pytest
 from data_fixtures import SHARED_DATA, refusal, silent
 from golden_file import Told
 
-from fedmpi.data import prepared, preparing, reading
-from fedmpi.data.dataset import Dataset, check
+from fedmpi.data import prepare
+from fedmpi.data.dataset import Dataset, check, load_data
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import DataError
 
@@ -28,8 +28,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dataset]:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Pythons before 3.11.4 have none
         archive.extractall(folder)
     options = Har(root=str(folder), standardize=False)
-    prepared.save(options, options.prepare(folder, silent))
-    return folder, reading.load(options)
+    prepare.save(options, options.prepare(folder, silent))
+    return folder, load_data(options)
 
 
 def test_all_real_signals(real: tuple[Path, Dataset]) -> None:
@@ -207,7 +207,7 @@ def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_sh
 
 def test_a_share_that_leaves_nothing_to_train_is_one_line(uci: Path, told: Told) -> None:
     with told.by(DataError):
-        preparing.prepare(Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
+        prepare.prepare(Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
 
 
 def test_features_as_distributed(uci: Path) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA, refusal, silent
 
-from fedmpi.data import prepared, reading
-from fedmpi.data.dataset import check
+from fedmpi.data import prepare
+from fedmpi.data.dataset import check, load_data
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
 
@@ -51,8 +51,8 @@ def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 
     options = Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
-    prepared.save(options, options.prepare(folder, silent))
-    ours = reading.load(options)
+    prepare.save(options, options.prepare(folder, silent))
+    ours = load_data(options)
     assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
     assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
 

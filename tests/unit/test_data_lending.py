@@ -12,8 +12,7 @@ import pytest
 from small_data import dataset
 
 from fedmpi.data import lending
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.reading import digest_of
+from fedmpi.data.dataset import Dataset, digest_of
 
 IMAGES = Dataset(
     np.arange(5 * 12, dtype=np.uint8).reshape(5, 2, 2, 3)[:, ::-1],  # not contiguous

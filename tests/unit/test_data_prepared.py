@@ -9,9 +9,8 @@ from data_fixtures import refusal
 from golden_file import Told
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in, rewrite
 
-from fedmpi.data import prepared, reading
-from fedmpi.data.dataset import Dataset, check
-from fedmpi.data.options import DataInfo
+from fedmpi.data import prepare
+from fedmpi.data.dataset import DataInfo, Dataset, check, load_data
 from fedmpi.data.sets.har import Har
 from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
@@ -21,18 +20,18 @@ from fedmpi.errors import DataError
 def options(tmp_path: Path) -> Har:
     """A good prepared file lies at its path."""
     options = options_in(tmp_path)
-    prepared.save(options, dataset())
+    prepare.save(options, dataset())
     return options
 
 
 def refused(options: Har) -> str:
-    line = refusal(lambda: reading.load(options))
+    line = refusal(lambda: load_data(options))
     assert line.isprintable() and len(line) < 1000
     return line
 
 
 def test_what_was_saved_is_read(options: Har) -> None:
-    ours = reading.load(options)
+    ours = load_data(options)
     for name, array in dataset().arrays.items():
         assert np.array_equal(getattr(ours, name), array) and getattr(ours, name).dtype == array.dtype, name
 

@@ -10,12 +10,12 @@ from golden_file import Told
 from small_data import dataset, options_in
 
 from fedmpi.config.load import load
-from fedmpi.data import prepared, reading
-from fedmpi.data.holdout import stratified_holdout
-from fedmpi.data.own_tests import personal_tests
+from fedmpi.data import prepare
+from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.partition import make_partition
+from fedmpi.data.personal import personal_tests
 from fedmpi.data.sets.digits import Digits
-from fedmpi.data.subset import choose, shares
+from fedmpi.data.subset import choose, shares, stratified_holdout
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
@@ -64,14 +64,14 @@ def test_groups_keep_their_shares_and_their_classes() -> None:
 
 def test_a_built_in_set() -> None:
     """Digits: the counts of the classes by largest remainder, in file order, the same for every seed of a run."""
-    whole, part = reading.load(Digits()), reading.load(Digits(num_train=100, num_test=36))
-    again, other = reading.load(Digits(num_train=100, num_test=36)), reading.load(Digits(num_train=101, num_test=36))
+    whole, part = load_data(Digits()), load_data(Digits(num_train=100, num_test=36))
+    again, other = load_data(Digits(num_train=100, num_test=36)), load_data(Digits(num_train=101, num_test=36))
     for name, number in (("train", 100), ("test", 36)):
         ours, theirs = getattr(part, f"{name}_y"), getattr(whole, f"{name}_y")
         assert np.bincount(ours).tolist() == shares(np.bincount(theirs), number).tolist()
     places = [np.flatnonzero((whole.train_x == image).all(axis=(1, 2, 3)))[0] for image in part.train_x]
     assert places == sorted(places) and (whole.train_y[places] == part.train_y).all()
-    assert part.digest == again.digest == reading.digest_of(part.arrays)
+    assert part.digest == again.digest == digest_of(part.arrays)
     assert len({whole.digest, part.digest, other.digest}) == 3
     assert (Digits(num_train=100).used().num_train, Digits().used()) == (100, Digits().info())
 
@@ -79,9 +79,9 @@ def test_a_built_in_set() -> None:
 def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
     """Of more examples in the file a subset, of whom every subject keeps its share; natural clients and their tests."""
     options = options_in(tmp_path)
-    prepared.save(options, dataset())
-    whole = reading.load(options)
-    part = reading.load(options.model_copy(update={"num_train": len(whole.train_y) // 2}))
+    prepare.save(options, dataset())
+    whole = load_data(options)
+    part = load_data(options.model_copy(update={"num_train": len(whole.train_y) // 2}))
     assert whole.groups is not None and part.groups is not None
     sizes = np.bincount(whole.groups)
     assert np.bincount(part.groups).tolist() == shares(sizes, len(whole.train_y) // 2).tolist()
@@ -94,10 +94,10 @@ def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
     trains, validates = stratified_holdout(own, part.train_y[own], 0.2, numpy_generator("test"))
     assert sorted([*trains, *validates]) == sorted(own)
     few = options.model_copy(update={"num_train": len(sizes) - 1})
-    assert f"each of {len(sizes)} groups" in refusal(lambda: reading.load(few))
+    assert f"each of {len(sizes)} groups" in refusal(lambda: load_data(few))
     more = options.model_copy(update={"num_train": len(whole.train_y) + 1})
     with pytest.raises(DataError, match=rf"\({len(whole.train_y)},\), expected int64 \({len(whole.train_y) + 1},\)"):
-        reading.load(more)
+        load_data(more)
 
 
 def test_own_data_and_functions(tmp_path: Path) -> None:
@@ -106,11 +106,11 @@ def test_own_data_and_functions(tmp_path: Path) -> None:
     np.savez(tmp_path / "mine.npz", train_x=x, train_y=y, test_x=x, test_y=y)
     words = (*OWN, "data.name=npz", f"data.path={tmp_path / 'mine.npz'}")
     config = load(None, [*words, "data.num_train=8", "data.num_test=4"])
-    found = reading.load(config.data)
+    found = load_data(config.data)
     assert np.bincount(found.train_y).tolist() == [6, 2] and np.bincount(found.test_y).tolist() == [3, 1]
     assert (config.data.used().num_train, config.data.info().num_train) == (8, 40)
     blobs = load(None, [*OWN, "data.name=own_data:blobs", "data.num_test=5"])
-    assert len(reading.load(blobs.data).test_y) == 5
+    assert len(load_data(blobs.data).test_y) == 5
 
 
 @pytest.mark.parametrize(

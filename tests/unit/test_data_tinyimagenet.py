@@ -9,8 +9,8 @@ import pytest
 from data_fixtures import SHARED_DATA, refusal, silent
 from PIL import Image
 
-from fedmpi.data import prepared, reading
-from fedmpi.data.dataset import Dataset
+from fedmpi.data.dataset import Dataset, load_data
+from fedmpi.data.prepare import save
 from fedmpi.data.sets import tinyimagenet
 from fedmpi.data.sets.tinyimagenet import TinyImagenet
 from fedmpi.errors import DataError
@@ -24,8 +24,8 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     with zipfile.ZipFile(ARCHIVE) as archive:
         archive.extractall(tmp_path)
     options = TinyImagenet(classes=10, root=str(tmp_path))
-    prepared.save(options, options.prepare(tmp_path, silent))
-    ours = reading.load(options)
+    save(options, options.prepare(tmp_path, silent))
+    ours = load_data(options)
     assert ours.train_x.shape == (5000, 64, 64, 3) and ours.test_x.shape == (500, 64, 64, 3)
     assert set(np.bincount(ours.train_y)) == {500} and set(np.bincount(ours.test_y)) == {50}
     per_class = ours.train_x.reshape(10, -1).mean(axis=1)
@@ -39,7 +39,7 @@ def test_ten_real_classes(tmp_path: Path) -> None:
     every = TinyImagenet(root=str(tmp_path))
     options.path.rename(every.path)
     with pytest.raises(DataError, match="data.classes=10, not 200"):
-        reading.load(every)
+        load_data(every)
 
 
 # ---- the same layout in small files of our own

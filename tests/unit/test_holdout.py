@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedmpi.data.holdout import holdout_size, stratified_holdout
+from fedmpi.data.subset import holdout_size, stratified_holdout
 
 
 @pytest.mark.parametrize(

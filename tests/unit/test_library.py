@@ -22,7 +22,7 @@ import fedmpi
 from fedmpi.check.bits import difference
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
-from fedmpi.data import reading
+from fedmpi.data.dataset import load_data
 from fedmpi.main import main
 from fedmpi.results.compared import name_of
 from fedmpi.store.lock import RunLock
@@ -246,7 +246,7 @@ def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
 
 
 def test_the_partition_has_classes_by_client(made: fedmpi.Run) -> None:
-    clients, labels = made.partition(), reading.load(made.config.data).train_y
+    clients, labels = made.partition(), load_data(made.config.data).train_y
     assert clients.classes.shape == (8, 4) and clients.num_clients == 8
     for client in range(8):
         assert clients.classes[client].tolist() == np.bincount(labels[clients.client(client)], minlength=4).tolist()
@@ -255,7 +255,7 @@ def test_the_partition_has_classes_by_client(made: fedmpi.Run) -> None:
 
 def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path, told: Told) -> None:
     """Counted in plain torch on the test images, pixel values / 255."""
-    dataset, info = reading.load(made.config.data), made.config.data.info()
+    dataset, info = load_data(made.config.data), made.config.data.info()
     images = torch.from_numpy(dataset.test_x).permute(0, 3, 1, 2) / 255
     for name, scores in made.scores.items():
         for score, which in ((scores.last, "last"), (scores.last, 3)):

@@ -8,7 +8,7 @@ from model_inputs import loaded, params, randn
 from small_runs import run_all, small_config, small_setup
 from torch import nn
 
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import Kernels, kernel_net
 from fedmpi.lowrank.modules import factorize_net

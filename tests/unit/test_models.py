@@ -11,7 +11,7 @@ from model_inputs import Info, params
 from torch import nn
 
 from fedmpi import registry
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.models.admission import admit

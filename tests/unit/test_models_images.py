@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedmpi import registry
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.models import create
 from fedmpi.models.nets.resnet import PreBlock
 from fedmpi.models.nets.shared import SlicedAvgPool2d

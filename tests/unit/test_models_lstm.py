@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi import costs
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
 from fedmpi.models.nets.lstm import Lstm

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi import costs
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention

@@ -15,9 +15,8 @@ from PIL import Image
 
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
-from fedmpi.data import reading
-from fedmpi.data.arrays import pixel_statistics
-from fedmpi.data.reading import digest_of
+from fedmpi.data.dataset import digest_of, load_data
+from fedmpi.data.own import pixel_statistics
 
 MLP = ("model.name=mlp", "clients.count=4", "clients.per_round=2", "partition.name=iid")
 
@@ -37,7 +36,7 @@ def npz(path: Path, *words: str) -> Config:
 def test_an_npz_file_is_what_its_arrays_are(tmp_path: Path, kind: str) -> None:
     given = arrays_of(kind)
     data = npz(save_npz(tmp_path, **given), *(["model.name=lstm_char"] if kind == "tokens" else [])).data
-    info, dataset = data.info(), reading.load(data)
+    info, dataset = data.info(), load_data(data)
     shapes = {"pictures": ("image", (3, 6, 5)), "grey": ("image", (1, 6, 5)), "vectors": ("vector", (7,))}
     assert (info.kind, info.example_shape) == shapes.get(kind, ("tokens", (9,)))
     assert (info.num_classes, info.num_train, info.num_test) == (3, 30, 12)
@@ -65,7 +64,7 @@ def test_groups_may_be_names_and_make_natural_clients(tmp_path: Path) -> None:
     names = np.array(["ann", "bob", "cy"])[np.arange(42) % 3]
     path = save_npz(tmp_path, **given, groups=names[:30], test_groups=names[30:])
     config = npz(path, "partition.name=natural", "clients.count=3", "method.name=fedavg")
-    info, dataset = config.data.info(), reading.load(config.data)
+    info, dataset = config.data.info(), load_data(config.data)
     assert (info.num_groups, info.shares_groups) == (3, True)
     assert dataset.groups is not None and dataset.groups[:4].tolist() == [0, 1, 2, 0]
 
@@ -74,9 +73,9 @@ def test_x_and_y_are_divided_class_by_class_the_same_every_time(tmp_path: Path, 
     given = arrays_of("vectors")
     x, y = (np.concatenate([given[f"train_{key}"], given[f"test_{key}"]]) for key in "xy")
     path = save_npz(tmp_path, x=x, y=y, groups=np.arange(42) % 5)
-    first = reading.load(npz(path, "data.test_share=0.25").data)
-    other = reading.load(npz(path, "data.test_share=0.25", "data.split_seed=1").data)
-    again = reading.load(npz(path, "data.test_share=0.25").data)
+    first = load_data(npz(path, "data.test_share=0.25").data)
+    other = load_data(npz(path, "data.test_share=0.25", "data.split_seed=1").data)
+    again = load_data(npz(path, "data.test_share=0.25").data)
     assert len(first.test_y) == 10 and np.bincount(first.test_y).min() >= 3
     assert first.digest == again.digest != other.digest
     assert sorted([*first.train_x[:, 0], *first.test_x[:, 0]]) == sorted(x[:, 0])
@@ -162,7 +161,7 @@ def test_classes_of_a_folder_are_its_sorted_names(tmp_path: Path) -> None:
     root = folder_of(tmp_path, {"train": {"dog": 3, "cat": 4}, "test": {"cat": 2, "dog": 1}})
     (root / "train" / "dog" / "notes.txt").write_text("no picture")
     data = folder(root).data
-    info, dataset = data.info(), reading.load(data)
+    info, dataset = data.info(), load_data(data)
     assert (info.example_shape, info.num_classes, info.num_train, info.num_test) == ((3, 6, 5), 2, 7, 3)
     assert dataset.train_y.tolist() == [0] * 4 + [1] * 3 and dataset.test_y.tolist() == [0, 0, 1]
     assert dataset.train_x[4, 0, 0].tolist() == [0, 10, 20]  # dog, the first picture
@@ -218,7 +217,7 @@ def test_a_function_s_arguments_are_the_options(told: Told) -> None:
     again = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
     assert again.data == config.data and again.hash() == config.hash()
     calls = blobs.calls
-    assert reading.load(config.data).train_x is reading.load(again.data).train_x and blobs.calls == calls
+    assert load_data(config.data).train_x is load_data(again.data).train_x and blobs.calls == calls
     for word in ("data.sprad=1", "data.num=many", "data.form=round"):
         told(refusal(lambda word=word: config_of("data.name=own_data:blobs", word)))
 
@@ -245,7 +244,7 @@ def test_what_cannot_be_used_is_a_line(name: str, told: Told) -> None:
 
 def test_a_class_of_options_is_used_as_it_is() -> None:
     config = config_of("data.name=own_data:Squares", "data.side=3")
-    assert reading.load(config.data).train_x.shape == (20, 3, 3, 1) and config.data.name == "own_data:Squares"
+    assert load_data(config.data).train_x.shape == (20, 3, 3, 1) and config.data.name == "own_data:Squares"
 
 
 def divide(name: str, *words: str) -> list[list[int]]:

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from golden_file import Told
 
-from fedmpi.data import dealing
-from fedmpi.data.dealing import PartitionOptions
-from fedmpi.data.partition import Partition, make_partition, present_labels, saved
+from fedmpi.data.partition import Partition, PartitionOptions, make_partition, present_labels, saved, take
 from fedmpi.data.partitions import class_dirichlet, dirichlet, dirichlet_feddf
 from fedmpi.data.partitions.class_dirichlet import ClassDirichlet
 from fedmpi.data.partitions.dirichlet import Dirichlet
@@ -218,7 +216,7 @@ def test_take_by_hand() -> None:
     """Pool: class 0 is 10 11 12, class 1 is 20 21 22. Client 0 takes 1 and 2, client 1 takes 2 and 0 of them, when
     the first of class 1 is used already (its next is at position 4): class 1 gives 21 and 22."""
     pool = np.array([10, 11, 12, 20, 21, 22])
-    assert dealing.take(pool, np.array([0, 4]), np.array([[1, 2], [2, 0]])).tolist() == [10, 21, 22, 11, 12]
+    assert take(pool, np.array([0, 4]), np.array([[1, 2], [2, 0]])).tolist() == [10, 21, 22, 11, 12]
 
 
 def test_hsu_in_several_blocks(monkeypatch) -> None:

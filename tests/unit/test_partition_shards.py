@@ -10,17 +10,15 @@ from data_fixtures import SHARED_DATA
 from golden_file import Told
 
 from fedmpi import registry
-from fedmpi.data import reading
-from fedmpi.data.dealing import PartitionOptions
-from fedmpi.data.options import DataInfo
-from fedmpi.data.own_tests import personal_tests
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.partition import Partition, PartitionOptions, make_partition
 from fedmpi.data.partitions import dirichlet_equal, lottery
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.lottery import Lottery
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
+from fedmpi.data.personal import personal_tests
 from fedmpi.errors import ConfigError
 
 LABELS = np.random.default_rng(0).integers(0, 10, 1437)
@@ -273,7 +271,7 @@ def test_real_digits_by_writer() -> None:
     if not (SHARED_DATA / "mnist").is_dir():
         pytest.skip(f"real QMNIST needs {SHARED_DATA / 'mnist'}")
     options = registry.options("data", "qmnist")(root=str(SHARED_DATA / "mnist"))
-    digits = reading.load(options)
+    digits = load_data(options)
     partition = make_partition(Natural(groups_per_client=10), digits.train_y, 50, 0, digits.groups)
     writers = [set(digits.groups[partition.client(client)].tolist()) for client in range(50)]
     assert all(len(own) == 10 for own in writers) and len(set().union(*writers)) == 500

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo
-from fedmpi.data.own_tests import choose_test, personal_tests
+from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.partition import Partition
 from fedmpi.data.partitions.iid import Iid
 from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.personal import choose_test, personal_tests
 
 # Client 0 trains on three 0s and one 1, client 1 on one 0 and two 2s, client 2 on three 1s.
 TRAIN = np.array([0, 0, 0, 0, 1, 1, 1, 1, 2, 2])

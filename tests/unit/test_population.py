@@ -14,9 +14,7 @@ import pytest
 
 from fedmpi.config.load import load
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import PartitionOptions
-from fedmpi.data.own_tests import personal_tests
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition import Partition, PartitionOptions, make_partition
 from fedmpi.data.partitions.dirichlet import Dirichlet
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.iid import Iid
@@ -24,6 +22,7 @@ from fedmpi.data.partitions.lottery import Lottery
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
+from fedmpi.data.personal import personal_tests
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running.forecast import forecast

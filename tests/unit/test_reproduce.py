@@ -93,7 +93,7 @@ def test_missing_data_are_told_before_anything_runs(tmp_path: Path, called: Call
     words = ["--only", "cifar10_iid fedavg", "--data-dir", str(tmp_path)]
     code, out, err = called("fedhm:table3", *words)
     assert code == 2 and out == "" and err.count("\n") == 1 and in_this_process == []
-    assert "python -m fedmpi.data fetch cifar10" in err and not (tmp_path / "out").exists()
+    assert "fedmpi data fetch cifar10" in err and not (tmp_path / "out").exists()
 
 
 def test_a_failed_run_ends_no_other_and_another_config_is_refused(

@@ -9,8 +9,8 @@ from small_runs import finished, run_all, small_config, small_setup
 
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.partition import Partition
+from fedmpi.data.personal import hold_out
 from fedmpi.data.sets.synthetic import Synthetic
-from fedmpi.data.validation import hold_out
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import start

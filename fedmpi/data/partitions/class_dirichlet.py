@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedmpi.config.fields import Count, Positive
-from fedmpi.data.dealing import MAX_DRAWS, Ints, PartitionOptions, by_class, class_counts, firsts, take
+from fedmpi.data.partition import MAX_DRAWS, PartitionOptions, by_class, class_counts, take
+from fedmpi.data.subset import Ints, firsts
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
@@ -23,8 +26,6 @@ class ClassDirichlet(PartitionOptions):
 
         Repeated with the seed's next stream until the smallest client has `min_size` examples.
         """
-        import numpy as np
-
         class_sizes = np.unique(labels, return_counts=True)[1]
         for attempt in range(MAX_DRAWS):
             generator = numpy_generator("partition", seed, attempt)

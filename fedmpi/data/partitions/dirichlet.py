@@ -8,15 +8,13 @@ second choices (the paper leaves the order open; served one by one, the last cli
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count, Positive
-from fedmpi.data.dealing import Ints, PartitionOptions, by_class, equal_sizes, firsts, take
+from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes, take
+from fedmpi.data.subset import Ints, firsts
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BLOCK_CLIENTS = 4096
 
@@ -35,8 +33,6 @@ class Dirichlet(PartitionOptions):
         `prior` is the share of each class in `labels`. A class that runs out leaves q, which is
         renormalised; a client whose q has nothing left draws by what is left. Every example is used.
         """
-        import numpy as np
-
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
         concentration = self.alpha * class_sizes / len(labels)
@@ -51,8 +47,6 @@ class Dirichlet(PartitionOptions):
 
 def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generator: np.random.Generator) -> Ints:
     """int64 (clients, classes): how many examples of each class each client gets out of `left` (classes,)."""
-    import numpy as np
-
     left, need = left.copy(), sizes.copy()
     counts = np.zeros((len(sizes), len(left)), dtype=np.int64)
     q = generator.dirichlet(concentration, len(sizes))

@@ -14,19 +14,18 @@ the examples i, i + n, i + 2 n, ... of those sorted by class, in file order with
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.data.dealing import Ints, PartitionOptions, by_class, equal_sizes, runs
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
+from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
+from fedmpi.data.subset import Ints, runs
 from fedmpi.seeds import numpy_generator
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Floats: TypeAlias = "NDArray[np.float64]"
+Floats: TypeAlias = NDArray[np.float64]
 BLOCK_DRAWS = 16_384
 EPSILON = 1e-5
 
@@ -49,8 +48,6 @@ class DirichletEqual(PartitionOptions):
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
-        import numpy as np
-
         total = self.examples * num_clients or len(labels)
         sizes = equal_sizes(total, num_clients)
         if math.isinf(self.alpha):
@@ -76,8 +73,6 @@ def _draw(mixtures: Floats, sizes: Ints, left: Ints, generator: np.random.Genera
     `left` says how many examples of each class there are. All that are still needed are drawn at once, and those after
     the draw that empties a class are drawn anew: the same distribution as one by one, in at most `classes` steps.
     """
-    import numpy as np
-
     left, need, taken = left.copy(), sizes.copy(), []
     q = _without_empty(mixtures, left)
     while True:
@@ -99,8 +94,6 @@ def _draw(mixtures: Floats, sizes: Ints, left: Ints, generator: np.random.Genera
 
 def _first_emptied(classes: Ints, left: Ints) -> int:
     """How many of `classes` can be served until one of them has run out, or all of them."""
-    import numpy as np
-
     counts = np.bincount(classes, minlength=len(left))
     emptied = np.flatnonzero((counts >= left) & (counts > 0))
     return min((1 + int(np.flatnonzero(classes == label)[left[label] - 1]) for label in emptied), default=len(classes))
@@ -108,8 +101,6 @@ def _first_emptied(classes: Ints, left: Ints) -> int:
 
 def _without_empty(q: Floats, left: Ints) -> Floats:
     """PriSM's rule for classes that have run out; `q` (..., classes)."""
-    import numpy as np
-
     if left.all():
         return q.copy()
     kept: Floats = np.where(left > 0, q + EPSILON, 0.0)
@@ -119,8 +110,6 @@ def _without_empty(q: Floats, left: Ints) -> Floats:
 
 def _round_robin(labels: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """The examples sorted by class, all or evenly spaced ones of them, dealt to the clients in turn."""
-    import numpy as np
-
     num_clients, total = len(sizes), int(sizes.sum())
     sorted_by_class = by_class(np.arange(len(labels)), labels)[0]
     dealt = sorted_by_class[np.arange(total) * len(labels) // total]

@@ -5,15 +5,13 @@ Source: FedHM's code (pcode/datasets/partition_data.py, derived from T. Lin et a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from fedmpi.config.fields import Positive
-from fedmpi.data.dealing import MAX_DRAWS, Ints, PartitionOptions
+from fedmpi.data.partition import MAX_DRAWS, PartitionOptions
+from fedmpi.data.subset import Ints
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import numpy as np
 
 GROUP_CLIENTS = 10
 
@@ -29,8 +27,6 @@ class DirichletFeddf(PartitionOptions):
 
         The up to n - 1 examples after the last slice belong to nobody.
         """
-        import numpy as np
-
         lists = feddf_lists(self, labels, num_clients, seed)
         size = len(labels) // num_clients
         return np.concatenate(lists)[: size * num_clients], np.full(num_clients, size, dtype=np.int64)
@@ -58,8 +54,6 @@ def feddf_lists(options: DirichletFeddf, labels: Ints, num_clients: int, seed: i
 def _feddf_group(
     options: DirichletFeddf, labels: Ints, examples: Ints, members: int, generator: np.random.Generator
 ) -> list[Ints]:
-    import numpy as np
-
     by_class = [examples[labels[examples] == label] for label in np.unique(labels[examples])]
     least = int(0.5 * len(examples) / members)
     for _ in range(MAX_DRAWS):
@@ -73,8 +67,6 @@ def _feddf_group(
 
 def _feddf_draw(alpha: float, by_class: list[Ints], members: int, generator: np.random.Generator) -> list[Ints] | None:
     """Class after class, split by q ~ Dir(alpha) among those not yet full; None if q is zero for all of them."""
-    import numpy as np
-
     full = sum(len(examples) for examples in by_class) / members
     lists: list[list[Ints]] = [[] for _ in range(members)]
     sizes = np.zeros(members, dtype=np.int64)

@@ -6,7 +6,10 @@ Difference: every example is used; where the clients' number does not divide tha
 
 from __future__ import annotations
 
-from fedmpi.data.dealing import Ints, PartitionOptions, equal_sizes
+import numpy as np
+
+from fedmpi.data.partition import PartitionOptions, equal_sizes
+from fedmpi.data.subset import Ints
 from fedmpi.seeds import numpy_generator
 
 
@@ -18,8 +21,6 @@ class Iid(PartitionOptions):
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Contiguous slices, in order or shuffled; client i has the examples floor(i N / n) .. floor((i + 1) N / n)."""
-        import numpy as np
-
         order = np.arange(len(labels))
         if self.shuffle:
             order = numpy_generator("partition", seed).permutation(order)

@@ -9,19 +9,16 @@ classes is the first one, and whole, is drawn.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedmpi.config.fields import Count, Share
-from fedmpi.data.dealing import Ints, PartitionOptions, Problems, any_shards, by_class, firsts, runs
-from fedmpi.data.options import DataInfo
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import DataInfo
+from fedmpi.data.partition import PartitionOptions, Problems, any_shards, by_class
+from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from fedmpi.config.schema import Config
-
 
 MAX_BLOCK = 65_536
 
@@ -63,8 +60,6 @@ class Lottery(PartitionOptions):
 
         The shard of its first class is taken whole, of the others floor(balance * samples) examples.
         """
-        import numpy as np
-
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(np.arange(len(labels)), labels)
         num_shards = class_sizes // self.samples
@@ -90,8 +85,6 @@ def _distinct_classes(used: Ints, num_clients: int, per_client: int, generator: 
     clients is open to all: so the last clients find enough classes. Clients draw in blocks, by what is left when
     their block begins, so small that no class runs out or becomes open to all within a block.
     """
-    import numpy as np
-
     left = used.copy()
     classes = np.empty((num_clients, per_client), dtype=np.int64)
     first = 0

@@ -7,16 +7,15 @@ would tie capacity to kinds of people.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dealing import Ints, PartitionOptions, Problems, firsts, runs
-from fedmpi.data.options import DataInfo
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import DataInfo
+from fedmpi.data.partition import PartitionOptions, Problems
+from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError, counted
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    from fedmpi.config.schema import Config
 
 
 class Natural(PartitionOptions):
@@ -53,8 +52,6 @@ class Natural(PartitionOptions):
 
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """
-        import numpy as np
-
         where = f"partition.name={self.name}"
         if groups is None:
             raise ConfigError(where, "these examples do not say whose they are; take another partition")

@@ -7,7 +7,8 @@ client is below it, which for a hundred clients would take for ever.
 from __future__ import annotations
 
 from fedmpi.config.fields import Count, Positive
-from fedmpi.data.dealing import Ints, PartitionOptions, class_counts
+from fedmpi.data.partition import PartitionOptions, class_counts
+from fedmpi.data.subset import Ints
 from fedmpi.seeds import numpy_generator
 
 

@@ -9,16 +9,16 @@ first shards where they stand instead of being appended from its end.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dealing import Ints, PartitionOptions, Problems, any_shards, by_class, equal_sizes, firsts, runs
-from fedmpi.data.options import DataInfo
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import DataInfo
+from fedmpi.data.partition import PartitionOptions, Problems, any_shards, by_class, equal_sizes
+from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    from fedmpi.config.schema import Config
 
 
 class Shards(PartitionOptions):
@@ -50,8 +50,6 @@ class Shards(PartitionOptions):
         For each label that it keeps it gets one of that class's shards at random. So it has n classes or fewer, and the
         shards of the dropped labels belong to nobody.
         """
-        import numpy as np
-
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(np.arange(len(labels)), labels)
         num_shards = equal_sizes(num_clients * self.shards_per_client, len(class_sizes))

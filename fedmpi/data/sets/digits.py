@@ -9,19 +9,18 @@ from __future__ import annotations
 import gzip
 import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.budget import guarded
-from fedmpi.data.options import DataInfo, DataOptions
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
+from fedmpi.data.files import guarded
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 from fedmpi.seeds import mix
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 NUM_EXAMPLES, NUM_TRAIN, SIDE = 1797, 1437, 8
+ADVICE = "reinstall scikit-learn"
 
 
 class Digits(DataOptions):
@@ -39,46 +38,38 @@ class Digits(DataOptions):
         return DataInfo("image", (1, SIDE, SIDE), 10, NUM_TRAIN, num_test, (0.3049,), (0.3755,), crop_padding=1)
 
     def read(self) -> Dataset:
-        """1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
-        import numpy as np
-
+        """Returns 1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
         table = read_table(find_file())
         images = ((table[:, :-1] * 255 + 8) // 16).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
-        train, test = split()
         labels = table[:, -1]
+        train, test = split()
         return Dataset(images[train], labels[train], images[test], labels[test])
 
 
 def split() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions in the file of the training and of the test examples.
+    """Returns the positions in the file of the training and of the test examples.
 
-    The order is that of hashes of the positions, so that it does not hang on any library's
-    random number generator.
+    Their order is that of hashes of the positions, so it does not depend on any library's random number generator.
     """
-    import numpy as np
-
     keys = np.array([mix("digits-split", position) for position in range(NUM_EXAMPLES)])
     order = np.argsort(keys, kind="stable")
     return order[:NUM_TRAIN], order[NUM_TRAIN:]
 
 
 def find_file() -> Path:
-    """digits.csv.gz of the installed scikit-learn, found without importing it."""
+    """Returns digits.csv.gz of the installed scikit-learn, without importing it."""
     package = importlib.util.find_spec("sklearn")
     if package is None or not package.submodule_search_locations:
         raise DataError("data.name=digits", "the package scikit-learn is not installed; pip install scikit-learn")
     return Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
 
 
-def read_table(path: Path) -> NDArray[np.int64]:
-    """int64 (1797, 65): 64 pixels of 0..16 and the label of each example."""
-    import numpy as np
-
-    advice = "reinstall scikit-learn"
-    with guarded(path, advice, "cannot be read"), gzip.open(path, "rt", encoding="ascii") as lines:
+def read_table(path: Path) -> Ints:
+    """Returns int64 (1797, 65): 64 pixels of 0..16 and the label of each example."""
+    with guarded(path, ADVICE, "cannot be read"), gzip.open(path, "rt", encoding="ascii") as lines:
         table = np.loadtxt(lines, delimiter=",", dtype=np.int64)
     is_right_shape = table.shape == (NUM_EXAMPLES, SIDE * SIDE + 1)
     if not is_right_shape or table.min() < 0 or table[:, :-1].max() > 16 or table[:, -1].max() > 9:
         expected = f"{(NUM_EXAMPLES, SIDE * SIDE + 1)} with pixels of 0..16 and labels of 0..9"
-        raise DataError(str(path), f"holds a table of {table.shape}, expected {expected}; {advice}")
+        raise DataError(str(path), f"holds a table of {table.shape}, expected {expected}; {ADVICE}")
     return table

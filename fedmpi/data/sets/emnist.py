@@ -6,16 +6,15 @@ checksums: their types, lengths and labels are checked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.idx import IdxOptions
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.files import File, Source
+from fedmpi.data.sets.idx import IdxOptions
 from fedmpi.data.sets.mnist import MEAN, SIDE, STD
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FILE = File(
     "EMNIST/raw/gzip.zip",
@@ -55,12 +54,10 @@ class Emnist(IdxOptions):
 
     def info(self) -> DataInfo:
         num_classes, num_train, num_test = SPLITS[self.split]
-        return DataInfo("image", (1, 28, 28), num_classes, num_train, num_test, MEAN, STD)
+        return DataInfo("image", (1, SIDE, SIDE), num_classes, num_train, num_test, MEAN, STD)
 
     def read(self) -> Dataset:
-        """Images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
-        import numpy as np
-
+        """Returns images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
         _, num_train, num_test = SPLITS[self.split]
         first_label = 1 if self.split == "letters" else 0
         arrays: list[NDArray[Any]] = []

@@ -20,22 +20,19 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import Ints
-from fedmpi.data.files.budget import Budget, Tell, guarded
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
-from fedmpi.data.series import Number, PartialShare, SeriesOptions, find, first_of_test, number_groups, windows
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.files import File, Source, Tell, find, guarded
+from fedmpi.data.sets.series import Number, PartialShare, SeriesOptions, first_of_test, windows
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Floats: TypeAlias = "NDArray[np.float32]"
+Floats: TypeAlias = NDArray[np.float32]
 Stretch = tuple[int, int, int]
 """Experiment, first sample and the one after the last, counted from 0."""
 
@@ -49,7 +46,6 @@ class Part(NamedTuple):
 
 
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
-_MAX_TABLE_BYTES = 2**29  # UCI HAR's X_train.txt has 66 MB
 # The 9 subjects of UCI HAR's test part (its file subject_test.txt).
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
@@ -82,7 +78,6 @@ class Har(SeriesOptions):
         "CC BY 4.0 by UCI's page; the README within bars commercial use",
         FILES,
     )
-    traces = ("*labels.txt", "*X_train.txt")
     name: str = "har"
     """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
     form: Literal["windows", "features"] = "windows"
@@ -116,14 +111,12 @@ class Har(SeriesOptions):
         return self.expected(replace(complete, shares_groups=self.split == "each_subject"))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
-        """Vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
+        """Returns vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
         train, test = (_windows if self.form == "windows" else _features)(self, folder, tell)
         return Dataset(train.x, train.y, test.x, test.y, *number_groups(train.subjects, test.subjects))
 
 
 def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
-    import numpy as np
-
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows, tell)
@@ -141,8 +134,6 @@ def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
 
 
 def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
-    import numpy as np
-
     if not any(len(piece.y) for piece in pieces):
         raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
     x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -150,9 +141,7 @@ def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
 
 
 def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
-    """Experiment -> samples, float32 (S, 6); every stretch of `rows` is checked to lie inside."""
-    import numpy as np
-
+    """Returns experiment -> samples, float32 (S, 6); every stretch of `rows` is checked to lie inside."""
     signals = {}
     experiments = np.unique(rows[:, :2], axis=0).tolist()
     for done, (experiment, subject) in enumerate(experiments, start=1):
@@ -170,7 +159,7 @@ def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
 
 
 def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
-    """The stretches of one subject and activity, in time, as those to train and those to test."""
+    """Divides the stretches of one subject and activity, in time, into those to train and those to test."""
     if options.split == "original":
         return ([], stretches) if subject in TEST_SUBJECTS else (stretches, [])
     before = first_of_test(sum(end - begin for _, begin, end in stretches), options.test_share)
@@ -184,15 +173,13 @@ def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[
 
 
 def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
-    """The windows of a stretch, (n, 6 * window); none if it is shorter than a window."""
+    """Returns the windows of a stretch, (n, 6 * window); none if it is shorter than a window."""
     experiment, begin, end = stretch
     return windows(signals[experiment][begin:end], options.window, options.step).reshape(-1, AXES * options.window)
 
 
 def _standardized(*parts: Part) -> tuple[Part, Part]:
-    """Each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
-    import numpy as np
-
+    """Scales each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
     samples = parts[0].x.reshape(-1, AXES).astype(np.float64)
     mean, deviation = samples.mean(axis=0), samples.std(axis=0)
     deviation[deviation == 0] = 1
@@ -215,8 +202,6 @@ def _features(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
 
 
 def _distributed(home: Path, part: str) -> Part:
-    import numpy as np
-
     x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
     y = _table(home / part / f"y_{part}.txt", 1, np.int64)
     subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
@@ -226,9 +211,7 @@ def _distributed(home: Path, part: str) -> Part:
 
 
 def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, Ints]:
-    """Numbers of the examples to train and to test, by subject, then activity, then order in the file."""
-    import numpy as np
-
+    """Returns the numbers of the examples to train and to test, by subject, then activity, then order in the file."""
     train, test = [], []
     for subject, activity in np.unique(np.stack([subjects, labels], axis=1), axis=0).tolist():
         rows = np.flatnonzero((subjects == subject) & (labels == activity))
@@ -239,18 +222,11 @@ def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, I
 
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
-    """A table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
-    import numpy as np
-
+    """Reads a table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
     problem = "cannot be read as a table of numbers"
-    with (
-        guarded(path, "unpack the files again", problem),
-        warnings.catch_warnings(),
-        Budget(path).opened(path, _MAX_TABLE_BYTES) as file,
-    ):
-        # An empty file is only warned of.
-        warnings.simplefilter("error")
-        table: NDArray[Number] = np.loadtxt(file, dtype=dtype, ndmin=2)
+    with guarded(path, "unpack the files again", problem), warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy only warns of an empty file
+        table: NDArray[Number] = np.loadtxt(path, dtype=dtype, ndmin=2)
     if table.shape[1] != columns:
         raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
     is_finite = np.isfinite(table).all(axis=1)

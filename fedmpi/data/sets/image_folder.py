@@ -8,28 +8,22 @@ them, depends a little on Pillow's version.
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from fedmpi.data import arrays
-from fedmpi.data.arrays import Arrays, FileOptions
-from fedmpi.data.files import pictures
-from fedmpi.data.files.budget import Budget, Limits
-from fedmpi.data.files.source import below_home
+from fedmpi.data.files import below_home
+from fedmpi.data.own import Arrays, FileOptions, divided
+from fedmpi.data.sets import pictures
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError, counted
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
-LIMITS = Limits(max_held_bytes=2**36)
-MAX_PICTURE_BYTES = 2**28
 ADVICE = "replace it or take it out; data.size=[height, width] resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
 
@@ -54,7 +48,7 @@ class ImageFolder(FileOptions):
         root = below_home(self.path)
         if not root.is_dir():
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
-        has_parts = all((root / part).is_dir() for part in ("train", "test"))
+        has_parts = (root / "train").is_dir() and (root / "test").is_dir()
         if has_parts and self.test_share:
             raise DataError(str(root), "has the folders train and test; remove data.test_share")
         if not has_parts and not self.test_share:
@@ -62,52 +56,44 @@ class ImageFolder(FileOptions):
             raise DataError(str(root), f"has no folders train and test; {todo}")
         if not has_parts:
             paths, labels = _listed(root, _folders(root))
-            return arrays.divided(str(root), self, self._decoded(root, paths), labels, None)
+            return divided(str(root), self, self._decoded(paths), labels, None)
         classes = _folders(root / "train")
         if strange := [name for name in _folders(root / "test") if name not in classes]:
             raise DataError(str(root), f"the class {strange[0][:60]!r} is in test, but not in train")
-        (train, train_y), (test, test_y) = (_listed(root / part, classes) for part in ("train", "test"))
-        x = self._decoded(root, [*train, *test])
+        train, train_y = _listed(root / "train", classes)
+        test, test_y = _listed(root / "test", classes)
+        x = self._decoded([*train, *test])
         return {"train_x": x[: len(train)], "train_y": train_y, "test_x": x[len(train) :], "test_y": test_y}
 
-    def _decoded(self, root: Path, paths: list[Path]) -> NDArray[np.uint8]:
-        """The pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
-        import numpy as np
-
-        def decoded(path: Path, size: tuple[int, int] | None) -> NDArray[np.uint8]:
-            resizes = bool(self.size)
-            return pictures.decoded(path, FORMATS, MAX_PICTURE_BYTES, ADVICE, size, resizes=resizes, grey=self.grey)
-
-        height, width = self.size or decoded(paths[0], None).shape[:2]
-        shape = (len(paths), height, width, 1 if self.grey else 3)
-        Budget(root, LIMITS).hold(math.prod(shape), "the pictures")
-        images = np.empty(shape, np.uint8)
+    def _decoded(self, paths: list[Path]) -> NDArray[np.uint8]:
+        """Returns the pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
+        height, width = self.size or pictures.decode(paths[0], FORMATS, ADVICE, None).shape[:2]
+        images = np.empty((len(paths), height, width, 1 if self.grey else 3), np.uint8)
+        resizes = bool(self.size)
         for image, path in zip(images, paths, strict=True):
-            image[:] = decoded(path, (width, height)).reshape(image.shape)
+            decoded = pictures.decode(path, FORMATS, ADVICE, (width, height), resizes=resizes, grey=self.grey)
+            image[:] = decoded.reshape(image.shape)
         return images
 
 
 def _folders(folder: Path) -> list[str]:
-    """The classes, sorted. Raises DataError if there are fewer than two."""
+    """Returns the classes, sorted. Raises DataError if there are fewer than two."""
     names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
     if len(names) < 2:
-        raise DataError(
-            str(folder), f"holds {counted(len(names), 'folder')}, expected one for each of two or more classes"
-        )
+        expected = "expected one for each of two or more classes"
+        raise DataError(str(folder), f"holds {counted(len(names), 'folder')}, {expected}")
     return names
 
 
-def _listed(folder: Path, classes: list[str]) -> tuple[list[Path], NDArray[np.int64]]:
-    """All pictures, class after class, and their labels. Raises DataError for a class without a picture to train on."""
-    import numpy as np
-
-    paths, counts = [], []
+def _listed(folder: Path, classes: list[str]) -> tuple[list[Path], Ints]:
+    """Returns all pictures, class after class, and their labels. Raises DataError for a class without training ones."""
+    paths: list[Path] = []
+    counts = []
     for name in classes:
-        inside = os.scandir(folder / name) if (folder / name).is_dir() else ()
-        shown = (entry.name for entry in inside if not entry.name.startswith("."))
-        found = sorted(name for name in shown if name.lower().endswith(ENDINGS))
-        if not found and folder.name != "test":
+        files = sorted((folder / name).iterdir()) if (folder / name).is_dir() else []
+        own = [file for file in files if file.name.lower().endswith(ENDINGS) and not file.name.startswith(".")]
+        if not own and folder.name != "test":
             raise DataError(str(folder / name), f"the class has no pictures ({', '.join(ENDINGS)})")
-        paths += [folder / name / file for file in found]
-        counts.append(len(found))
+        paths += own
+        counts.append(len(own))
     return paths, np.repeat(np.arange(len(classes), dtype=np.int64), counts)

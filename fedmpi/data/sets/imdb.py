@@ -22,23 +22,19 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import Ints
-from fedmpi.data.files.budget import DECODED, Budget, Tell
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
-from fedmpi.data.series import SeriesOptions, find, number_groups, read_text
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.files import File, Source, Tell, find, read_text
+from fedmpi.data.sets.series import SeriesOptions
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 CLASSES = ("neg", "pos")
 FILE_NAME = re.compile(r"(\d+)_\d+\.txt")
@@ -80,7 +76,6 @@ class Imdb(SeriesOptions):
     source = Source(
         "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
     )
-    traces = ("*/pos/*", "*/neg/*", "*/unsup/*")
     name: str = "imdb"
     """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
     split: Literal["original", "three_quarters"] = "original"
@@ -100,15 +95,13 @@ class Imdb(SeriesOptions):
         return self.expected(replace(complete, vocabulary_size=self.words + 1))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
-        """Tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
+        """Returns tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
         home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
-        budget = Budget(folder, DECODED)
-        train_files, test_files = (_files(home / part, budget) for part in ("train", "test"))
+        train_files, test_files = (_files(home / part) for part in ("train", "test"))
         files = train_files + test_files
         reviews = []
         for done, (path, label, film) in enumerate(files, start=1):
-            reviews.append(Review(_letters(read_text(path, budget)), label, film))
-            budget.hold(len(reviews[-1].text), "the reviews")
+            reviews.append(Review(_letters(read_text(path)), label, film))
             if done % TELL_EVERY == 0 or done == len(files):
                 tell(done, len(files))
         train, test = reviews[: len(train_files)], reviews[len(train_files) :]
@@ -120,7 +113,7 @@ class Imdb(SeriesOptions):
 
 
 def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
-    """The most frequent words, the most frequent one first."""
+    """Returns the most frequent words, the most frequent one first."""
     counts: Counter[str] = Counter()
     for review in reviews:
         counts.update(review.text.split())
@@ -128,20 +121,19 @@ def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
     return sorted(kept, key=lambda word: (-counts[word], word))[: options.words]
 
 
-def _files(part: Path, budget: Budget) -> list[tuple[Path, int, str]]:
-    """File, class and film of each review of a part, by class, then by number."""
+def _files(part: Path) -> list[tuple[Path, int, str]]:
+    """Returns file, class and film of each review of a part, by class, then by number."""
     files = []
     for label, name in enumerate(CLASSES):
-        films = _films(part / f"urls_{name}.txt", budget)
+        films = _films(part / f"urls_{name}.txt")
         found = [(FILE_NAME.fullmatch(path.name), path) for path in (part / name).glob("*.txt")]
         numbered = sorted((int(match[1]), path) for match, path in found if match)
         if not numbered:
             raise DataError(str(part / name), "holds no review (<number>_<rating>.txt); unpack the files again")
         if numbered[-1][0] >= len(films):
             last = numbered[-1][1].name
-            raise DataError(
-                str(part / f"urls_{name}.txt"), f"has {counted(len(films), 'line')}, none for the review {last}"
-            )
+            problem = f"has {counted(len(films), 'line')}, none for the review {last}"
+            raise DataError(str(part / f"urls_{name}.txt"), problem)
         files += [(path, label, films[number]) for number, path in numbered]
     return files
 
@@ -150,18 +142,16 @@ def _letters(text: str) -> str:
     return NO_LETTER.sub("", text.lower().replace("<br />", " "))
 
 
-def _films(path: Path, budget: Budget) -> list[str]:
-    """The title number of each line's address."""
-    found = [FILM.search(line) for line in read_text(path, budget).splitlines()]
+def _films(path: Path) -> list[str]:
+    """Returns the title number of each line's address."""
+    found = [FILM.search(line) for line in read_text(path).splitlines()]
     if None in found:
         raise DataError(str(path), f"line {found.index(None) + 1} has no title (/title/tt...)")
     return [title[1] for title in found if title]
 
 
 def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
-    """Three quarters of each class, drawn once and for all, and the rest; both in the order of the files."""
-    import numpy as np
-
+    """Returns three quarters of each class, drawn once and for all, and the rest; both in the order of the files."""
     generator = numpy_generator("imdb-split")
     is_train = np.zeros(len(reviews), dtype=bool)
     for label in range(len(CLASSES)):
@@ -172,9 +162,7 @@ def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
 
 
 def _encoded(options: Imdb, reviews: list[Review], numbers: dict[str, int]) -> tuple[NDArray[np.int16], Ints]:
-    """Tokens int16 (N, length), padded on the left by 0, and labels int64 (N,)."""
-    import numpy as np
-
+    """Returns tokens int16 (N, length), padded on the left by 0, and labels int64 (N,)."""
     tokens = np.zeros((len(reviews), options.length), dtype=np.int16)
     for row, review in zip(tokens, reviews, strict=True):
         known = [numbers[word] for word in review.text.split() if word in numbers][: options.length]

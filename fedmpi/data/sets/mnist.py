@@ -7,18 +7,16 @@ Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.idx import IdxOptions
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
-from fedmpi.data.series import number_groups
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.files import File, Source
+from fedmpi.data.sets.idx import IdxOptions
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
 # Mean and standard deviation of the training pixels / 255, to the digits in common use.
@@ -69,12 +67,10 @@ class Mnist(IdxOptions):
     """70,000 handwritten digits, 28x28 grey, idx files as distributed."""
 
     def info(self) -> DataInfo:
-        return DataInfo("image", (1, 28, 28), 10, 60_000, 10_000, MEAN, STD)
+        return DataInfo("image", (1, SIDE, SIDE), 10, NUM_TRAIN, NUM_TEST, MEAN, STD)
 
     def read(self) -> Dataset:
-        """60,000 and 10,000 images, uint8 (N, 28, 28, 1), white on black."""
-        import numpy as np
-
+        """Returns 60,000 and 10,000 images, uint8 (N, 28, 28, 1), white on black."""
         arrays: list[NDArray[Any]] = []
         for part, count in (("train", NUM_TRAIN), ("t10k", NUM_TEST)):
             arrays.append(self.array(f"{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))[..., None])
@@ -103,9 +99,7 @@ class Qmnist(Mnist):
         return replace(super().info(), num_groups=539)
 
     def read(self) -> Dataset:
-        """MNIST with its writers, numbered from 0 in the order of their NIST numbers, test writers after the others."""
-        import numpy as np
-
+        """Returns MNIST with its writers, numbered from 0 by their NIST numbers, test writers after the others."""
         images = super().read()
         train, test = self._writers("train", images.train_y), self._writers("test", images.test_y)
         if len(both := np.intersect1d(train, test)):
@@ -114,10 +108,8 @@ class Qmnist(Mnist):
         groups, test_groups = number_groups(train, test)
         return replace(images, groups=groups, test_groups=test_groups)
 
-    def _writers(self, part: str, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The NIST number of each image's writer, int64 (N,); the rows must be about images of these labels."""
-        import numpy as np
-
+    def _writers(self, part: str, labels: Ints) -> Ints:
+        """Returns the NIST number of each image's writer, int64 (N,); the rows must be about images of these labels."""
         name = f"qmnist-{part}-labels-idx2-int"
         table = self.array(name, "int32", (ROWS, COLUMNS))[: len(labels)]
         if not np.array_equal(table[:, CLASS], labels):

@@ -20,30 +20,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.files.budget import DECODED, Budget, Tell
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
-from fedmpi.data.series import (
-    PartialShare,
-    SeriesOptions,
-    find,
-    first_of_test,
-    leaf_users,
-    number_groups,
-    read_text,
-    windows,
-)
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.files import File, Source, Tell, find, read_text
+from fedmpi.data.sets.series import PartialShare, SeriesOptions, first_of_test, leaf_users, windows
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-Tokens: TypeAlias = "NDArray[np.int16]"
+Tokens: TypeAlias = NDArray[np.int16]
 Roles = dict[str, Tokens]
 """Role -> its examples, int16 (n, length + 1): the last token is the label."""
 
@@ -71,7 +60,6 @@ class Shakespeare(SeriesOptions):
         "data/shakespeare of https://github.com/TalwalkarLab/leaf; then `prepare shakespeare data.form=leaf "
         "--from .../data/shakespeare/data`",
     )
-    traces = ("*input.txt", "*.json")
     name: str = "shakespeare"
     """Plays by role, the next character: tinyshakespeare or LEAF's files."""
     form: Literal["speakers", "leaf"] = "speakers"
@@ -97,7 +85,7 @@ class Shakespeare(SeriesOptions):
         return self.expected(replace(complete, vocabulary_size=size))
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
-        """The examples by role, in the order of the roles' names. Raises DataError."""
+        """Returns the examples by role, in the order of the roles' names. Raises DataError."""
         train, test = (_speakers if self.form == "speakers" else _leaf)(self, folder, tell)
         if not train or not test:
             limits = f"data.min_chars={self.min_chars}, length and test_share"
@@ -106,10 +94,8 @@ class Shakespeare(SeriesOptions):
         return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
 
 
-def _joined(roles: Roles) -> tuple[Tokens, NDArray[np.int64], NDArray[np.str_]]:
-    """Tokens int16 (N, length), labels int64 (N,) and the role of each example."""
-    import numpy as np
-
+def _joined(roles: Roles) -> tuple[Tokens, Ints, NDArray[np.str_]]:
+    """Returns tokens int16 (N, length), labels int64 (N,) and the role of each example."""
     names = sorted(roles)
     examples = np.concatenate([roles[name] for name in names])
     whose = np.repeat(names, [len(roles[name]) for name in names])
@@ -130,9 +116,9 @@ def _speakers(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Ro
 
 
 def _speeches(path: Path) -> dict[str, list[str]]:
-    """Speaker -> speeches in the order of the text; those without a word (stage directions) are left out."""
+    """Returns speaker -> speeches in the order of the text; those without a word (stage directions) are left out."""
     speeches: dict[str, list[str]] = {}
-    for number, block in enumerate(re.split(r"\n{2,}", read_text(path, Budget(path, DECODED)).strip("\n")), start=1):
+    for number, block in enumerate(re.split(r"\n{2,}", read_text(path).strip("\n")), start=1):
         head, _, speech = block.partition("\n")
         if not head.endswith(":"):
             found = f"block {number} begins with {head[:40]!r}"
@@ -159,7 +145,7 @@ def _leaf(options: Shakespeare, folder: Path, tell: Tell) -> tuple[Roles, Roles]
 
 
 def _as_divided(options: Shakespeare, folder: Path, by_part: list[list[Path]], tell: Tell) -> tuple[Roles, Roles]:
-    """The split of LEAF's folders train and test, which must be one by sample: roles have both."""
+    """Returns the split of LEAF's folders train and test, which must be one by sample: roles have both."""
     train, test = (
         {role: _thinned(options, examples) for role, examples in _roles(options, paths, tell) if len(examples)}
         for paths in by_part
@@ -172,13 +158,13 @@ def _as_divided(options: Shakespeare, folder: Path, by_part: list[list[Path]], t
 
 
 def _thinned(options: Shakespeare, examples: Tokens) -> Tokens:
-    """Every `stride`-th example, copied so that the others' memory is free."""
+    """Returns every `stride`-th example, copied so that the others' memory is free."""
     return examples[:: options.stride].copy()
 
 
 def _roles(options: Shakespeare, paths: list[Path], tell: Tell) -> Iterator[tuple[str, Tokens]]:
-    """Each role of LEAF's files with all its examples, int16 (n, length + 1)."""
-    for path, role, part in leaf_users(paths, Budget(paths[0].parent, DECODED), tell, dict):
+    """Yields each role of LEAF's files with all its examples, int16 (n, length + 1)."""
+    for path, role, part in leaf_users(paths, tell, dict):
         yield role, _examples(options, path, role, part)
 
 
@@ -198,9 +184,7 @@ def _examples(options: Shakespeare, path: Path, role: str, part: Mapping[str, An
 
 
 def _tokens(text: str, options: Shakespeare, path: Path) -> Tokens:
-    """int16 (characters,). Raises DataError if one is not in the alphabet."""
-    import numpy as np
-
+    """Returns int16 (characters,). Raises DataError if one is not in the alphabet."""
     alphabet = ALPHABETS[options.form]
     if strange := sorted(set(text) - set(alphabet)):
         allowed = f"none of the {len(alphabet)} characters of data.form={options.form}"

@@ -6,23 +6,19 @@ survive crops; classes are equally frequent (to one example) and in random order
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.options import DataInfo, DataOptions
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
+from fedmpi.data.subset import Ints
 from fedmpi.seeds import numpy_generator
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 BLOCKS = 4
 CHUNK_EXAMPLES = 4096
-
-
 # As many pixels as an image file has in a row, if it is an image at all.
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
@@ -47,7 +43,7 @@ class Synthetic(DataOptions):
         return DataInfo("image", self.shape, self.classes, *counts, mean, std, crop_padding=padding, flip=True)
 
     def read(self) -> Dataset:
-        """`num_train` and `num_test` images, uint8 (N, H, W, C), made from `seed`."""
+        """Makes `num_train` and `num_test` images, uint8 (N, H, W, C), from `seed`."""
         patterns = class_patterns(self)
         return Dataset(
             *_examples(patterns, self.num_train, numpy_generator("synthetic-train", self.seed)),
@@ -56,9 +52,7 @@ class Synthetic(DataOptions):
 
 
 def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
-    """uint8 (classes, H, W, C): 4x4 blocks of one random value of 0..127 each."""
-    import numpy as np
-
+    """Returns uint8 (classes, H, W, C): 4x4 blocks of one random value of 0..127 each."""
     channels, height, width = options.shape
     generator = numpy_generator("synthetic-patterns", options.seed)
     blocks = generator.integers(0, 128, (options.classes, BLOCKS, BLOCKS, channels), dtype=np.uint8)
@@ -68,9 +62,7 @@ def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
 
 def _examples(
     patterns: NDArray[np.uint8], num_examples: int, generator: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    import numpy as np
-
+) -> tuple[NDArray[np.uint8], Ints]:
     labels = generator.permutation(np.arange(num_examples, dtype=np.int64) % len(patterns))
     images = np.empty((num_examples, *patterns.shape[1:]), dtype=np.uint8)
     for start in range(0, num_examples, CHUNK_EXAMPLES):

@@ -9,22 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.files import pictures
-from fedmpi.data.files.budget import Budget, Tell
-from fedmpi.data.files.source import File, Source
-from fedmpi.data.options import DataInfo
-from fedmpi.data.prepared import PreparedOptions
-from fedmpi.data.series import find, read_text
+from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.files import File, Source, Tell, find, read_text
+from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.sets import pictures
 from fedmpi.errors import DataError, counted
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
-MAX_PICTURE_BYTES = 2**20  # the largest picture has some 10 KB
 ADVICE = "unpack tiny-imagenet-200.zip again"
-
-
 FILE = File(
     "tiny-imagenet-200.zip",
     ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
@@ -36,7 +31,6 @@ FILE = File(
 
 class TinyImagenet(PreparedOptions):
     source = Source("http://cs231n.stanford.edu/", "ImageNet's: non-commercial research and education only", (FILE,))
-    traces = ("*wnids.txt", "*.JPEG")
     name: str = "tinyimagenet"
     """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
     classes: Annotated[int, Field(ge=2, le=200)] = 200
@@ -48,13 +42,11 @@ class TinyImagenet(PreparedOptions):
         return DataInfo("image", (3, SIDE, SIDE), self.classes, *counts, mean=half, std=half, crop_padding=4, flip=True)
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
-        """Images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; a class's number is its line there.
+        """Returns images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; its line numbers a class.
 
         Within a class, training pictures come in the order of their numbers, test pictures in that of
         val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
         """
-        import numpy as np
-
         folder = find(folder, "wnids.txt", "the pictures (tiny-imagenet-200)").parent
         classes = _read_classes(folder / "wnids.txt", self.classes)
         numbered = [(name, f"{name}_{number}.JPEG") for name in classes for number in range(TRAIN_PER_CLASS)]
@@ -62,7 +54,7 @@ class TinyImagenet(PreparedOptions):
         paths = [*train, *_test_pictures(folder / "val", classes)]
         images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
         for done, path in enumerate(paths):
-            images[done] = pictures.decoded(path, ("JPEG",), MAX_PICTURE_BYTES, ADVICE, (SIDE, SIDE))
+            images[done] = pictures.decode(path, ("JPEG",), ADVICE, (SIDE, SIDE))
             tell(done + 1, len(paths))
         labels = np.arange(len(classes))
         train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
@@ -70,8 +62,8 @@ class TinyImagenet(PreparedOptions):
 
 
 def _read_classes(path: Path, num_classes: int) -> list[str]:
-    """The first names of wnids.txt, such as n02124075."""
-    names = read_text(path, Budget(path)).splitlines()
+    """Returns the first names of wnids.txt, such as n02124075."""
+    names = read_text(path).splitlines()
     odd = [name for name in names if not (name.isascii() and name.isalnum())]
     if odd or len(set(names)) < len(names):
         problem = f"{odd[0][:40]!r} is no class" if odd else "a class is there twice"
@@ -83,17 +75,17 @@ def _read_classes(path: Path, num_classes: int) -> list[str]:
 
 
 def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
-    """The pictures of these classes, class after class; a line of val_annotations.txt is name, class and a box."""
+    """Returns the pictures of these classes, class after class; a line of val_annotations.txt is name, class, box."""
     path = folder / "val_annotations.txt"
-    pictures: dict[str, list[Path]] = {name: [] for name in classes}
-    for line in read_text(path, Budget(path)).splitlines():
+    pictures_of: dict[str, list[Path]] = {name: [] for name in classes}
+    for line in read_text(path).splitlines():
         picture, name = [*line.split("\t"), ""][:2]
         if Path(picture).name != picture or not name:
             raise DataError(str(path), f"has the line {line[:60]!r}, expected a file name and a class; {ADVICE}")
-        if name in pictures:
-            pictures[name].append(folder / "images" / picture)
-    for name, paths in pictures.items():
+        if name in pictures_of:
+            pictures_of[name].append(folder / "images" / picture)
+    for name, paths in pictures_of.items():
         if len(set(paths)) != TEST_PER_CLASS or len(paths) != TEST_PER_CLASS:
             found = f"{len(set(paths))} different pictures in {counted(len(paths), 'line')}"
             raise DataError(str(path), f"class {name} has {found}, expected {TEST_PER_CLASS}; {ADVICE}")
-    return [path for paths in pictures.values() for path in paths]
+    return [path for paths in pictures_of.values() for path in paths]

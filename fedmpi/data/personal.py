@@ -1,38 +1,38 @@
-"""Which test examples are a client's own: what its personal net is tested on.
+"""The examples that a client's net is tested on: its share of the test data, or a part of its own training data.
 
-A pure function of the training partition, the data and the seed. `matching` divides the test set:
-of each class a client gets the share of test examples that it has of the training examples, so its
-test data follow its training classes and every test example is used once (a client with few
-examples may get none). `classes` gives every client all test examples of the classes that it trains
-on, as LotteryFL and LG-FedAvg do; `groups` all test examples of the writers (subjects, roles) whose
-examples it trains on, as LEAF does.
+Pure functions of the partition, the labels and the seed. `matching` divides the test set: of each class a client gets
+the share of test examples that it has of the training examples, so its test data follow its training classes and every
+test example is used once (a client with few examples may get none). `classes` gives every client all test examples of
+the classes that it trains on, as LotteryFL and LG-FedAvg do; `groups` all test examples of the writers (subjects,
+roles) whose examples it trains on, as LEAF does.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.dealing import Ints, PartitionOptions, firsts, runs
-from fedmpi.data.options import DataInfo
-from fedmpi.data.partition import Partition
+from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.partition import Partition, PartitionOptions
+from fedmpi.data.subset import LEAST, Ints, firsts, runs, stratified_holdout
+from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
 How = Literal["matching", "classes", "groups"]
 
 
 def choose_test(asked: Literal["auto"] | How, options: PartitionOptions, info: DataInfo) -> How:
-    """`auto` is `groups` where clients are groups and the test examples come from the same ones, else `matching`."""
+    """Returns `groups` for `auto` where clients are groups and the test examples come from the same ones."""
     if asked != "auto":
         return asked
     return "groups" if options.by_groups and info.shares_groups else "matching"
 
 
 def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, num_clients: int = 0) -> Partition:
-    """The test examples of each client, as a `Partition` of their numbers, which overlap unless it is `matching`.
+    """Returns the numbers of each client's test examples as a `Partition`; they overlap unless it is `matching`.
 
     With `num_clients` only that many of the clients that have test examples, a seeded choice, get theirs; 0 is all
     of them. Costs what the chosen clients' examples cost, and some passes over the labels.
@@ -48,7 +48,7 @@ def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, 
 
 
 def some(tests: Partition, num_clients: int, seed: int) -> Partition:
-    """`tests` of as many of the clients that have any, a seeded choice; the others have none. 0 is all of them."""
+    """Keeps the tests of as many of the clients that have any, a seeded choice; 0 keeps all."""
     clients = _chosen(tests.sizes > 0, num_clients, seed)
     sizes = np.zeros(tests.num_clients, dtype=np.int64)
     sizes[clients] = tests.sizes[clients]
@@ -56,7 +56,7 @@ def some(tests: Partition, num_clients: int, seed: int) -> Partition:
 
 
 def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
-    """The clients to test, in order."""
+    """Returns the clients to test, in order."""
     clients = np.flatnonzero(has_tests)
     if not 0 < num_clients < len(clients):
         return clients
@@ -64,7 +64,7 @@ def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
 
 
 def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> Partition:
-    """Class by class, cut where the clients' training examples of that class are: floor(n_test * cumulated share)."""
+    """Cuts each class where the clients' training examples of that class are: floor(n_test * cumulated share)."""
     owners, labels = partition.owners, train_labels[partition.indices]
     generator = numpy_generator("personal tests", seed)
     examples, whose = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -82,7 +82,7 @@ def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed:
 
 
 def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:
-    """All test examples with a number (class, group) that occurs among a client's training examples."""
+    """Returns all test examples with a number (class, group) that occurs among a client's training examples."""
     by_number, counts = np.argsort(test, kind="stable"), np.bincount(test)
     starts = firsts(counts)
     owned, sizes = [np.empty(0, np.int64)], np.zeros(partition.num_clients, dtype=np.int64)
@@ -92,3 +92,45 @@ def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Part
         owned.append(np.sort(by_number[runs(starts[numbers], counts[numbers])]))
         sizes[client] = len(owned[-1])
     return Partition.of(np.concatenate(owned), sizes)
+
+
+# ---- validation data in the place of the test data
+
+
+@dataclass(frozen=True)
+class Validated:
+    """`dataset` with validation examples as its test examples, whose they are, and the examples left to train on.
+
+    The test examples are left out altogether, so a choice that is made by these scores cannot have seen them.
+    """
+
+    dataset: Dataset
+    training: Partition
+    validation: Partition
+    """Numbers of the new test examples, client by client, each of them once."""
+
+
+def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) -> Validated:
+    """Takes `share` of every class of each client, as near as whole numbers go (`stratified_holdout`).
+
+    A client with fewer than four examples keeps them all. Takes some 0.1 ms a client. Raises ConfigError if no client
+    has as many.
+    """
+    training, held_out = [], []
+    for client in range(partition.num_clients):
+        own = partition.client(client)
+        generator = numpy_generator("validation", seed, client)
+        trains, validates = stratified_holdout(own, dataset.train_y[own], share, generator)
+        training.append(trains)
+        held_out.append(validates)
+    numbers = np.concatenate(held_out)
+    if not len(numbers):
+        few = f"validation, but no client has {2 * LEAST} examples to give some of; take fewer clients"
+        raise ConfigError("evaluation.on", few)
+    test_groups = None if dataset.groups is None else dataset.groups[numbers]
+    test_x, test_y = dataset.train_x[numbers], dataset.train_y[numbers]
+    return Validated(
+        replace(dataset, test_x=test_x, test_y=test_y, test_groups=test_groups),
+        Partition.of(np.concatenate(training), np.array([len(own) for own in training])),
+        Partition.of(np.arange(len(numbers)), np.array([len(own) for own in held_out])),
+    )

@@ -1,1 +1,0 @@
-"""Other peoples' files: how they come here, how archives are opened, and the formats that they are in."""

@@ -1,0 +1,191 @@
+"""The digest of every data set and of every partition: what a change of the readers must leave as it is.
+
+`golden/data_digests.json` holds them. A key that is missing there is written, and the test fails once.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import SHARED_DATA, RunData, idx_bytes, leaf, tff, write_cifar100, write_leaf
+from own_data import arrays_of, folder_of, save_npz
+
+from fedmpi import registry
+from fedmpi.data.dataset import Dataset, digest_of, load_data
+from fedmpi.data.partition import make_partition
+from fedmpi.data.personal import hold_out, personal_tests
+from fedmpi.data.sets import cifar, emnist
+from fedmpi.data.sets.digits import Digits
+
+KNOWN = Path(__file__).parents[1] / "golden" / "data_digests.json"
+
+
+def check(key: str, digest: str) -> None:
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    if key not in known:
+        KNOWN.write_text(json.dumps(dict(sorted({**known, key: digest}.items())), indent=0) + "\n")
+        pytest.fail(f"{KNOWN} had no {key}; now it has {digest}")
+    assert digest == known[key]
+
+
+def options_of(name: str, **values: object) -> registry.Any:
+    return registry.options("data", name).model_validate({"name": name, **values})
+
+
+# ---- sets that lie beside the project
+
+REAL = {
+    "mnist": ("mnist", "", ()),
+    "qmnist": ("mnist", "", ()),
+    "har": ("hapt/HAPT_RawData.tar.xz", "har", ()),
+    "har original": (
+        "hapt/HAPT_RawData.tar.xz",
+        "har",
+        ("split=original", "standardize=false", "window=50", "step=25"),
+    ),
+    "imdb": ("imdb/aclImdb_labelled.tar.xz", "imdb", ()),
+    "imdb three_quarters": ("imdb/aclImdb_labelled.tar.xz", "imdb", ("split=three_quarters", "length=100")),
+    "tinyimagenet": ("tiny-imagenet-subset10/tiny-imagenet-200-subset10.zip", "tinyimagenet", ("classes=10",)),
+    "shakespeare": ("tinyshakespeare", "shakespeare", ()),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", REAL)
+def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
+    place, prepared, words = REAL[key]
+    if not (SHARED_DATA / place).exists():
+        pytest.skip(f"real {key} needs {SHARED_DATA / place}")
+    values = dict(word.split("=") for word in words)
+    root = SHARED_DATA / place
+    if prepared:
+        root = tmp_path
+        told = [f"data.{word}" for word in words]
+        code, out, error = run_data("prepare", prepared, *told, "--data-dir", root, "--from", SHARED_DATA / place)
+        assert code == 0, error
+        counts = [word.removeprefix("data.").split("=") for word in out.split() if word.startswith("data.")]
+        values |= dict(counts)
+    typed = {
+        key: json.loads(text) if text[0] in "0123456789tf" and text[:2] != "th" else text
+        for key, text in values.items()
+    }
+    check(key, load_data(options_of(key.split()[0], root=str(root), **typed)).digest)
+
+
+def test_real_cifar10(cifar10_root: str) -> None:
+    check("cifar10", load_data(options_of("cifar10", root=cifar10_root)).digest)
+
+
+# ---- small ones of our own
+
+
+def small_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    md5s = write_cifar100(folder / "cifar-100-python", 500, 100)
+    monkeypatch.setattr(cifar.Cifar100, "train", {"train": md5s["train"]})
+    monkeypatch.setattr(cifar.Cifar100, "test", {"test": md5s["test"]})
+    return options_of("cifar100", root=str(folder)).read()
+
+
+def small_emnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    monkeypatch.setitem(emnist.SPLITS, "letters", (26, 52, 26))
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 52), ("test", 26)):
+        images = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 26 + 1).astype(np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            (folder / f"emnist-letters-{part}-{kind}-ubyte").write_bytes(idx_bytes(array))
+    return load_data(options_of("emnist", split="letters", root=str(folder)))
+
+
+def small_shakespeare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
+    text = "the quick brown fox jumps over the lazy dog. " * 4
+    users = {
+        name: {"x": [text[i : i + 8] for i in range(first, 90)], "y": [text[i + 8] for i in range(first, 90)]}
+        for first, name in enumerate(("B_ROMEO", "A_JULIA", "C_NURSE"))
+    }
+    write_leaf(folder / "all_data.json", users)
+    options = options_of("shakespeare", form="leaf", length=8, stride=3, min_chars=20)
+    return options.prepare(folder, lambda done, total: None)
+
+
+def synthetic(**values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
+    return lambda folder, monkeypatch: load_data(options_of("synthetic", **values))
+
+
+def femnist(write: Callable[[Path], Path], **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
+    return lambda folder, monkeypatch: options_of("femnist", **values).prepare(write(folder), lambda done, total: None)
+
+
+def npz(kind: str, **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
+    return lambda folder, _: load_data(options_of("npz", path=str(save_npz(folder, **arrays_of(kind))), **values))
+
+
+def divided_npz(folder: Path, _: pytest.MonkeyPatch) -> Dataset:
+    given = arrays_of("pictures")
+    x, y = (np.concatenate([given[f"train_{key}"], given[f"test_{key}"]]) for key in "xy")
+    path = save_npz(folder, x=x, y=y, groups=np.arange(42) % 5)
+    return load_data(options_of("npz", path=str(path), test_share=0.25, split_seed=3))
+
+
+def image_folder(parts: dict[str, dict[str, int]], **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
+    return lambda folder, _: load_data(options_of("image_folder", path=str(folder_of(folder, parts)), **values))
+
+
+SMALL: dict[str, Callable[[Path, pytest.MonkeyPatch], Dataset]] = {
+    "digits": lambda folder, monkeypatch: load_data(Digits()),
+    "digits subset": lambda folder, monkeypatch: load_data(Digits(num_train=200, num_test=50)),
+    "synthetic": synthetic(),
+    "synthetic grey": synthetic(shape=(1, 9, 7), classes=3, num_train=40, num_test=11, seed=5),
+    "cifar100": small_cifar100,
+    "emnist": small_emnist,
+    "femnist leaf": femnist(leaf),
+    "femnist tff": femnist(tff, test_examples=5),
+    "shakespeare leaf": small_shakespeare,
+    **{f"npz {kind}": npz(kind) for kind in ("pictures", "grey", "vectors", "tokens")},
+    "npz subset": npz("vectors", num_train=12, num_test=6),
+    "npz divided": divided_npz,
+    "image_folder": image_folder({"train": {"dog": 3, "cat": 4}, "test": {"cat": 2, "dog": 1}}),
+    "image_folder divided": image_folder({"": {"a": 8, "b": 8}}, test_share=0.25, grey=True, size=(4, 3)),
+}
+
+
+@pytest.mark.parametrize("key", SMALL)
+def test_small_sets(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check(key, digest_of(SMALL[key](tmp_path, monkeypatch).arrays))
+
+
+# ---- who holds what
+
+PARTITIONS = {
+    "iid": {"shuffle": True},
+    "dirichlet_feddf": {},
+    "dirichlet": {},
+    "class_dirichlet": {"alpha": 5.0},
+    "dirichlet_equal": {},
+    "dirichlet_equal in turn": {"alpha": float("inf"), "examples": 7},
+    "shards": {},
+    "lottery": {"samples": 12, "balance": 0.5},
+    "natural": {"groups_per_client": 2},
+    "quantity_skew": {},
+}
+
+
+@pytest.mark.parametrize("num_clients", [10, 25])
+@pytest.mark.parametrize("seed", [0, 7])
+@pytest.mark.parametrize("key", PARTITIONS)
+def test_partitions(key: str, seed: int, num_clients: int) -> None:
+    digits = load_data(Digits())
+    groups, test_groups = (np.arange(len(y)) * 7 % 67 for y in (digits.train_y, digits.test_y))
+    ours = Dataset(digits.train_x, digits.train_y, digits.test_x, digits.test_y, groups, test_groups)
+    name = key.split()[0]
+    options = registry.options("partition", name).model_validate({"name": name, **PARTITIONS[key]})
+    partition = make_partition(options, ours.train_y, num_clients, seed, ours.groups)
+    arrays = {"indices": partition.indices, "offsets": partition.offsets}
+    for how in ("matching", "classes", "groups"):
+        tests = personal_tests(how, partition, ours, seed, 6)
+        arrays |= {f"{how} indices": tests.indices, f"{how} offsets": tests.offsets}
+    validated = hold_out(ours, partition, 0.2, seed)
+    arrays |= {"training": validated.training.indices, "validation": validated.validation.offsets}
+    check(f"{key}, seed {seed}, {num_clients} clients", digest_of({**arrays, **validated.dataset.arrays}))

@@ -1,0 +1,187 @@
+"""Reading data sets: real CIFAR-10 against torchvision, files in CIFAR-100's format, digits, and what is refused."""
+
+import gzip
+import hashlib
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import refusal, write_cifar100
+from golden_file import Told
+
+from fedmpi.data.dataset import DataInfo, Dataset, check, load_data
+from fedmpi.data.sets import digits
+from fedmpi.data.sets.cifar import Cifar10, Cifar100
+from fedmpi.data.sets.digits import Digits
+from fedmpi.data.sets.synthetic import Synthetic
+from fedmpi.errors import DataError
+
+# ---- CIFAR-10, real files
+
+
+def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(cifar10_root: str) -> None:
+    """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
+    torchvision_datasets = pytest.importorskip("torchvision.datasets")
+    info, ours = Cifar10().info(), load_data(Cifar10(root=f"{cifar10_root}/cifar-10-batches-py"))
+    train = torchvision_datasets.CIFAR10(cifar10_root, train=True)
+    test = torchvision_datasets.CIFAR10(cifar10_root, train=False)
+    assert np.array_equal(ours.train_x, train.data) and np.array_equal(ours.test_x, test.data)
+    assert ours.train_y.tolist() == train.targets and ours.test_y.tolist() == test.targets
+    # The distributed file's known beginning: a frog, then a truck.
+    assert ours.train_y[:2].tolist() == [6, 9] and ours.train_x[0, 0, 0].tolist() == [59, 62, 63]
+    mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
+    assert np.abs(mean - info.mean).max() < 1e-4
+    assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}
+
+
+# ---- the distributed format, in files of our own
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with 5 + 3 images in CIFAR-100's files, whose checksums stand for the published ones."""
+    md5s = write_cifar100(tmp_path / "cifar-100-python", 5, 3)
+    for name in ("train", "test"):
+        monkeypatch.setattr(Cifar100, name, {name: md5s[name]})
+    return tmp_path
+
+
+def test_published_checksums_are_torchvision_s() -> None:
+    source = pytest.importorskip("torchvision.datasets")
+    for ours, theirs in ((Cifar10, source.CIFAR10), (Cifar100, source.CIFAR100)):
+        assert ours.train == dict(theirs.train_list) and ours.test == dict(theirs.test_list)
+        (file,) = ours.source.files
+        assert (file.contents, file.path) == ((theirs.base_folder,), theirs.filename)
+
+
+def test_cifar100_format_read_like_torchvision(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = pytest.importorskip("torchvision.datasets")
+    ours = Cifar100(root=str(small)).read()
+    for name in ("train", "test"):
+        monkeypatch.setattr(source.CIFAR100, f"{name}_list", [*getattr(Cifar100, name).items()])
+    monkeypatch.setattr(source.CIFAR100, "meta", {**source.CIFAR100.meta, "md5": None})
+    for is_train, x, y in ((True, ours.train_x, ours.train_y), (False, ours.test_x, ours.test_y)):
+        theirs = source.CIFAR100(small, train=is_train)
+        assert np.array_equal(x, theirs.data) and y.tolist() == theirs.targets
+    assert ours.train_x.shape == (5, 32, 32, 3) and ours.test_x.shape == (3, 32, 32, 3)
+
+
+def test_files_are_found_in_their_folder_below_home(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(small))
+    assert len(Cifar100(root="~/cifar-100-python").read().train_y) == 5
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    line, nowhere = refusal(Cifar10(root=str(tmp_path / "no")).read), tmp_path / "no"
+    assert str(nowhere / "cifar-10-batches-py") in line and "data.root" in line and "cifar-10-python.tar.gz" in line
+    assert f"`fedmpi data fetch cifar10 --data-dir {nowhere}`" in line
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty", "missing"])
+def test_damaged_file(small: Path, damage: str) -> None:
+    path = small / "cifar-100-python" / "test"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes({"truncated": raw[:-1000], "flipped bit": raw}.get(damage, b""))
+    if damage == "missing":
+        path.unlink()
+    line = refusal(Cifar100(root=str(small)).read)
+    assert str(path) in line and f"fetch cifar100 --force --data-dir {small}`" in line
+    assert ("cannot be read" if damage == "missing" else f"expected {Cifar100.test['test']}") in line
+
+
+# ---- digits
+
+
+def test_digits_are_scikit_learn_s() -> None:
+    """Every image v of 0..16 became floor(v * 255 / 16 + 1/2), and the two parts hold all 1,797 once."""
+    source = pytest.importorskip("sklearn.datasets").load_digits()
+    ours, (train, test) = load_data(Digits()), digits.split()
+    assert sorted([*train, *test]) == list(range(1797)) and (len(train), len(test)) == (1437, 360)
+    scaled = np.floor(source.images * 255 / 16 + 0.5)[..., None]
+    assert np.array_equal(ours.train_x, scaled[train]) and np.array_equal(ours.test_x, scaled[test])
+    assert np.array_equal(ours.train_y, source.target[train]) and np.array_equal(ours.test_y, source.target[test])
+    assert ours.train_x.max() == 255 and ours.train_x.dtype == np.uint8
+
+
+def test_digits_split_is_fixed() -> None:
+    """Positions in the order of their 8-byte BLAKE2b hashes, top bit dropped to leave a signed 64-bit number:
+    any machine, numpy and seed has the same, and it may never change."""
+    hashes = [hashlib.blake2b(f"digits-split:{i}".encode(), digest_size=8).digest() for i in range(1797)]
+    order = sorted(range(1797), key=lambda i: int.from_bytes(hashes[i], "little") >> 1)
+    assert np.concatenate(digits.split()).tolist() == order
+    assert order[:5] == [1037, 753, 1174, 869, 923]
+
+
+def test_digits_constants_are_the_data_s_own() -> None:
+    pixels, info = load_data(Digits()).train_x / 255, Digits().info()
+    assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
+    assert not info.flip
+
+
+def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
+    code = (
+        "import sys; from fedmpi.data.dataset import load_data; from fedmpi.data.sets.digits import Digits; "
+        "load_data(Digits()); "
+        "assert not {'torch', 'sklearn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (None, "cannot be read"),
+        (b"no gzip", "cannot be read"),
+        (gzip.compress(b"1,2,3\n" * 10)[:-6], "cannot be read"),
+        (gzip.compress(b"1,2,3\n4,5,6\n"), "table of (2, 3), expected (1797, 65)"),
+        (gzip.compress(b"1,x\n"), "cannot be read"),
+        (gzip.compress((b"17," * 64 + b"1\n") * 1797), "pixels of 0..16"),
+    ],
+)
+def test_damaged_digits(tmp_path: Path, raw: bytes | None, expected: str) -> None:
+    path = tmp_path / "digits.csv.gz"
+    if raw is not None:
+        path.write_bytes(raw)
+    line = refusal(lambda: digits.read_table(path))
+    assert str(path) in line and expected in line
+
+
+def test_digits_without_scikit_learn(monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DataError, match="pip install scikit-learn"):
+        digits.find_file()
+
+
+# ---- synthetic, and what all data sets share
+
+
+def test_synthetic_shapes_and_seeds() -> None:
+    options = Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
+    first, again = load_data(options), load_data(options)
+    other = load_data(options.model_copy(update={"seed": 1}))
+    assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
+    assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
+    assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]
+
+
+def test_synthetic_can_be_learned() -> None:
+    """The nearest class mean of the training images tells test images apart."""
+    ours = load_data(Synthetic(shape=(1, 8, 8), classes=4, num_train=400, num_test=100))
+    means = np.stack([ours.train_x[ours.train_y == label].mean(axis=0) for label in range(4)])
+    distances = ((ours.test_x[:, None] - means) ** 2).sum(axis=(2, 3, 4))
+    assert (distances.argmin(axis=1) == ours.test_y).mean() > 0.95
+
+
+def test_check_names_every_disagreement(told: Told) -> None:
+    """Wrong count and type of training examples, a test label out of range: three lines, one error."""
+    info = DataInfo("vector", (4,), 3, num_train=2, num_test=2)
+    wrong = Dataset(np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3]))
+    with pytest.raises(DataError) as caught:
+        check("here", wrong, info)
+    told("\n".join(caught.value.problems))
+    right = replace(wrong, train_x=np.zeros((2, 4), np.float32), test_y=np.array([0, 2]))
+    assert check("here", right, info) is right
