@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _plan(config: Config, size: int, measure: bool, form: str) -> str:
     from fedmpi.command.job import loading_for_good, repeatable_cublas
-    from fedmpi.data.reading import place
+    from fedmpi.data.dataset import place_of
     from fedmpi.report.terminal import wrapped
 
     with loading_for_good():
@@ -62,5 +62,5 @@ def _plan(config: Config, size: int, measure: bool, form: str) -> str:
         return text
     more = [f"warning: {line}" for line in lacking]
     if getattr(config.data, "reads_to_know", False):
-        more.append(f"{place(config.data)} was read, because nothing else says its sizes")
+        more.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
     return "\n".join([text, *wrapped(*more)])

@@ -175,7 +175,7 @@ def _write_html(paths: Sequence[Path], out: str | None) -> Path:
 def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
     """Reads what needs the method's class, the newest checkpoint and the data; a note says what is not to be had."""
     from fedmpi import methods
-    from fedmpi.data import reading
+    from fedmpi.data.dataset import load_data
     from fedmpi.data.partition import saved
     from fedmpi.data.show import class_counts
     from fedmpi.results.page import Extras, spectra_of
@@ -193,7 +193,7 @@ def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
             if problem := checkpoint.unfit(server, method.state_specs()):
                 raise RunDirError(str(newest[0][1]), problem)
             spectra = spectra_of(method.layers, method.tiers, server)
-        labels, partition = reading.load(config.data).train_y, saved(run.dir.partition_path)[0]
+        labels, partition = load_data(config.data).train_y, saved(run.dir.partition_path)[0]
         classes = class_counts(partition, labels, info.num_classes)
     except UserError as error:
         notes = [*notes, f"a part of this page is left out: {error.text()}"]

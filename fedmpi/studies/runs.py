@@ -18,7 +18,7 @@ from fedmpi import registry
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.load import read_tree
 from fedmpi.config.schema import Config
-from fedmpi.data.reading import short
+from fedmpi.data.dataset import short_digest
 from fedmpi.errors import RunDirError, counted
 from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done
 from fedmpi.results import run as results
@@ -138,4 +138,4 @@ def other_data(runs: Iterable[Run]) -> list[str]:
 
 def _who(digest: str, names: Sequence[str]) -> str:
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{names[0]}{more} (digest {short(digest)})"
+    return f"{names[0]}{more} (digest {short_digest(digest)})"

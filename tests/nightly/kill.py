@@ -44,7 +44,7 @@ from fedmpi.clock import Clock, Stage
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.yaml_text import flow
-from fedmpi.data import prepared
+from fedmpi.data import prepare
 from fedmpi.data.dataset import Dataset
 from fedmpi.data.sets.har import Har
 from fedmpi.data.sets.shakespeare import Shakespeare
@@ -244,8 +244,8 @@ def _write_data(folder: Path) -> None:
     rows = Har.model_validate({"form": "features", "root": str(folder), **_COUNTS})
     texts = Shakespeare.model_validate({"length": 8, "root": str(folder), **_COUNTS})
     draw, count = np.random.default_rng(0), _COUNTS["num_train"] + _COUNTS["num_test"]
-    prepared.save(rows, _grouped(draw, draw.normal(size=(count, 561)).astype(np.float32), 6))
-    prepared.save(texts, _grouped(draw, draw.integers(0, 65, (count, 8)).astype(np.int16), 65))
+    prepare.save(rows, _grouped(draw, draw.normal(size=(count, 561)).astype(np.float32), 6))
+    prepare.save(texts, _grouped(draw, draw.integers(0, 65, (count, 8)).astype(np.int16), 65))
 
 
 def _grouped(draw: np.random.Generator, x: np.ndarray, num_classes: int) -> Dataset:

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from sealed import parts, sealed, with_contents
 from small_runs import run_all, small_config
 
-from fedmpi.data import prepared, reading
-from fedmpi.data.dataset import Dataset
+from fedmpi.data import prepare
+from fedmpi.data.dataset import Dataset, load_data
 from fedmpi.data.partition import saved
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
@@ -49,7 +49,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     client, version = next(iter(checkpoint.load(with_memories).clients.items()))
     options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
     x, numbers = np.zeros((20, 48), np.float32), np.arange(20)
-    prepared.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
+    prepare.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
     return {
         "checkpoint": File(newest, lambda: everything(newest)),
         "with memories": File(with_memories, lambda: everything(with_memories)),
@@ -58,7 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
             keeping.memory_path(client, *version), lambda: digest_of(MemoryStore(keeping).get(client, version) or {})
         ),
         "partition": File(plain.partition_path, lambda: in_bytes(vars(saved(plain.partition_path)[0]))),
-        "data": File(options.path, lambda: in_bytes(reading.load(options).arrays)),
+        "data": File(options.path, lambda: in_bytes(load_data(options).arrays)),
     }
 
 
