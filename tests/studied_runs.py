@@ -16,7 +16,6 @@ from fedmpi.main import main
 from fedmpi.studies import launch as running
 from fedmpi.studies.reproduction import Named, Request
 from fedmpi.studies.runs import Run
-from fedmpi.studies.slurm import queue
 
 PAPER = """
 source: nobody, nowhere
@@ -148,14 +147,6 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
     monkeypatch.setattr(running, "launch", launch)
     return commands
-
-
-@pytest.fixture
-def without_squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is installed here; in the test's folder."""
-    monkeypatch.chdir(tmp_path)
-    which = queue.shutil.which
-    monkeypatch.setattr(queue.shutil, "which", lambda name: None if name == "squeue" else which(name))
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def called_as(program: str) -> list[str]:
-    """The words with which the user calls this command: `fedmpi submit`, or `python jobs/submit.py`."""
+    """The words with which the user calls this command: `fedmpi reproduce`, or `python jobs/reproduce.py`."""
     return sys.argv[0].split() if sys.argv[0].startswith("fedmpi ") else ["python", program]
 
 

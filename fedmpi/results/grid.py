@@ -2,12 +2,17 @@
 
     fedmpi grid FILE [--only TEXT] [--seeds 0,1] [--jobs N] [--ranks R] [--budget 0.05] [section.key=value ...]
     fedmpi grid FILE --list | --report
+    fedmpi grid FILE [--ranks R] --slurm [time=04:00:00 gres=gpu:4 ...] [--submit]
     fedmpi grid --methods fedavg,fedhm|all --seeds 0,1,2 [CONFIG] [section.key=value ...]
 
 FILE is a YAML with methods, seeds, measures and questions; fedmpi/results/README.md says how to write one. Runs that
 are finished are not made again, and interrupted ones continue: after a Ctrl-C the same command does the rest. A run
 that fails ends no other. The report is made of what is finished: report.md, table.tex, values.csv and figures in
 --results, out of records.json.gz there, to which the runs in --out are added first.
+
+--slurm writes job.sbatch in --out, an array with a task for each run that is left, with these long options of sbatch
+(array=%4: four runs at a time), and hands it to sbatch with --submit. Of a grid with tuning these are the tuning runs;
+when they are finished, the same command does the final runs.
 
 --methods makes a grid file of the shipped config of each method for the data set of CONFIG (default digits), or of
 configs by their paths, and writes it to --out; what CONFIG and the words set is set for all of them.
@@ -33,7 +38,7 @@ from fedmpi.config.settings import is_setting
 from fedmpi.errors import INTERRUPTED, TO_CONTINUE, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, grid_figures, grid_report, launch, notes, tuning
+from fedmpi.results import archive, grid_figures, grid_report, launch, notes, slurm, tuning
 from fedmpi.results.answers import answer_all
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.budget import Budget
@@ -177,6 +182,8 @@ def _grid(given: Sequence[str]) -> int:
     if arguments.list:
         show("\n".join(_state_lines(folder, arguments)))
         return 0
+    if arguments.slurm is not None:
+        return _hand_over(folder, arguments, ["fedmpi", "grid", *given])
     code = 0 if arguments.report else _make(folder, arguments)
     if code not in (TO_CONTINUE, INTERRUPTED):
         _report(folder)
@@ -195,10 +202,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/grid-NAME)")
     parser.add_argument("--results", type=Path, help="the folder of records and report (default OUT/results)")
+    slurm.add_arguments(parser)
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
     arguments = parser.parse_intermixed_args(argv)
+    if arguments.submit and arguments.slurm is None:
+        raise ConfigError("command line", "--submit needs --slurm")
     files, arguments.words = without_overrides(arguments.words)
     if len(files) > 1 or not (files or arguments.methods):
         raise ConfigError(
@@ -311,29 +321,52 @@ def _chosen(runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[Grid
 
 def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
     """Makes what is left of the trials, then of the final runs; returns the exit code."""
-    if folder.grid.content.questions:
-        notes.refuse_uncommitted(folder.grid.path)
     at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
     code = 0
     for phase in ("tuning", "final"):
-        all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
-        runs = [run for run in _chosen(all_runs, arguments) if run not in folder.archived]
-        jobs = folder.jobs(runs)
-        if not any(not job.run().is_finished() for job in jobs.values()):
-            continue
-        if folder.grid.content.questions:
-            folder.refuse_unlike(jobs)
-            notes.refuse_uncommitted_code(job.config for job in jobs.values())
-        code = launch.make(
-            list(jobs.values()),
-            ranks=arguments.ranks,
-            at_once=at_once,
-            launcher=arguments.launcher,
-            before_start=lambda job: notes.write_note(folder.grid, job),
-        )
+        if jobs := _jobs_if_left(folder, arguments, phase):
+            code = launch.make(
+                jobs,
+                ranks=arguments.ranks,
+                at_once=at_once,
+                launcher=arguments.launcher,
+                before_start=lambda job: notes.write_note(folder.grid, job),
+            )
         if code:
             break
     return code
+
+
+def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Sequence[str]) -> int:
+    """Writes the Slurm job of the trials, or of the final runs once all trials are finished; returns the exit code."""
+    jobs = _jobs_if_left(folder, arguments, "tuning") or _jobs_if_left(folder, arguments, "final")
+    code = slurm.hand_over(
+        jobs,
+        name=folder.grid.path.stem,
+        folder=folder.out.resolve(),
+        ranks=arguments.ranks,
+        launcher=arguments.launcher,
+        options=arguments.slurm,
+        submit=arguments.submit,
+        command=command,
+    )
+    for job in jobs:
+        notes.write_note(folder.grid, job)
+    return code
+
+
+def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:
+    """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
+    if folder.grid.content.questions:
+        notes.refuse_uncommitted(folder.grid.path)
+    all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
+    jobs = folder.jobs([run for run in _chosen(all_runs, arguments) if run not in folder.archived])
+    if all(job.run().is_finished() for job in jobs.values()):
+        return []
+    if folder.grid.content.questions:
+        folder.refuse_unlike(jobs)
+        notes.refuse_uncommitted_code(job.config for job in jobs.values())
+    return list(jobs.values())
 
 
 def _report(folder: GridFolder) -> None:

@@ -95,7 +95,7 @@ def hand_over(
     given = dict(option.partition("=")[::2] for option in options)
     _check_time(_DEFAULTS | given)
     left = {number: job for number, job in enumerate(jobs, 1) if not job.run().is_finished()}
-    queue = _queued_jobs() if left else set()
+    queue = _queued_jobs(submit) if left else set()
     under_way = {number: job for number, job in left.items() if job.run().jobs() & queue or job.run().state == RUNNING}
     for number, job in under_way.items():
         _check_waiting_config(job)
@@ -228,8 +228,11 @@ def _seconds(time: str) -> int:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
-def _queued_jobs() -> set[str]:
-    """Returns all jobs that run or wait, each task of an array by itself; none where there is no Slurm."""
+def _queued_jobs(submit: bool) -> set[str]:
+    """Returns all jobs that run or wait, each task of an array by itself; none where there is no Slurm.
+
+    Where Slurm does not answer, raises `UserError` if a job is to be submitted, else says so.
+    """
     if shutil.which("squeue") is None:
         return set()
     # What a user likes to see of the queue by default is not all of it.
@@ -237,10 +240,14 @@ def _queued_jobs() -> set[str]:
     command = ["squeue", "--noheader", "--array", "--format", "%i"]
     try:
         done = _call(command, env=environ, timeout=_SQUEUE_TIMEOUT_S)
+        problem = "" if done.returncode == 0 else _reason(done)
     except subprocess.TimeoutExpired:
-        raise UserError("squeue", f"no answer in {_SQUEUE_TIMEOUT_S:g} s; try again later") from None
-    if done.returncode != 0:
-        raise UserError("squeue", f"{_reason(done)}; so which runs wait in the queue is not known; try again later")
+        problem = f"no answer in {_SQUEUE_TIMEOUT_S:g} s"
+    if problem and submit:
+        raise UserError("squeue", f"{problem}; so which runs wait in the queue is not known; try again later")
+    if problem:
+        print(f"squeue: {problem}; runs that wait in the queue are not left out", file=sys.stderr, flush=True)
+        return set()
     # An interactive job in which this command is called makes no run by itself.
     return set(done.stdout.split()) - {os.environ.get("SLURM_JOB_ID", "")}
 

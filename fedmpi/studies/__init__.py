@@ -5,5 +5,4 @@ launch          runs to be made, each a command of its own
 arguments       arguments that several programs have, and their types
 reproduce       the program `jobs/reproduce.py`: `reproduction` says which runs a table of a paper needs, `measures`
                 what a run's records say in the papers' quantities, `tables` and `figures` what is shown
-slurm           the program `jobs/submit.py`: the job file, the queue, and how far runs are
 """

@@ -2,8 +2,6 @@
 
     python jobs/reproduce.py fedhm:table3 [section.key=value ...] [--only TEXT ...] [--seeds 0,1,2] [--ranks 3]
         [--budget 0.05] [--data-dir DIR] [--out reproduced] [--collect | --list | --run K]
-    python jobs/reproduce.py fedhm:table3 --slurm [--array-max M] [--sbatch-option partition=gpu ...] [--submit]
-        [--again]
     python jobs/reproduce.py --list
 
 `--list` names all tables and figures, and with a name its runs. Each run (a config under `configs/`,
@@ -19,21 +17,17 @@ which had no room. `--collect` runs nothing and makes the table of what is there
 
 The table is `table.md` and, exact, `table.csv` in `--out`/fedhm-table3; a figure is `figure.png` and
 `figure.svg`, too, and the points that it shows are `figure.csv`.
-
-`--slurm` runs nothing: as `jobs/submit.py` it writes `job.sbatch`, one array task for each run that is neither finished
-nor under way, and hands it to sbatch with `--submit`; and `commands.txt`, commands for any other queue.
 """
 
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedmpi import papers
-from fedmpi.command.manners import Parser, called_as, run_command
+from fedmpi.command.manners import Parser, run_command
 from fedmpi.config.load import without_overrides
 from fedmpi.data.dataset import load_data
 from fedmpi.data.files import below_home
@@ -48,7 +42,6 @@ from fedmpi.studies import tables
 from fedmpi.studies.arguments import SEEDS, absolute, add_run_arguments, changes, number
 from fedmpi.studies.launch import Job, is_stopped, make, stoppable
 from fedmpi.studies.reproduction import Budget, Named, Request, chosen, every, find, runs_of
-from fedmpi.studies.slurm import job_file, queue
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,13 +64,8 @@ def _reproduce(given: Sequence[str]) -> int:
     if arguments.list:
         _list_runs(named, request, wanted)
         return 0
-    if arguments.slurm:
-        job_file.check_words(given)
-        job_file.check_time(arguments.sbatch_option)
-    starter = [] if arguments.slurm or arguments.collect else start_words(arguments.ranks, arguments.launcher)
+    starter = [] if arguments.collect else start_words(arguments.ranks, arguments.launcher)
     jobs = [request.job_of(run, seed) for run, seed in wanted]  # what is asked for must make sense, whatever is done
-    if arguments.slurm:
-        return _hand_over(named, request, jobs, arguments)
     if not arguments.collect:
         _check_data(jobs)
         make_folder(request.runs_dir)
@@ -102,8 +90,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--collect", action="store_true", help="run nothing, make the table of what is there")
     does.add_argument("--list", action="store_true", help="name all tables and figures, or the runs of one")
     does.add_argument("--run", type=number(int, 1), metavar="K", help="make the Kth run only, as --list counts them")
-    does.add_argument("--slurm", action="store_true", help="write a Slurm array instead of running")
-    queue.add_arguments(parser)
     arguments = parser.parse_intermixed_args(argv)
     # No cell has a = in its labels, so a word with one is an override even behind --only.
     arguments.only, last = without_overrides(arguments.only)
@@ -113,8 +99,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments.name, arguments.overrides = next(iter(names), None), [*overrides, *last]
     if arguments.name is None and not arguments.list:
         raise ConfigError("command line", "expected a table or figure, as fedhm:table3; --list names all")
-    if not arguments.slurm and (arguments.submit or arguments.again or arguments.array_max or arguments.sbatch_option):
-        raise ConfigError("command line", "--submit, --again, --array-max and --sbatch-option need --slurm")
     return arguments
 
 
@@ -173,33 +157,3 @@ def _show(named: Named, request: Request, arguments: argparse.Namespace) -> None
         counted = "overrides, --budget and --seeds count"
         print(f"no run of {named.name} with these options is in {request.runs_dir}; {counted}")
     print(f"written: {folder}/{', '.join(['table.md', 'table.csv', *pictures])}", flush=True)
-
-
-def _hand_over(named: Named, request: Request, jobs: Sequence[Job], arguments: argparse.Namespace) -> int:
-    """Hands the runs over as an array, or as commands for another queue."""
-    left = [place for place, job in enumerate(jobs, 1) if not job.run.is_finished()]
-    if not left:
-        print(f"all {len(jobs)} runs of {named.name} are finished; --collect makes the table")
-        return 0
-    folder = request.table_dir(named)
-    command = [*called_as("jobs/reproduce.py"), *_for_tasks(named, request, arguments)]
-    launcher = ["--launcher", arguments.launcher] if arguments.launcher else []
-    array_max = ["--array-max", str(arguments.array_max)] if arguments.array_max else []
-    options = [f"--sbatch-option={option}" for option in arguments.sbatch_option]
-    flags = ["--submit"] * arguments.submit + ["--again"] * arguments.again
-    order = [*command, "--slurm", *array_max, *options, *launcher, *flags]
-    code = queue.hand_over(jobs, job_file.Order(folder.name, order, folder, arguments))
-    lines = (f"{shlex.join([*command, *launcher, '--run', str(place)])}\n" for place in left)
-    write_text(make_folder(folder) / "commands.txt", "".join(lines))
-    print(f"for another queue: {folder}/commands.txt")
-    return code
-
-
-def _for_tasks(named: Named, request: Request, arguments: argparse.Namespace) -> list[str]:
-    """The command line as another queue takes it, with absolute paths: from the project's folder."""
-    name = f"{named.file}:{named.table.name}" if named.file else named.name
-    words = [name, *request.changed, "--out", str(request.out), "--ranks", str(arguments.ranks)]
-    words += ["--seeds", ",".join(map(str, arguments.seeds or SEEDS))]
-    words += ["--only", *arguments.only] if arguments.only else []
-    words += ["--data-dir", str(request.data_dir)] if request.data_dir else []
-    return words + ([f"--budget={request.budget.text}"] if request.budget.changed else [])

@@ -99,7 +99,6 @@ def test_the_quick_start(ran: Ran) -> None:
         ("list", "fedhm"),
         ("report run", "report.html"),
         ("plot run --out figure.pdf --tex table.tex", "figure.pdf"),
-        ("submit fedhm_digits rounds=2 --name sent", "job.sbatch"),
         ("compare --methods fedavg rounds=1 --seeds 0 --ranks 1", "comparison.md"),
         ("reproduce fedhm:table3 rounds=1 --only FedHM --list", "cifar10_iid_fedhm"),
         ("data list", "digits"),
@@ -112,9 +111,9 @@ def test_commands_from_another_folder(ran: Ran, words: str, said: str) -> None:
 
 
 def test_the_job_file_finds_its_script_and_names_its_command(ran: Ran) -> None:
-    ran("fedmpi", "submit", "fedhm_digits", "--name", "named")
-    text = Path(ran("fedmpi", "submit", "fedhm_digits", "--name", "named").stdout.split("written: ")[1].split()[0])
+    words = ("grid", "--methods", "fedhm", "--seeds", "0,1", "--out", "sent", "--slurm")
+    text = Path(ran("fedmpi", *words).stdout.split("written: ")[1].split()[0])
     lines = text.read_text().splitlines()
-    assert "#     fedmpi submit fedhm_digits --name named" in lines
+    assert "# Written by: fedmpi grid --methods fedhm --seeds 0,1 --out sent --slurm" in lines
     (sourced,) = [line.split()[1] for line in lines if line.endswith("life_cycle.sh")]
     assert Path(sourced).is_file() and "site-packages" in sourced

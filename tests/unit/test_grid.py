@@ -19,7 +19,7 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
-from fedmpi.results import archive, launch, notes
+from fedmpi.results import archive, launch, notes, slurm
 from fedmpi.results.archive import initial_digest
 from fedmpi.results.budget import Budget
 from fedmpi.results.grid import GridFolder, main
@@ -402,3 +402,23 @@ def test_a_killed_grid_continues(tmp_path: Path, called: Called) -> None:
     assert called(*words, "--out", tmp_path / "whole")[0] == 0
     tables = [(tmp_path / name / "results" / "values.csv").read_text() for name in ("killed", "whole")]
     assert tables[0] == tables[1] and len(tables[0].splitlines()) == 9
+
+
+def test_slurm_makes_the_trials_then_the_final_runs(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing runs; each run has its note; what is finished is left out."""
+    monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
+    grid = grid_of(tmp_path, **SHORT)
+    out = tmp_path / "out"
+    words = [grid.path, "--out", out]
+    code, said, error = called(*words, "--slurm", "time=10", "array=%2")
+    text = (out / "job.sbatch").read_text()
+    assert code == 0 and f"written: {out}/job.sbatch" in said and runs_here == [], error
+    assert "#SBATCH --array=1-4%2\n" in text and "#SBATCH --time=10\n" in text and text.count("/tuning-") == 8
+    assert len([*out.glob("*.grid.json")]) == 4
+    make_some(grid, out, 4)
+    assert called(*words, "--slurm")[0] == 0
+    text = (out / "job.sbatch").read_text()
+    assert "#SBATCH --array=1-4\n" in text and text.count("/final-") == 8 and "/tuning-" not in text
+    assert called(*words, "--submit")[::2] == (2, "command line: --submit needs --slurm\n")

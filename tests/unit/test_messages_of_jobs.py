@@ -7,16 +7,15 @@ import shlex
 from pathlib import Path
 
 import pytest
-from studied_runs import own_paper, without_squeue, write_config
+from studied_runs import own_paper, write_config
 from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.studies import reproduce
-from fedmpi.studies.slurm import submit
 from fedmpi.verify import __main__ as verify
 
-PROGRAMS = {"reproduce": reproduce.main, "submit": submit.main, "verify": verify.main}
+PROGRAMS = {"reproduce": reproduce.main, "verify": verify.main}
 LONG = 300 * "x"
-MISTAKES = f"""
+MISTAKES = """
 reproduce
 reproduce fedhm
 reproduce fedhm:table3 fedhm:table2
@@ -30,51 +29,16 @@ reproduce fedhm:table3 --budget 0
 reproduce fedhm:table3 --budget epoch=1
 reproduce fedhm:table3 --budget rounds=1,rounds=2
 reproduce fedhm:table3 --budget rounds=
-reproduce fedhm:table3 --submit
 reproduce fedhm:table3 --collect --list
 reproduce own.yaml:table1 train.lt=1
 reproduce own.yaml:table1 train.lr=0.1 ' seed = 7'
 reproduce own.yaml:table1 --only FedAvg rounds=0
 reproduce own.yaml:table1 --collect --only zzz
-reproduce own.yaml:table1 --slurm --sbatch-option time=1
 reproduce fdnnc:table3 --ranks 1 --only 'bfirst-full 70%' --budget rounds=0.0008
-submit a=1
-submit mine.yaml train.lr=fast
-submit mine.yaml mpi.min_ranks=9
-submit mine.yaml --sweep train.lr=0.1,fast
-submit mine.yaml --sweep seed
-submit mine.yaml --sweep seed=1,,2
-submit mine.yaml --sweep seed=1,1
-submit mine.yaml --sweep seed=1,01
-submit mine.yaml --sweep seed=1 --sweep ' seed =2'
-submit mine.yaml --sbatch-option '-p gpu'
-submit mine.yaml --sbatch-option 'partition gpu'
-submit mine.yaml --sbatch-option time=
-submit mine.yaml --sbatch-option 'comment=a\\nrm x'
-submit mine.yaml --sbatch-option array=1-9
-submit mine.yaml --sbatch-option=--ntasks=9
-submit mine.yaml --sbatch-option wrap=date
-submit mine.yaml --sbatch-option test-only
-submit mine.yaml --sbatch-option arr=0-3
-submit mine.yaml --sbatch-option sig=TERM@60
-submit mine.yaml --sbatch-option signal=TERM@60
-submit mine.yaml --sbatch-option signal=B:USR1@0
-submit mine.yaml --sbatch-option signal=B:USR1@86400
-submit mine.yaml --sbatch-option time=2
-submit mine.yaml --sbatch-option time-min=1
-submit mine.yaml --name a/b
-submit mine.yaml --name 'a\\b'
-submit mine.yaml --name ..
-submit mine.yaml --name {LONG}
-submit mine.yaml --out {"/".join(30 * [200 * "y"])}
 verify fedavg
 """
 
 
-no_squeue = without_squeue
-
-
-@pytest.mark.usefixtures("no_squeue")
 def test_messages_of_jobs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

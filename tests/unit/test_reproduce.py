@@ -11,15 +11,13 @@ from shipped_configs import EXPERIMENTS
 from studied_runs import Called, Ran, calling, own_paper, run_here
 
 from fedmpi import papers
-from fedmpi.config.load import load
 from fedmpi.errors import RunDirError
 from fedmpi.results.compared import grouped
 from fedmpi.results.run import read_runs
 from fedmpi.store.lock import Holder, _refusal
 from fedmpi.studies import launch as running
 from fedmpi.studies import reproduce
-from fedmpi.studies.reproduction import Budget, Request, every, find
-from fedmpi.studies.slurm import queue as slurm_queue
+from fedmpi.studies.reproduction import Request, every
 
 pytestmark = pytest.mark.usefixtures("here")
 in_this_process = run_here
@@ -162,16 +160,6 @@ def test_the_data_directory_is_set_where_there_are_files(own: str, tmp_path: Pat
     assert request.job_of(papers.Run(config=f"{tmp_path}/one.yaml"), 0).config.data.name == "synthetic"
 
 
-def test_a_file_called_like_a_paper_keeps_apart_from_it(own: str, tmp_path: Path, called: Called) -> None:
-    """Its tasks find it from another folder, and its table is not written over the paper's."""
-    (tmp_path / own).rename(tmp_path / "fedhm.yaml")
-    code, _, _ = called("fedhm.yaml:table2", "--seeds", "0", "--slurm")
-    commands = (tmp_path / "out" / "fedhm.yaml-table2" / "commands.txt").read_text()
-    assert code == 0 and f" {tmp_path}/fedhm.yaml:table2 " in commands and not (tmp_path / "out/fedhm-table2").exists()
-    assert Request(tmp_path).table_dir(find("fedhm:table3")) == tmp_path / "fedhm-table3"
-    assert find("fedhm.yaml:table2").name == "fedhm.yaml:table2"
-
-
 def test_a_signal_reaches_the_run(tmp_path: Path) -> None:
     """USR1 from outside is passed on to the command, whose exit code says that it is to continue later."""
     before = signal.getsignal(signal.SIGUSR1)
@@ -188,32 +176,3 @@ def test_a_run_that_stopped_is_the_last_for_now(own: str, called: Called, in_thi
     assert [code for code, _, _ in ends] == [75, 75, 75, 0] and len(in_this_process) == 4
     assert "stopped, to continue" in ends[0][1] and "finished (resumed" in ends[3][1]
     assert called(*words, *limit)[0] == 75 and len(in_this_process) == 5
-
-
-def test_the_array_has_what_is_left(
-    own: str, tmp_path: Path, called: Called, in_this_process: Ran, monkeypatch: pytest.MonkeyPatch, told: Told
-) -> None:
-    """Nothing runs; a task's command makes its run, whatever the folder it starts in; then there is one less."""
-    out = tmp_path / "out"
-    words = [f"{own}:table2", "--seeds", "4", "--budget", "rounds=0.25"]
-    code, printed, _ = called(*words, "--slurm", "--array-max", "3", "--sbatch-option", "account=me")
-    folder = out / "own.yaml-table2-rounds_x0.25"
-    assert code == 0 and "2 of 2 runs are" in printed and in_this_process == []
-    script = (folder / "job.sbatch").read_text()
-    assert all(f"#SBATCH --{option}\n" in script for option in ("array=1-2%3", "account=me", "ntasks=1"))
-    job = Request(out, Budget.read("rounds=0.25")).job_of(find(f"{own}:table2").table.runs[1], 4)
-    (written,) = job.run.folder.path.iterdir()
-    assert f"  2) run=({written} --run-dir {job.run.folder.path}) ;;\n" in script
-    waiting = load(written, ())
-    assert waiting.to_dict() == job.config.to_dict() and waiting.rounds == 1
-    command = (folder / "commands.txt").read_text().splitlines()[1].split()
-    with monkeypatch.context() as elsewhere:
-        elsewhere.chdir("/")
-        assert reproduce.main(command[2:]) == 0 and len(in_this_process) == 1 and "rounds=1" in in_this_process[0]
-    assert called(*words, "--slurm")[0] == 0 and "--array=1\n" in (folder / "job.sbatch").read_text()
-    monkeypatch.setattr(slurm_queue.shutil, "which", lambda name: None)
-    code, _, err = called(*words, "--slurm", "--submit")
-    assert code == 2
-    told(err)
-    assert called(*words, "--run", "1")[0] == 0
-    assert "all 2 runs of own.yaml:table2 are finished" in called(*words, "--slurm")[1]

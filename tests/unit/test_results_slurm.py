@@ -188,6 +188,7 @@ def test_what_slurm_refuses(
     with pytest.raises(UserError, match=problem):
         submit(jobs, submit=True)
     assert not any(job.folder.submission_path.exists() for job in jobs)
+    assert submit(jobs) == 0, "without --submit the job is written all the same"
 
 
 @pytest.mark.parametrize(

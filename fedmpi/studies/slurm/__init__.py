@@ -1,1 +1,0 @@
-"""Runs as Slurm jobs: options, templates, the queue, the state of submitted runs."""
