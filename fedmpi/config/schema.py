@@ -72,19 +72,13 @@ class Train(Section):
     """
     optimizer: Literal["sgd", "adamw"] = later("sgd")
     """`sgd`: with momentum, and weight decay in the gradient. `adamw`: steps of each entry's own length, weight decay
-    apart from them (Loshchilov and Hutter 2019); a method's regularizer is part of the gradient. What either keeps
-    starts at zero for every client and round.
+    apart from them (Loshchilov and Hutter 2019; betas 0.9 and 0.999, eps 1e-8). A method's regularizer is part of the
+    gradient. Moments start at zero for every client and round.
     """
     lr: Positive = 0.1
     """The learning rate in the first round (AdamW: 0.001 is usual)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum."""
-    beta1: Annotated[float, Field(ge=0, lt=1)] = later(0.9)
-    """AdamW's momentum."""
-    beta2: Annotated[float, Field(ge=0, lt=1)] = later(0.999)
-    """Momentum of AdamW's mean of squares."""
-    eps: Positive = later(1e-8)
-    """What AdamW adds to the root of the mean square."""
     clip_norm: Annotated[float, Field(gt=0)] = math.inf
     """Longest gradient (Euclidean norm over the whole net) that a step may take; `.inf` does not clip."""
     drop_last: bool = False
@@ -119,14 +113,8 @@ class Train(Section):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.precision != "fp16" and self.loss_scale != type(self).model_fields["loss_scale"].default:
             yield "train.loss_scale", f"{self.loss_scale:g} is of fp16; set train.precision to fp16, or leave it out"
-        if self.optimizer == "adamw":
-            if reason := getattr(config.method, "needs_sgd", ""):
-                yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
-            return
-        for key in ("beta1", "beta2", "eps"):
-            if getattr(self, key) != type(self).model_fields[key].default:
-                todo = "set train.optimizer to adamw, or leave it out"
-                yield f"train.{key}", f"{getattr(self, key):g} is AdamW's; {todo}"
+        if self.optimizer == "adamw" and (reason := getattr(config.method, "needs_sgd", "")):
+            yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
 
 
 class Evaluation(Section):
@@ -150,10 +138,6 @@ class Evaluation(Section):
     data, or the first until the first milestone and the second from then on (a schedule without milestones: the
     first throughout).
     """
-    restat_share: Share = later(1.0)
-    """The share of the training data, chosen at random once, over which the statistics of tested nets are re-estimated;
-    a test batch at least. The papers take all. Of a client's own net all of its examples count.
-    """
     personal: Literal["auto", "on", "off"] = "auto"
     """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
     personal_test: Literal["auto", "matching", "classes", "groups"] = "auto"
@@ -166,10 +150,6 @@ class Evaluation(Section):
     """How many clients are tested with their own nets, the same ones in every round, chosen at random among those
     that have test data; 0 tests all.
     """
-
-    def num_restat(self, num_train: int) -> int:
-        """How many of so many training examples a tested net's statistics are re-estimated over."""
-        return min(num_train, max(self.batch_size, math.ceil(self.restat_share * num_train)))
 
 
 class Mpi(Section):

@@ -92,7 +92,7 @@ class LocalTrainer:
         self._own_decay = [name for name in net.params if name in own_decay]
         decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
         self._optimizer: Sgd | AdamW = (
-            net.adamw(beta1=train.beta1, beta2=train.beta2, eps=train.eps, **decay)
+            net.adamw(beta1=0.9, beta2=0.999, eps=1e-8, **decay)
             if train.optimizer == "adamw"
             else net.optimizer(momentum=train.momentum, **decay)
         )

@@ -169,7 +169,7 @@ def _tests(
     """The MACs of all tests of a round, and of its re-estimation of BatchNorm's statistics."""
     evaluation = config.evaluation
     has_norms = [num_statistics(method.net(number, empty=True)) > 0 for number in all_nets(method)]
-    num_restat = evaluation.num_restat(round(samples * config.clients.count))
+    num_restat = round(samples * config.clients.count)
     parts: list[tuple[float, int, float, float]] = [
         (1.0, net.net, info.num_test, num_restat) for net in method.tested()
     ]

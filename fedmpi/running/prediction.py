@@ -157,11 +157,11 @@ def predict(config: Config, plan: Forecast, found: Measured, num_cores: int | No
     workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
     at_once = min(workers, torch.cuda.device_count() if found.gpu_peak_bytes else max(1, cores // found.threads))
     has_core = 1 < plan.ranks <= cores // found.threads
-    partition, evaluation, num_test = _partition(config), config.evaluation, config.data.used().num_test
+    partition, num_test = _partition(config), config.data.used().num_test
     training_s, adding_s, num_phases = _of_rounds(config, partition, found, at_once)
     together_s = max(training_s, adding_s) if has_core else training_s + adding_s
     test_s = found.nets.test_s * num_test / at_once
-    restat_s = found.nets.restat_s * evaluation.num_restat(len(partition.indices)) / at_once
+    restat_s = found.nets.restat_s * len(partition.indices) / at_once
     personal_s = _personal_s(config, found, len(partition.indices) + num_test) / at_once
     aggregation_s, publishing_s = num_phases * found.updating_s, num_phases * found.publishing_s
     times, base_s = _times(config, restat_s), together_s + aggregation_s + publishing_s

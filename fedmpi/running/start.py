@@ -314,7 +314,7 @@ def _evaluation(
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
         are_known=all(registry.is_built_in(part, getattr(config, part).name) for part in ("model", "method")),
-        restat_indices=shuffled[: config.evaluation.num_restat(len(shuffled))],
+        restat_indices=shuffled,
     )
 
 

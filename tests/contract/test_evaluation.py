@@ -87,19 +87,6 @@ def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestone
         assert score.loss == pytest.approx(loss, rel=1e-5)
 
 
-@pytest.mark.parametrize(("share", "batch_size", "of_120"), [(0.3, 16, 36), (0.001, 16, 16), (1.0, 16, 120)])
-def test_a_share_of_the_training_data(tmp_path: Path, share: float, batch_size: int, of_120: int) -> None:
-    """`evaluation.restat_share` takes the leading part of the shuffled examples, a batch at least."""
-    words = ("method.name=fedavg", "evaluation.bn=restat", f"evaluation.restat_share={share}")
-    setup = small_setup(tmp_path, *words, f"evaluation.batch_size={batch_size}")
-    assert len(setup.partition.indices) == 120
-    state = trained_a_little(setup)
-    (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0))
-    net = use_torchs_statistics(setup, tier_net(setup, state, 0), of_120)
-    accuracy, loss = naive_scores(setup, net)
-    assert score.accuracy == accuracy and score.loss == pytest.approx(loss, rel=1e-5)
-
-
 def trained_a_little(setup: Setup) -> dict[str, torch.Tensor]:
     """The initial state, with norms that are not 1 and 0."""
     generator = torch.Generator().manual_seed(3)

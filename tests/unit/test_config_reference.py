@@ -29,7 +29,7 @@ def test_it_is_short_and_has_every_key_and_name() -> None:
     for section in registry.BUILT_IN:
         for name, options in registry.built_in(section):
             assert f"- `{name}" in text and options.model_fields["name"].description
-            assert all(f"| `{key}" in text or f"| `{key}." in text for key in {*options.model_fields} - {"name"})
+            assert all(f"- `{key}`" in text or f"- `{key}." in text for key in {*options.model_fields} - {"name"})
 
 
 def test_the_default_becomes_the_papers_net_by_name() -> None:

@@ -116,7 +116,6 @@ method.name=prism method.kappa=[2.5]
 method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
 method.name=scaffold train.optimizer=adamw
 method.name=prism method.server_momentum=true train.optimizer=adamw
-train.beta1=0.8
 method.name=fedavg mpi.factorization=shared
 method.solver=auto mpi.factorization=shared
 model.norm_groups=2
