@@ -35,7 +35,7 @@ from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
 from fedmpi.config.load import load, without_overrides
 from fedmpi.config.settings import is_setting
-from fedmpi.errors import INTERRUPTED, TO_CONTINUE, ConfigError, RunDirError
+from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
 from fedmpi.results import archive, grid_figures, grid_report, launch, notes, slurm, tuning
@@ -143,9 +143,12 @@ class GridFolder:
             return []
         return finals(self.grid, {key: choice.trial for key, choice in choices.items()})
 
+    def finished(self) -> dict[GridRun, RunRecord]:
+        return self.records([*trials(self.grid), *self.finals()])
+
     def collect(self) -> Results:
         """Returns all finished runs with the answers that they give. Raises RunDirError where no run is finished."""
-        runs = self.records([*trials(self.grid), *self.finals()])
+        runs = self.finished()
         if not runs and self.grid.content.methods:
             text = f"no run is finished, neither in {self.out} nor in {self.results}"
             raise RunDirError(str(self.grid.path), text)
@@ -185,7 +188,7 @@ def _grid(given: Sequence[str]) -> int:
     if arguments.slurm is not None:
         return _hand_over(folder, arguments, ["fedmpi", "grid", *given])
     code = 0 if arguments.report else _make(folder, arguments)
-    if code not in (TO_CONTINUE, INTERRUPTED):
+    if code == 0 or (code == FAILED and folder.finished()):
         _report(folder)
     return code
 
@@ -321,20 +324,19 @@ def _chosen(runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[Grid
 
 def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
     """Makes what is left of the trials, then of the final runs; returns the exit code."""
-    at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
-    code = 0
     for phase in ("tuning", "final"):
-        if jobs := _jobs_if_left(folder, arguments, phase):
+        jobs = _jobs_if_left(folder, arguments, phase)
+        if jobs:
             code = launch.make(
                 jobs,
                 ranks=arguments.ranks,
-                at_once=at_once,
+                at_once=arguments.jobs or max(1, mpirun.cores() // arguments.ranks),
                 launcher=arguments.launcher,
                 before_start=lambda job: notes.write_note(folder.grid, job),
             )
-        if code:
-            break
-    return code
+            if code:
+                return code
+    return 0
 
 
 def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Sequence[str]) -> int:

@@ -180,6 +180,23 @@ def test_a_grid_without_questions_may_grow(
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
 
 
+def test_slurm_has_the_trials_then_the_final_runs(
+    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is run; each run has its note, so that what Slurm makes is in the report."""
+    monkeypatch.setattr(slurm, "_queued_jobs", set)
+    grid = grid_of(tmp_path, **SHORT)
+    words = [grid.path, "--out", tmp_path / "out"]
+    for made_here, names in ((0, "tuning-all-avg-trial1-seed100"), (4, "final-all-hm-seed1")):
+        make_some(grid, tmp_path / "out", made_here)
+        code, printed, error = called(*words, "--slurm", "partition=gpu", "array=%2")
+        script = (tmp_path / "out" / "job.sbatch").read_text()
+        assert code == 0 and "4 left" in printed and len(runs_here) == made_here, error
+        assert names in script and "partition=gpu" in script and "--array=1-4%2" in script.replace(" ", "")
+    assert len(list((tmp_path / "out").glob("*.grid.json"))) == 8
+    assert called(*words, "--submit")[0] == 2
+
+
 METHODS = ("fedavg", "fedhm")
 
 
@@ -345,6 +362,10 @@ def test_a_failed_run_ends_no_other_and_is_tried_again(
 
     def fails(command: Sequence[str], *others: Any) -> Any:
         return Ended(1) if any("trial1" in word for word in command) else works(command, *others)
+
+    monkeypatch.setattr(launch, "_started", lambda *others: Ended(1))
+    code, printed, error = called(*words)
+    assert code == 1 and printed.count("exit code 1") == 4 and not error, "nothing to report"
 
     monkeypatch.setattr(launch, "_started", fails)
     code, printed, _ = called(*words)
