@@ -45,11 +45,6 @@ class Parser(argparse.ArgumentParser):
         return "".join(f"; did you mean --{name}" for name in similar(word, options))
 
 
-def called_as(program: str) -> list[str]:
-    """The words with which the user calls this command: `fedmpi reproduce`, or `python jobs/reproduce.py`."""
-    return sys.argv[0].split() if sys.argv[0].startswith("fedmpi ") else ["python", program]
-
-
 def run_command(action: Callable[[], int | None]) -> int:
     """The exit code of a command of one process: what `action` gives, 2 and a line for a mistake of the user."""
     try:

@@ -73,15 +73,6 @@ def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
     return [word for word in given if word not in overrides], overrides
 
 
-def only_overrides(given: Sequence[str], todo: str = "") -> list[str]:
-    """Returns the words of a command that reads no config. Raises `ConfigError` for another word, with what to do."""
-    others, overrides = without_overrides(given)
-    if others:
-        end = f"; {todo}" if todo else ""
-        raise ConfigError(COMMAND_LINE, f"{found(others[0])} means nothing here{end}")
-    return overrides
-
-
 def advice(word: str) -> str:
     """Says what to write instead of a word, an option included; empty where nothing is similar."""
     key, _, value = word.lstrip("-").partition("=" if "=" in word else ":")

@@ -16,17 +16,16 @@ from fedmpi.config.schema import NAMED_SECTIONS, Config, Train, canonical
 _INTRO = """\
 # Configurations, and a reference of every key
 
-Generated from the schema by `python -m fedmpi.config.reference > configs/README.md`; a test compares them.
+Generated: `python -m fedmpi.config.reference > configs/README.md`.
 
 - **A YAML file stands alone**, or on the files that it `extends` (a path relative to its own folder, or a list of
   paths): what the file says goes on top. What is left out takes the defaults below. Without a file,
   `fedhm_digits.yaml` is used.
-- **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`. A section as value
-  sets each of its keys: `train={lr: 0.01, momentum: 0}`.
+- **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`.
 - **Overriding a section's `name` resets that section** to the new name's own defaults; the section's other overrides
   apply on top, wherever they stand.
 - **YAML as you mean it**: `1e-3` is a number; only `true` and `false` are booleans; unknown and duplicate keys are
-  errors; aliases and tags are not read. All problems are said at once, one line each, before anything starts.
+  errors; aliases and tags are not read.
 - **A line** below is a key (the names that have it): what it takes, its default. What it does.
 - **A resumed run** may change the keys marked *resume*, the number of ranks, and `rounds` unless the schedule depends
   on it (`cosine`). **A branch** (`--resume-from RUN`) may change every key with which the parent's server state still
@@ -100,7 +99,9 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
             extra = info.json_schema_extra
             mark = " *resume*" if isinstance(extra, dict) and extra.get("changes_results") is False else ""
             default = "" if info.is_required() else yaml_text.flow(canonical(_plain_default(info)))
-            meaning = re.split(r"(?<=[^.]\.) (?=[`A-Z])", explain.described(info))[0]  # a line has the first sentence
+            meaning = re.split(r"(?<=[^.]\.) (?=[`A-Z])|;|, as | \(", explain.described(info))[0].rstrip(
+                "."
+            )  # its first words
             yield _Row(f"{above}{key}", allowed(schemas[key]), default, meaning + mark, owner)
 
 
@@ -116,9 +117,10 @@ def _lines(rows: Iterable[_Row]) -> Iterator[str]:
         names = owners.setdefault(row._replace(owner=""), [])
         names += [row.owner] if row.owner not in names else []
     for row, names in owners.items():
+        takes = row.allowed.replace(" or ", "/").replace("whole number", "integer")
         of = f" ({', '.join(names)})" if any(names) else ""
         default = f", `{row.default}`" if row.default else ""
-        yield f"- `{row.key}`{of}: {row.allowed}{default}. {row.meaning}"
+        yield f"- `{row.key}`{of}: {takes}{default}. {row.meaning}"
     yield ""
 
 
