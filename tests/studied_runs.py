@@ -147,10 +147,3 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Ran:
 
     monkeypatch.setattr(running, "launch", launch)
     return commands
-
-
-@pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    path = tmp_path / "mine.yaml"
-    path.write_text(yaml_text.dump(small_config("method.name=fedavg").to_dict()))
-    return path
