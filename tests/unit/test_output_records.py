@@ -14,11 +14,11 @@ from fedmpi.report.best import Best, mean_accuracy
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, accuracies, gaps_of, is_whole, net_scores, read_records, rounds_done, scalars
+from fedmpi.results.run import accuracy_of
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe
 from fedmpi.store.manifest import add_start, start_entry
 from fedmpi.store.run_dir import RunDir
-from fedmpi.studies.runs import accuracy_of
 
 
 def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tensorboard: bool = False) -> None:
