@@ -91,14 +91,15 @@ def texts(module: Path) -> list[str]:
 
 
 def test_every_option_that_a_message_names_has_its_argument() -> None:
-    """In the packages that the library calls. The manifest's options are git's; no function has `--measure`."""
-    packages = ("rounds", "running", "store", "report", "pages", "export")
+    """In the packages that the library calls. The manifest's options are git's; no function has `--measure`, nor `--html`."""
+    packages = ("rounds", "running", "store", "report", "export")
     modules = [path for name in packages for path in (ROOT / "fedmpi" / name).glob("*.py")]
+    modules.append(ROOT / "fedmpi" / "results" / "compared.py")
     own = [path for path in modules if path.name not in ("__main__.py", "manifest.py")]
     named = {
         option for path in own for text in texts(path) for option in re.findall(r"(?<![\w-])--([a-z][a-z-]*)", text)
     }
-    assert "run-dir" in named and named - {*spoken._ARGUMENTS} <= {"measure"}
+    assert "run-dir" in named and named - {*spoken._ARGUMENTS} <= {"measure", "html", "names"}
 
 
 def test_a_score_is_named_by_text_or_number(runs: Runs) -> None:
