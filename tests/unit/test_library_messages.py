@@ -91,7 +91,7 @@ def texts(module: Path) -> list[str]:
 
 
 def test_every_option_that_a_message_names_has_its_argument() -> None:
-    """In the packages that the library calls. The manifest's options are git's; no function has `--measure`, nor `--html`."""
+    """In the packages that the library calls. The manifest's options are git's; no function has `--html`."""
     packages = ("rounds", "running", "store", "report", "export")
     modules = [path for name in packages for path in (ROOT / "fedmpi" / name).glob("*.py")]
     modules.append(ROOT / "fedmpi" / "results" / "compared.py")
