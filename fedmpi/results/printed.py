@@ -25,8 +25,8 @@ from fedmpi.report import table_text
 from fedmpi.report.records import Record, gaps_of, net_scores, rounds_done
 from fedmpi.report.terminal import printable, wrapped
 from fedmpi.results import measures
+from fedmpi.results.evidence import mean_std
 from fedmpi.store.files import write_text
-from fedmpi.studies.runs import mean_std
 
 HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
 NUM_LEFT = 3

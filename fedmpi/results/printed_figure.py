@@ -12,11 +12,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from fedmpi.results import measures
+from fedmpi.results.evidence import mean_std
 from fedmpi.results.figure import Line, bar_style, colour_of, compose, draw_line, whole_numbers
 from fedmpi.results.printed import Axes as Labels
 from fedmpi.results.printed import Result, Table, in_unit
 from fedmpi.store.units import as_number
-from fedmpi.studies.runs import mean_std
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
