@@ -25,9 +25,12 @@ from fedmpi.main import COMMANDS
 from fedmpi.mpi.launch import claimed
 from fedmpi.report.terminal import wrapped
 
-_OTHER_NAMES = {"train": "run", "start": "run", "cost": "plan"} | dict.fromkeys(
-    ("status", "report", "plot", "figure", "draws"), "show"
-)
+_OTHER_NAMES = {
+    **dict.fromkeys(("train", "start"), "run"),
+    **dict.fromkeys(("compare", "study", "submit"), "grid"),
+    **dict.fromkeys(("status", "report", "plot", "figure", "draws"), "show"),
+    "cost": "plan",
+}
 """What a user may call a command, and its name here."""
 
 

@@ -58,7 +58,6 @@ COMMANDS = {
     "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
     "grid": Command("methods x settings x seeds: runs and one report", "fedmpi.results.grid"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
-    "submit": Command("runs and sweeps to Slurm", "fedmpi.studies.slurm.submit"),
     "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
     "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
     "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
