@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_data import dataset, options_in, rewrite
+from small_data import dataset, options_in
 
 from fedmpi.data import prepare
 from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
-from fedmpi.disk import hdf5
 
 OURS = digest_of(dataset().arrays)
 
@@ -63,18 +62,6 @@ def test_a_prepared_file_knows_its_digest(tmp_path: Path, monkeypatch: pytest.Mo
     os.utime(there.path, (0, 0))
     monkeypatch.setattr("fedmpi.data.digest_of", lambda arrays: pytest.fail("computed again"))
     assert load_data(here).digest == load_data(there).digest == OURS
-
-
-@pytest.mark.parametrize("attribute", [None, "", "no digest", 7])
-def test_a_prepared_file_without_a_digest_is_read_all_the_same(tmp_path: Path, attribute: str | int | None) -> None:
-    """Older versions wrote none."""
-    options = options_in(tmp_path)
-    prepare.save(options, dataset())
-    with hdf5.opened(options.path, prepare.KIND) as file:
-        kept = {"recipe": file.attributes["recipe"]}
-    if attribute != "":
-        rewrite(options, kept if attribute is None else {**kept, "digest": attribute})
-    assert load_data(options).digest == OURS
 
 
 def test_digests_stay() -> None:
