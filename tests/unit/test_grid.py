@@ -184,7 +184,7 @@ def test_slurm_has_the_trials_then_the_final_runs(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing is run; each run has its note, so that what Slurm makes is in the report."""
-    monkeypatch.setattr(slurm, "_queued_jobs", set)
+    monkeypatch.setattr(slurm, "_queued_jobs", lambda *_: set())
     grid = grid_of(tmp_path, **SHORT)
     words = [grid.path, "--out", tmp_path / "out"]
     for made_here, names in ((0, "tuning-all-avg-trial1-seed100"), (4, "final-all-hm-seed1")):
