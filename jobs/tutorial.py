@@ -159,4 +159,4 @@ print(again.state, again.config.method.name, again.scores == run.scores)
 
 # %% [markdown]
 # More: `fedmpi/library/README.md` (these functions), `fedmpi show RUN --html` (a page of a run),
-# `python jobs/compare.py --help` (methods over seeds), `fedmpi/methods/README.md` (a method of your own).
+# `fedmpi grid --help` (methods over seeds), `fedmpi/methods/README.md` (a method of your own).
