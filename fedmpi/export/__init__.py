@@ -3,6 +3,6 @@
 `python -m fedmpi.export RUN --tier 0.25` (see `__main__`). From Python:
 
     from fedmpi.export.saved import saved_round
-    from fedmpi.export.trained import net_of_tier
+    from fedmpi.export.nets import net_of_tier
     net = net_of_tier(saved_round("runs/digits", "best"), "0.25").net  # a plain torch module in eval mode
 """

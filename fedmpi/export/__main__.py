@@ -31,12 +31,14 @@ from fedmpi.export.choices import Form, FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command; the exit code: 0, 1 where the check fails, 2 for a user's mistake."""
-    return run_command(lambda: _export(parse(sys.argv[1:] if argv is None else argv)))
+    """Returns the exit code: 0, 1 where the check fails, 2 for a user's mistake."""
+    from fedmpi.export.command import export  # loads torch
+
+    return run_command(lambda: export(parse(sys.argv[1:] if argv is None else argv)))
 
 
 def parse(argv: Sequence[str]) -> Namespace:
-    """The command line. Raises ConfigError."""
+    """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi export", __doc__)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
@@ -58,12 +60,6 @@ def parse(argv: Sequence[str]) -> Namespace:
         if key in vars(arguments):
             raise ConfigError("command line", f"{key} is an option and no setting; write --{key} {value}")
     return arguments
-
-
-def _export(arguments: Namespace) -> int:
-    from fedmpi.export.exporting import export  # loads torch
-
-    return export(arguments)
 
 
 if __name__ == "__main__":

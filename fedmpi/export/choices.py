@@ -16,7 +16,7 @@ Round = Literal["last", "best"] | int
 
 
 def format_of(out: str | os.PathLike[str] | None, asked: FormatName | None) -> FormatName:
-    """The format of a file: the one asked for, else that of the file's ending, else pt2.
+    """Returns the format of a file: the one asked for, else that of the file's ending, else pt2.
 
     Raises ConfigError where the ending is another format's, or nobody's. A name may end in a number: `net-0.25`.
     """
@@ -31,5 +31,5 @@ def format_of(out: str | os.PathLike[str] | None, asked: FormatName | None) -> F
 
 
 def tier_name(tier: str | float) -> str:
-    """`0.5` for 0.5, as the records have it."""
+    """Returns `0.5` for 0.5, as the records have it."""
     return tier if isinstance(tier, str) else f"{tier:g}"

@@ -1,41 +1,240 @@
-"""The formats by name: each is a module that packs a net into a file, loads it, and says how to use it."""
+"""Packs a net into a file, loads the file, and prints code that uses it: pt2, safetensors and ONNX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import importlib
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol, get_args
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from fedmpi.export import onnx_file, pt2_file, safetensors_file
-from fedmpi.export.choices import FormatName
-from fedmpi.export.trained import TrainedNet
+import fedmpi
+from fedmpi.config import yaml_text
+from fedmpi.data.options import DataInfo
+from fedmpi.errors import ConfigError, one_line
+from fedmpi.export.nets import TrainedNet
 
 Answers = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> logits (B, num_classes)."""
+_MOST_ONNX_BYTES = 2 * 10**9  # protocol buffers end there
+# Else the runtime notes its use, and leaves a file in the temporary folder.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 
-class Format(Protocol):
-    """What one format does."""
+class Pt2:
+    """The net as a graph of torch's operators (`torch.export`)."""
 
-    SUFFIX: str
-    NEEDS: str
-    """What the file is used with."""
-    SNIPPET: str
-    """Code that makes class numbers of inputs `x`; `{path!r}` is the file, `{made}` an expression for a net of the same
-    layers."""
-    ARRAYS: str
-    """The package, torch or numpy, whose array `x` is."""
-    IS_EXACT: bool
+    suffix = ".pt2"
+    needs = "torch alone"
+    snippet = """\
+import torch
+net = torch.export.load({path!r}).module()
+with torch.no_grad():
+    print(net(x).argmax(1))"""
+    """Code that prints class numbers of inputs `x`; `{made}` is an expression for a net of the same layers."""
+    arrays = "torch"
+    """The package whose array `x` is."""
+    is_exact = True
     """Whether the file runs in torch, and so must give the very predictions."""
 
-    def pack(self, trained: TrainedNet, metadata: Mapping[str, str]) -> bytes:
-        """The file. Raises ConfigError where the net has no such form, or a package is missing."""
+    def pack(self, trained: TrainedNet) -> bytes:
+        """Returns the file. Raises `ConfigError` where the net has no such form, or a package is missing."""
+        program, file = _traced(trained, self.suffix), io.BytesIO()
+        with _tracing(self.suffix, trained.name):
+            torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata(trained))})
+        return file.getvalue()
 
     def load(self, path: Path, trained: TrainedNet) -> Answers:
-        """What the file computes. Raises ConfigError where a package is missing."""
+        """Returns the function that the file computes. Raises `ConfigError` where a package is missing."""
+        return torch.export.load(path).module()
 
 
-_MODULES: tuple[Format, ...] = (pt2_file, safetensors_file, onnx_file)
-FORMATS: dict[str, Format] = dict(zip(get_args(FormatName), _MODULES, strict=True))
+class Safetensors(Pt2):
+    """The state dict by torch's own names."""
+
+    suffix = ".safetensors"
+    needs = "torch, safetensors and the net's code, as the file has its values only; pt2 needs no code"
+    snippet = """\
+import torch, fedmpi
+from safetensors.torch import load_file
+net = {made}  # or one of your own with these layers
+net.load_state_dict(load_file({path!r}))
+with torch.no_grad():
+    print(net.eval()(x).argmax(1))"""
+
+    def pack(self, trained: TrainedNet) -> bytes:
+        """Packs a tensor of two names twice, because a plain `load_state_dict` wants both."""
+        tensors = {name: value.detach().contiguous().clone() for name, value in trained.net.state_dict().items()}
+        packed: bytes = _package("safetensors.torch", self.suffix).save(tensors, metadata=metadata(trained))
+        return packed
+
+    def load(self, path: Path, trained: TrainedNet) -> Answers:
+        net = trained.fresh()
+        net.load_state_dict(_package("safetensors.torch", self.suffix).load_file(path))
+        return net.eval()
+
+
+class Onnx(Pt2):
+    """One ONNX file, whose products ONNX Runtime sums in another order."""
+
+    suffix = ".onnx"
+    needs = "onnxruntime and numpy"
+    snippet = """\
+import onnxruntime, numpy
+net = onnxruntime.InferenceSession({path!r})
+print(net.run(None, {{"input": x}})[0].argmax(1))"""
+    arrays = "numpy"
+    is_exact = False
+
+    def pack(self, trained: TrainedNet) -> bytes:
+        for package in ("onnx", "onnxscript"):
+            _package(package, self.suffix)
+        num_bytes = sum(value.nbytes for value in trained.net.state_dict().values())
+        if num_bytes > _MOST_ONNX_BYTES:
+            why = f"one file holds 2 GB, the net has {num_bytes / 1e9:.1f}; take pt2 or safetensors"
+            raise ConfigError("--format=onnx", why)
+        program = _traced(trained, self.suffix)
+        names: dict[str, Any] = {"input_names": ["input"], "output_names": ["logits"]}
+        with _tracing(self.suffix, trained.name):
+            exported = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+            assert exported is not None
+            exported.model.metadata_props.update(metadata(trained))
+            packed: bytes = exported.model_proto.SerializeToString()
+        return packed
+
+    def load(self, path: Path, trained: TrainedNet) -> Answers:
+        runtime = _package("onnxruntime", self.suffix)
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return lambda inputs: torch.from_numpy(session.run(None, {"input": inputs.contiguous().numpy()})[0])
+
+
+FORMATS = {"pt2": Pt2(), "safetensors": Safetensors(), "onnx": Onnx()}
+
+
+def _package(name: str, suffix: str) -> Any:
+    """Imports it. Raises `ConfigError` that says how to install it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        top = name.partition(".")[0]
+        raise ConfigError(f"--format={suffix[1:]}", f"needs the package {top}; pip install 'fedmpi[export]'") from None
+
+
+def _traced(trained: TrainedNet, suffix: str) -> torch.export.ExportedProgram:
+    """Returns the graph, with a free batch size. Raises `ConfigError` where the net's Python depends on values."""
+    with _tracing(suffix, trained.name), torch.no_grad():
+        batch = ({0: torch.export.Dim.DYNAMIC},)
+        return torch.export.export(trained.net, (trained.example(),), dynamic_shapes=batch)
+
+
+@contextmanager
+def _tracing(suffix: str, name: str) -> Iterator[None]:
+    """Turns a failure within the block into a `ConfigError` of one line, and hides torch's own warnings."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        # To stderr torch prints the graph so far, where a net cannot be traced.
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    except Exception as error:
+        cause = error.__cause__ or error
+        why = one_line(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
+        advice = "take --format=safetensors, which needs no graph"
+        raise ConfigError(f"--format={suffix[1:]}", f"the net of {name} cannot be traced: {why}; {advice}") from error
+    finally:
+        logging.disable(before)
+
+
+def input_text(info: DataInfo) -> str:
+    """Returns the type and shape of an input: `float32 (batch, 1, 8, 8)`."""
+    dtype = "int64" if info.kind == "tokens" else "float32"
+    return f"{dtype} ({', '.join(['batch', *map(str, info.example_shape)])})"
+
+
+def preprocessing(info: DataInfo) -> str:
+    """Says how an example becomes an input."""
+    if info.kind == "tokens":
+        return f"numbers of tokens, 0 to {info.vocabulary_size - 1}"
+    if info.kind == "vector":
+        return "the numbers as they are"
+    if not (info.mean or info.std):
+        return "pixels 0 to 255, channels first, as x / 255"
+    return "pixels 0 to 255, channels first, as (x / 255 - mean) / std of the channel"
+
+
+def metadata(trained: TrainedNet) -> dict[str, str]:
+    """Returns name -> text; lists and numbers are JSON."""
+    saved, accuracy = trained.saved, trained.accuracy
+    config, info = saved.setup.config, saved.setup.data.info
+    found: dict[str, object] = {
+        "format": "fedmpi net 1",
+        "net": trained.name,
+        "form": trained.form,
+        **({"cut": True} if trained.is_cut else {}),
+        "input": input_text(info),
+        "preprocessing": preprocessing(info),
+        "input_shape": list(info.example_shape),
+        "mean": list(info.mean),
+        "std": list(info.std),
+        "output": f"float32 (batch, {info.num_classes}): a logit for each class; the largest is the answer",
+        "classes": info.num_classes,
+        "round": saved.number,
+        "accuracy": {**asdict(accuracy), "share": accuracy.share} if accuracy.num_tested else None,
+        "method": config.method.name,
+        "model": config.model.name,
+        "data": config.data.name,
+        "seed": config.seed,
+        "data_digest": saved.setup.data_digest,
+        "config_hash": saved.snapshot.config_hash,
+        "fedmpi": fedmpi.__version__,
+    }
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
+
+
+def usage(path: Path, trained: TrainedNet, form: Pt2, overrides: Sequence[str] = ()) -> str:
+    """Returns a program that loads the file, prepares examples as the run did, and prints their classes. `overrides`
+    are the command's.
+    """
+    lines = form.snippet.format(path=str(path), made=_made(trained, overrides)).splitlines()
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    rest = [line for line in lines if line not in imports]
+    return "\n".join([*imports, *_inputs(trained.saved.setup.data.info, form.arrays), *rest])
+
+
+def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
+    """Returns the expression that opens the run and makes the net again."""
+    given = {key: yaml_text.parse(value).value for key, _, value in (word.partition("=") for word in overrides)}
+    run = ", ".join(map(repr, [str(trained.saved.path), *([given] if given else [])]))
+    kind, _, name = trained.name.partition(" ")
+    said = f"{trained.saved.number}, {trained.form!r}"
+    if kind == "tier":
+        return f"fedmpi.open_run({run}).net({name!r}, {said})"
+    return f"fedmpi.open_run({run}).client_net({name}, {said}{', cut=True' if trained.is_cut else ''})"
+
+
+def _inputs(info: DataInfo, arrays: str) -> list[str]:
+    """Returns lines that make `x`: zeros of the right shape and type, prepared as the run does it."""
+    kind = f"{arrays}.{'int64' if info.kind == 'tokens' else 'float32'}"
+    shape = ", ".join(map(str, (1, *info.example_shape)))
+    lines = ["# your examples, any number", f"x = {arrays}.zeros(({shape}), dtype={kind})"]
+    if info.kind != "image":
+        return lines
+    if not (info.mean or info.std):
+        return [*lines, "x = x / 255"]
+    made = "torch.tensor" if arrays == "torch" else "numpy.array"
+    for name, values in (("mean", info.mean), ("std", info.std)):
+        lines.append(f"{name} = {made}({list(values)}, dtype={kind}).reshape(-1, 1, 1)")
+    return [*lines, "x = (x / 255 - mean) / std"]

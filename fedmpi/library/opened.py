@@ -182,7 +182,7 @@ class Run:
         from fedmpi.library.surroundings import given_back
 
         with given_back():
-            from fedmpi.export.exporting import net_of
+            from fedmpi.export.command import net_of
 
             return net_of(self._saved(round), tier, None, form).net
 
@@ -196,8 +196,8 @@ class Run:
         from fedmpi.library.surroundings import given_back
 
         with given_back():
-            from fedmpi.export.exporting import net_of
-            from fedmpi.export.smaller import cut_net
+            from fedmpi.export.command import net_of
+            from fedmpi.export.nets import cut_net
 
             trained = net_of(self._saved(round), None, client, form)
             return (cut_net(trained) if cut else trained).net
@@ -223,9 +223,9 @@ class Run:
         from fedmpi.library.surroundings import given_back
 
         with given_back():
-            from fedmpi.export.checking import check as checked
-            from fedmpi.export.exporting import net_of, verdict, write
+            from fedmpi.export.command import net_of, verdict, write
             from fedmpi.export.formats import FORMATS
+            from fedmpi.export.measure import check as checked
 
             written_as = FORMATS[format_of(path, format)]
             trained = net_of(self._saved(round), tier, client, form)

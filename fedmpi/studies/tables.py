@@ -141,7 +141,7 @@ def _computed(named: Named) -> list[Result]:
 
 def _measured(quantity: str, history: History, named: Sequence[str]) -> float | None:
     """Dense over pruned, of client 0; None for a run that is not finished."""
-    from fedmpi.export.measuring import speed_up
+    from fedmpi.export.measure import speed_up
 
     is_known = history.is_finished and quantity == _MEASURED[0]
     return speed_up(history.run.folder.path, named) if is_known else None

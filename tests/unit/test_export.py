@@ -17,14 +17,10 @@ from own_data import save_npz
 from small_runs import run_all, small_config
 
 from fedmpi.export.__main__ import main
-from fedmpi.export.checking import check
 from fedmpi.export.formats import FORMATS
-from fedmpi.export.layers import factorized_layers
-from fedmpi.export.measuring import measure, peak_bytes
-from fedmpi.export.metadata import metadata
+from fedmpi.export.measure import check, measure, peak_bytes, speed_up
+from fedmpi.export.nets import TrainedNet, cut_net, factorized_layers, net_of_client, net_of_tier
 from fedmpi.export.saved import saved_round
-from fedmpi.export.smaller import cut_net
-from fedmpi.export.trained import TrainedNet, net_of_client, net_of_tier
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round
 from fedmpi.report.records import read_records
@@ -109,8 +105,8 @@ def trained_of(run_of: Callable[[str], Path]) -> Trained:
 
 
 def written(folder: Path, trained: TrainedNet, name: str) -> Path:
-    path = folder / f"net{FORMATS[name].SUFFIX}"
-    path.write_bytes(FORMATS[name].pack(trained, metadata(trained)))
+    path = folder / f"net{FORMATS[name].suffix}"
+    path.write_bytes(FORMATS[name].pack(trained))
     return path
 
 
@@ -246,8 +242,11 @@ def test_costs_of_both_are_printed_where_a_net_is_cut(
     client = trained_of("hermes", CLIENT).name.split()[1]
     out = tmp_path / "net.safetensors"
     assert main([str(run_of("hermes")), "--client", client, "--cut", "--format", "safetensors", "--out", str(out)]) == 0
-    uncut, cut = (int(text.replace(",", "")) for text in re.findall(r"([\d,]+) parameters", capsys.readouterr().out))
-    assert cut < uncut
+    out_text = capsys.readouterr().out
+    uncut, cut = (int(text.replace(",", "")) for text in re.findall(r"([\d,]+) parameters", out_text))
+    kept = re.search(r"the mask keeps ([\d.]+) % of the parameters", out_text)
+    assert cut < uncut and kept is not None and 0 < float(kept[1]) < 100
+    assert speed_up(run_of("hermes"), (), int(client)) > 0
 
 
 def test_costs_by_hand(trained_of: Trained) -> None:
@@ -307,7 +306,7 @@ def test_what_it_prints_runs(
     out = capsys.readouterr().out
     [path] = tmp_path.glob(f"{method}-*-round3*.{form}")
     told = " ".join(out.split())
-    assert path.name in told and f" needs {FORMATS[form].NEEDS} " in told
+    assert path.name in told and f" needs {FORMATS[form].needs} " in told
     assert ("the net's code" in told) == (form == "safetensors") == ("fedmpi.open_run" in out)
     snippet = out.partition("use it:\n")[2].replace("    ", "", 1).replace("\n    ", "\n")
     script = f"{snippet}\nimport sys\nassert not {{*{absent.split()}}} & set(sys.modules)"

@@ -1,11 +1,10 @@
-"""What a net costs where it runs: parameters, multiply-accumulates, time of a pass on one thread, memory."""
+"""Measures what a net costs where it runs, and checks that its file gives the accuracy that was reported."""
 
 from __future__ import annotations
 
+import logging
 import statistics
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi import costs
 from fedmpi.config.load import Override
-from fedmpi.export.formats import Answers
+from fedmpi.export.formats import Answers, Pt2
+from fedmpi.export.nets import TrainedNet, cut_net, net_of_client
 from fedmpi.export.saved import saved_round
-from fedmpi.export.smaller import cut_net
-from fedmpi.export.trained import TrainedNet, net_of_client
 
 BATCHES = (1, 64)
-_WARM_UP, _LEAST, _MOST, _ENOUGH_S = 3, 5, 100, 1.0
+_LEAST = 5
+_ENOUGH_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,8 @@ class Latency:
 
 @dataclass(frozen=True)
 class Measured:
+    """What a net costs."""
+
     params: int
     macs: int
     """Of one example."""
@@ -51,7 +52,7 @@ def measure(trained: TrainedNet, answers: Answers) -> Measured:
     shape = trained.saved.setup.data.info.example_shape
     found = costs.measure(trained.net, shape)
     inputs = {size: trained.example()[:1].expand(size, *shape).clone() for size in BATCHES}
-    with torch.no_grad(), _one_thread():
+    with torch.no_grad():
         latency = {size: _latency(answers, batch) for size, batch in inputs.items()}
         peaks = {size: peak_bytes(trained.net, batch) for size, batch in inputs.items()}
     return Measured(found.params, found.macs, latency, peaks)
@@ -64,25 +65,16 @@ def speed_up(run: str | Path, overrides: Sequence[Override], client: int = 0) ->
     return taken[0] / taken[1]
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def _latency(answers: Answers, inputs: Tensor) -> Latency:
-    """At least 5 passes, at most 100, for about a second, after 3 that do not count."""
-    taken: list[float] = []
-    while len(taken) < _WARM_UP + _LEAST or (sum(taken) < _ENOUGH_S and len(taken) < _MOST):
-        started = time.perf_counter()
-        answers(inputs)
-        taken.append(time.perf_counter() - started)
-    deciles = statistics.quantiles(taken[_WARM_UP:], n=10, method="inclusive")
-    return Latency(statistics.median(taken[_WARM_UP:]), deciles[0], deciles[-1])
+    """Times passes for about a second, on one thread, after some that do not count."""
+    # Else the import warns on each machine that has CUDA's compiler and no GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    from torch.utils import benchmark
+
+    timer = benchmark.Timer("answers(inputs)", globals={"answers": answers, "inputs": inputs}, num_threads=1)
+    times = [*timer.timeit(_LEAST).times, *timer.blocked_autorange(min_run_time=_ENOUGH_S).times]
+    deciles = statistics.quantiles(times, n=10, method="inclusive")
+    return Latency(statistics.median(times), deciles[0], deciles[-1])
 
 
 def peak_bytes(net: nn.Module, inputs: Tensor) -> int:
@@ -120,3 +112,45 @@ class _Alive(TorchDispatchMode):
     def _now(self) -> int:
         self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
         return sum(num_bytes for _, num_bytes in self._storages.values())
+
+
+_TOLERANCE = 2 / 10_000
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a file gives on the test examples."""
+
+    correct: int
+    expected: int
+    num_tested: int
+    num_other: int
+    """Predictions that are not the net's own."""
+    largest_difference: float
+    """Between two logits of the file and of the net."""
+    holds: bool
+
+
+def check(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
+    """Whether a file that torch runs gives the reported number of correct answers exactly; one of ONNX, and one of a
+    net that is cut, but for 2 of 10,000 predictions (at least one).
+    """
+    correct, num_other, largest = compared(form.load(path, trained), trained)
+    expected, total = trained.accuracy.correct, trained.accuracy.num_tested
+    allowed = 0 if form.is_exact and not trained.is_cut else max(1, int(total * _TOLERANCE))
+    holds = max(abs(correct - expected), num_other) <= allowed
+    return Checked(correct, expected, total, num_other, largest, holds)
+
+
+@torch.no_grad()
+def compared(answers: Answers, trained: TrainedNet) -> tuple[int, int, float]:
+    """On the test examples: right answers, predictions other than the net's own, and the largest difference of a
+    logit."""
+    correct = num_other = 0
+    largest = 0.0
+    for inputs, targets in trained.batches():
+        found, own = answers(inputs), trained.net(inputs)
+        correct += int((found.argmax(1) == targets).sum())
+        num_other += int((found.argmax(1) != own.argmax(1)).sum())
+        largest = max(largest, float((found - own).abs().max()))
+    return correct, num_other, largest

@@ -9,15 +9,12 @@ from pathlib import Path
 
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
-from fedmpi.export.checking import Checked, check, compared
 from fedmpi.export.choices import Form, format_of, tier_name
-from fedmpi.export.formats import FORMATS, Format
-from fedmpi.export.measuring import BATCHES, Measured, measure
-from fedmpi.export.metadata import input_text, metadata, preprocessing
+from fedmpi.export.formats import FORMATS, Pt2, input_text, preprocessing, usage
+from fedmpi.export.measure import BATCHES, Checked, Measured, check, compared, measure
+from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of_client, net_of_tier
 from fedmpi.export.saved import SavedRound, saved_round
-from fedmpi.export.smaller import cut_net
-from fedmpi.export.trained import Accuracy, TrainedNet, net_of_client, net_of_tier
-from fedmpi.export.usage import usage
+from fedmpi.methods.hermes import Hermes
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import si, size
@@ -56,20 +53,20 @@ def net_of(saved: SavedRound, tier: str | float | None, client: int | None, form
     return net_of_tier(saved, None if tier is None else tier_name(tier), form)
 
 
-def write(trained: TrainedNet, form: Format, out: str | os.PathLike[str] | None) -> Path:
+def write(trained: TrainedNet, form: Pt2, out: str | os.PathLike[str] | None) -> Path:
     """Writes the net to `out`, or to a name of its own in this folder; the path. Raises `UserError`."""
     saved = trained.saved
-    name = f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.SUFFIX}"
+    name = f"{saved.path.resolve().name}-{trained.label}-round{saved.number}{form.suffix}"
     path = file_to_write("--out", out or name)
-    write_atomic(path, form.pack(trained, metadata(trained)))
+    write_atomic(path, form.pack(trained))
     return path
 
 
-def _about(path: Path, trained: TrainedNet, form: Format) -> str:
+def _about(path: Path, trained: TrainedNet, form: Pt2) -> str:
     saved, info = trained.saved, trained.saved.setup.data.info
     lines = [
         f"{path}: {trained.name} of {saved.path}, round {saved.number}, {trained.form}",
-        f"  needs      {form.NEEDS}",
+        f"  needs      {form.needs}",
         f"  input      {input_text(info)}: {preprocessing(info)}",
     ]
     if info.mean or info.std:
@@ -96,15 +93,20 @@ def _accuracy(found: Accuracy) -> str:
     return f"{own}, as reported"
 
 
-def _uncut(whole: TrainedNet, small: TrainedNet, form: Format) -> str:
+def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
     """What the net costs where nothing is cut, in a file of the same format, and how its answers differ."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, f"uncut{form.SUFFIX}")
-        path.write_bytes(form.pack(whole, metadata(whole)))
+        path = Path(folder, f"uncut{form.suffix}")
+        path.write_bytes(form.pack(whole))
         costs = _costs(path, measure(whole, form.load(path, whole)))
     _, num_other, largest = compared(small.net, whole)
-    tested = f"{num_other} other predictions of {whole.accuracy.num_tested}, outputs differ by {largest:.2g} at most"
-    return f"  uncut:\n{costs}\n{_rows(f'  cut        {tested}')}"
+    method = whole.saved.setup.method
+    assert isinstance(method, Hermes) and whole.masks is not None
+    tested = (
+        f"  cut        the mask keeps {100 * method.remaining_share(whole.masks):.1f} % of the parameters; {num_other} "
+        f"other predictions of {whole.accuracy.num_tested}, outputs differ by {largest:.2g} at most"
+    )
+    return f"  uncut:\n{costs}\n{_rows(tested)}"
 
 
 def _costs(path: Path, found: Measured) -> str:
