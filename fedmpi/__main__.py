@@ -30,6 +30,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("compare", "study", "submit"), "grid"),
     **dict.fromkeys(("status", "report", "plot", "figure", "draws"), "show"),
     "cost": "plan",
+    "doctor": "check",
 }
 """What a user may call a command, and its name here."""
 

@@ -55,13 +55,12 @@ COMMANDS = {
     "plan": Command("what a run will cost; trains nothing", "fedmpi.command.plan"),
     "list": Command("every method, model, data set and partition", "fedmpi.command.listing"),
     "data": Command("list, fetch, prepare and show data sets", "fedmpi.data.command"),
-    "check": Command("run the contract and bits tests on your own code", "fedmpi.check.__main__"),
+    "check": Command("whether this machine is ready, or your own code fits", "fedmpi.check.__main__"),
     "grid": Command("methods x settings x seeds: runs and one report", "fedmpi.results.grid"),
     "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
     "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
     "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
     "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
-    "doctor": Command("whether this machine or allocation is ready", "fedmpi.doctor.__main__"),
 }
 
 

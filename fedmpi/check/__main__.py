@@ -1,12 +1,21 @@
-"""python -m fedmpi.check PACKAGE.MODULE:NAME [section.key=value ...]
+"""fedmpi check [PACKAGE.MODULE:NAME] [section.key=value ...]
 
-Puts what you bring (a method, a model, a data set, a partition, an observer) to contract checks and bits checks, in a
-small federation on synthetic data, and prints a line for each: `ok` and what holds, or `FAIL` and what is wrong. The
-bits of a run that is resumed after round 2 must be those of a run in one go: in one process, and on 3 ranks where there
-is an mpirun. Exit code 0: everything holds; 1: something does not; 2: a mistake in the words.
+With a name: puts what you bring (a method, a model, a data set, a partition, an observer) to contract checks and bits
+checks, in a small federation on synthetic data, and prints a line for each: `ok` and what holds, or `FAIL` and what is
+wrong. The bits of a run that is resumed after round 2 must be those of a run in one go: in one process, and on 3 ranks
+where there is an mpirun.
 
-  section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32])
+Without a name: says whether this machine, container or allocation is ready for a run, alone or under the launcher that
+a run would have (mpirun -n 5 fedmpi check): a line for each thing, `ok`, `warning` or `problem`, with what to do. At
+the end all ranks make a run of a few seconds, whose bits must be those of one process.
+
+  section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); without a name,
+                      of the run that is to be made, as is CONFIG.yaml
   --kind KIND         method, model, data, partition or observer, where the name could be several of them
+  --run-dir DIR       where runs are to live, instead of output.dir (without a name)
+  --json              one JSON object instead of the page (without a name)
+
+Exit code 0: all holds, or no problem; 1: something does not; 2: a mistake in the words.
 """
 
 from __future__ import annotations
@@ -20,24 +29,46 @@ from pathlib import Path
 from fedmpi.check import bits, things
 from fedmpi.check.contract import BrokenError
 from fedmpi.check.small import small_config
-from fedmpi.command.manners import Parser, run_command, show
+from fedmpi.command.manners import Parser, report, run_command, show
 from fedmpi.errors import RoundError, UserError, one_line
+from fedmpi.mpi.launch import claimed
 
 RANKS = 3
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    rank = 0  # all ranks print until the rank is known
+    try:
+        rank, _ = claimed()
+        arguments = parse(sys.argv[1:] if argv is None else argv)
+        if not _is_place(arguments.words[:1]):
+            from fedmpi.check.machine import check_machine
+
+            return check_machine(arguments, rank)
+    except UserError as error:
+        return report(error, rank)
+    return run_command(lambda: _check(arguments))
+
+
+def parse(argv: Sequence[str]) -> Namespace:
+    """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi check", __doc__)
-    parser.add_argument("place", metavar="PACKAGE.MODULE:NAME")
-    parser.add_argument("words", nargs="*", metavar="SECTION.KEY=VALUE")
+    parser.add_argument("words", nargs="*", metavar="PACKAGE.MODULE:NAME | CONFIG.yaml | section.key=value")
     parser.add_argument("--kind", choices=things.KINDS)
-    return run_command(lambda: _check(parser.parse_intermixed_args(argv)))
+    parser.add_argument("--run-dir", metavar="DIR", type=Path)
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_intermixed_args(argv)
+
+
+def _is_place(words: Sequence[str]) -> bool:
+    """Tells the name of what a user brings from a setting, a config, and a folder's file."""
+    return any("=" not in word and not word.endswith((".yaml", ".yml")) and ".yaml@" not in word for word in words)
 
 
 def _check(arguments: Namespace) -> int:
-    place = arguments.place
+    place, *given = arguments.words
     kind = arguments.kind or things.kind_of(place)
-    words = things.words_of(kind, place, arguments.words)
+    words = things.words_of(kind, place, given)
     things.make(kind, small_config(*words))  # a mistake in the words ends here
     show(f"{kind} {place}")
     with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as folder:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import fedmpi
 from fedmpi.config import yaml_text
-from fedmpi.data.options import DataInfo
+from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError, one_line
 from fedmpi.export.nets import TrainedNet
 

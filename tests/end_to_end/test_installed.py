@@ -102,7 +102,7 @@ def test_the_quick_start(ran: Ran) -> None:
         ("compare --methods fedavg rounds=1 --seeds 0 --ranks 1", "comparison.md"),
         ("reproduce fedhm:table3 rounds=1 --only FedHM --list", "cifar10_iid_fedhm"),
         ("data list", "digits"),
-        ("doctor output.dir=run", "0 problems"),
+        ("check output.dir=run", "0 problems"),
         ("verify fdnnc", "all as recorded"),
     ],
 )

@@ -89,7 +89,6 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["brought_things:NotANet"], "--kind"),
         (["brought_things:NotANet", "--kind", "model"], "NotANet"),
         (["broken_methods:Remembers", "method.no_such=1"], "no_such"),
-        ([], "PACKAGE.MODULE:NAME"),
     ],
 )
 def test_a_mistake_in_the_words_ends_with_code_2(

@@ -1,6 +1,6 @@
 """What the file system of a run folder can do: rank 0 makes files of its own there, and removes them.
 
-All in a folder `.doctor-...` of its own, so that a run in the same place is not disturbed.
+All in a folder `.fedmpi-check-...` of its own, so that a run in the same place is not disturbed.
 """
 
 from __future__ import annotations
@@ -13,23 +13,20 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedmpi.check.finding import Finding, ok, problem, warning
 from fedmpi.disk.plain import replacing
-from fedmpi.doctor.finding import Finding, ok, problem, warning
 from fedmpi.errors import reason
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.store.units import size
 
-_TRIED_BYTES = 32 * 2**20
+_NOTHING_FITS_BYTES = 32 * 2**20
 _NUM_RENAMES = 8
 _LEAST_FREE_BYTES = 2**30
 _LEAST_FREE_FILES = 1000
-# A run saves a checkpoint a round, of some 100 MB for the largest nets here: slower than this, saving takes longer than
-# the round.
-_SLOW_BYTES_PER_S = 20e6
 _NETWORK = re.compile(r"nfs|lustre|gpfs|beegfs|ceph|cifs|smb|afs|9p|glusterfs|panfs|wekafs|fuse\.sshfs")
 _IN_MEMORY = ("tmpfs", "ramfs")
 # Mount options with which another node does not see a lock.
@@ -49,7 +46,7 @@ class Mount:
 def own_place(folder: Path) -> Iterator[Path]:
     """A new folder in `folder`, or in the nearest one above it that exists; gone at the end. Raises OSError."""
     above = existing(folder)
-    place = Path(tempfile.mkdtemp(prefix=".doctor-", dir=above))
+    place = Path(tempfile.mkdtemp(prefix=".fedmpi-check-", dir=above))
     try:
         yield place
     finally:
@@ -85,7 +82,6 @@ def findings(folder: Path) -> Iterator[Finding]:
             yield locks(place, mount)
             yield renames(place)
             yield space(folder, os.statvfs(place))
-            yield speed(place)
     except OSError as error:
         advice = "name another folder with --run-dir (output.dir in a config), or get the right to write there"
         yield problem("run folder", f"{existing(folder)} cannot be written: {reason(error)}", advice)
@@ -154,44 +150,9 @@ def space(folder: Path, disk: os.statvfs_result) -> Finding:
         return ok("free space", size(free))
     found = size(free) if has_files else f"room for {disk.f_favail} more files (inodes)"
     advice = "free some, or take another --run-dir; `fedmpi plan` says what a run needs"
-    return (problem if free < _TRIED_BYTES else warning)("free space", f"only {found} at {existing(folder)}", advice)
-
-
-def speed(place: Path) -> Finding:
-    """Bytes a second, written with a sync and read again past the kernel's cache where it allows that."""
-    path, block = place / "tried", os.urandom(2**20)
-    try:
-        written_s = _seconds(lambda: _write(path, block))
-        read_s = _seconds(lambda: _read(path))
-    except OSError as error:
-        return problem("speed", f"{size(_TRIED_BYTES)} cannot be written: {reason(error)}", "free some space")
-    written, read = _TRIED_BYTES / written_s, _TRIED_BYTES / read_s
-    found = f"writes {size(written)}/s, reads {size(read)}/s ({size(_TRIED_BYTES)})"
-    if written < _SLOW_BYTES_PER_S:
-        return warning("speed", found, "save less often (output.checkpoint_every), or take a faster file system")
-    return ok("speed", found)
-
-
-def _seconds(action: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    action()
-    return max(time.perf_counter() - started, 1e-9)
-
-
-def _write(path: Path, block: bytes) -> None:
-    with open(path, "wb") as file:
-        for _ in range(_TRIED_BYTES // len(block)):
-            file.write(block)
-        file.flush()
-        os.fsync(file.fileno())
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _read(path: Path) -> None:
-    with open(path, "rb", buffering=0) as file:
-        while file.read(2**20):
-            pass
+    return (problem if free < _NOTHING_FITS_BYTES else warning)(
+        "free space", f"only {found} at {existing(folder)}", advice
+    )
 
 
 def shared(folder: Path, comm: Communicator) -> Finding | None:

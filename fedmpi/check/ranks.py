@@ -1,7 +1,4 @@
-"""What each rank sees of its host, its MPI and its GPUs, and what follows from all of it.
-
-`Seen` is what one rank sees; the findings are functions of what all ranks have seen.
-"""
+"""Looks at each rank's host, MPI and GPUs. `Seen` is what one rank sees; findings are functions of what all see."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from typing import Any
 
 import torch
 
-from fedmpi.doctor.finding import Finding, ok, problem, warning
+from fedmpi.check.finding import Finding, ok, problem, warning
 from fedmpi.errors import DeviceError, LaunchError, counted
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.launch import outlives_ranks
+from fedmpi.mpi.mpirun import physical_cores
 from fedmpi.mpi.version import library_version
 from fedmpi.store.manifest import versions
 
@@ -53,7 +50,9 @@ class Seen:
 
     host: str
     cpus: tuple[int, ...]
-    """The CPUs that it may use, by number."""
+    """The CPUs (hardware threads) that it may use, by number."""
+    physical_cores: int
+    """Of its host."""
     gpus: tuple[placement.Gpu, ...]
     device: str
     """Where it would train, in words."""
@@ -79,7 +78,7 @@ def see(comm: Communicator) -> list[Seen]:
     gpus = placement.visible_gpus()
     device, wrong = _placed(comm, gpus)
     packages = versions() | {"CUDA": torch.version.cuda or "none"}
-    own = Seen(comm.host, _cpus(), gpus, device, wrong, packages, library_version())
+    own = Seen(comm.host, _cpus(), physical_cores(), gpus, device, wrong, packages, library_version())
     return [Seen.unpacked(text) for text in comm.allgather_text(own.packed())]
 
 
@@ -191,28 +190,18 @@ def first_line(words: Sequence[str]) -> str:
     return next((line for line in lines if kind_of(line)), lines[0] if lines else "")
 
 
-def losses(ranks: Sequence[Seen], environment: Mapping[str, str]) -> Finding:
-    """Whether a job outlives its ranks (ULFM)."""
-    version = re.search(r"Open MPI v(\d+)", ranks[0].library)
-    if outlives_ranks(environment):
-        if kind_of(ranks[0].library) == "Open MPI":
-            return ok("lost ranks", "the job outlives its ranks (--with-ft ulfm)")
-        found = f"OMPI_MCA_mpi_ft_enable is set, but mpi4py loads {ranks[0].library or 'no MPI'}"
-        return warning("lost ranks", found, "unset it: only Open MPI outlives its ranks")
-    if version and int(version[1]) >= 5:
-        return ok("lost ranks", "a lost rank ends the job; `mpirun --with-ft ulfm` lets it outlive its ranks")
-    return ok("lost ranks", "a lost rank ends the job; `--resume` continues (only Open MPI 5 outlives its ranks)")
-
-
 def cores(ranks: Sequence[Seen], quota: float | None) -> Finding:
     """Ranks of each host against its cores. `quota` are the cores that a container may use, None for all."""
     lines, crowded = [], []
     for host in dict.fromkeys(seen.host for seen in ranks):
         here = [seen for seen in ranks if seen.host == host]
-        count = float(len({cpu for seen in here for cpu in seen.cpus}))
-        count = min(count, quota) if quota and host == ranks[0].host else count
+        cpus = {cpu for seen in here for cpu in seen.cpus}
+        count = float(min(len(cpus), here[0].physical_cores))
+        if quota and host == ranks[0].host:
+            count = min(count, quota)
         lines.append(f"{host}: {counted(len(here), 'rank')} on {count:g} core{'s' * (count != 1)}")
-        crowded += [host] if len(here) > count else []
+        if len(here) > count:
+            crowded.append(host)
     if not crowded:
         return ok("cores", "; ".join(lines))
     advice = "start fewer ranks, or ask the scheduler for more cores; ranks that share a core take turns"
@@ -237,16 +226,10 @@ def gpus(ranks: Sequence[Seen], *, has_driver: bool) -> Finding:
             advice = "check CUDA_VISIBLE_DEVICES, the scheduler's --gres, the driver's version, and `apptainer --nv`"
             return warning("gpus", f"{found} (built for CUDA: {ranks[0].versions.get('CUDA', '')})", advice)
         return ok("gpus", "none: all ranks compute on the CPU")
+    if wrong := next((seen.device_problem for seen in ranks if seen.device_problem), ""):
+        return problem("gpus", wrong, "install a build of torch with this architecture, or use mpi.device=cpu")
     workers = ranks[1:] or ranks
     if without := [number for number, seen in enumerate(ranks) if seen in workers and not seen.gpus]:
         advice = "give every node its GPUs (--gres=gpu:N); mpi.device=auto means CPU unless all workers see one"
         return warning("gpus", f"workers without a GPU: {', '.join(map(str, without))}; {places}", advice)
     return ok("gpus", places)
-
-
-def torch_build(ranks: Sequence[Seen]) -> Finding:
-    """Whether torch has code for every GPU that a rank would take."""
-    found = next((seen.device_problem for seen in ranks if seen.device_problem), "")
-    if found:
-        return problem("torch build", found, "install a build of torch with this architecture, or use mpi.device=cpu")
-    return ok("torch build", "has code for the GPUs of all ranks" if any(seen.gpus for seen in ranks) else "CPU")

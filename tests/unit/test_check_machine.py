@@ -1,4 +1,4 @@
-"""`python -m fedmpi.doctor`: each finding on inputs made by hand, and the whole page alone and on 3 ranks."""
+"""`fedmpi check` of a machine: each finding on inputs made by hand, and the whole page alone and on 2 ranks."""
 
 import errno
 import fcntl
@@ -15,29 +15,21 @@ import pytest
 from golden_file import Told
 from launched import command, environment
 
+from fedmpi.check import __main__ as command_of_check
+from fedmpi.check import finding, machine, ranks, run_folder
+from fedmpi.check.ranks import Seen
 from fedmpi.check.small import Finished
-from fedmpi.doctor import __main__ as doctor
-from fedmpi.doctor import finding, ranks, run_folder, trial, work
-from fedmpi.doctor.ranks import Seen
 from fedmpi.errors import LaunchError
 from fedmpi.mpi import version
 from fedmpi.mpi.placement import Gpu
 from fedmpi.mpi.serial import SerialComm
 
-# Words, and the folders that they name.
-FOLDERS = [
-    ("", ("runs", None)),
-    ("output.dir=here", ("here", None)),
-    ("data.name=cifar10 data.root=there output.dir=here", ("here", "there")),
-    ("data.name=cifar10 data.root=there --data-dir own --run-dir mine", ("mine", "own")),
-]
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution"
 MPICH = "MPICH Version: 5.0.2"
-ONE = Seen("node1", (0, 1), (), "CPU", "", {"torch": "2.9", "numpy": "2.1"}, OPEN_MPI)
+ONE = Seen("node1", (0, 1), 8, (), "CPU", "", {"torch": "2.9", "numpy": "2.1"}, OPEN_MPI)
 OTHER = replace(ONE, host="node2")
 NAMES = (
-    "software, mpi, launcher, lost ranks, cores, gpus, torch build, run folder, locks, atomic rename, free space, "
-    "speed, time limit, data, same bits"
+    "software, mpi, launcher, cores, gpus, run folder, locks, atomic rename, free space, time limit, same bits"
 ).split(", ")
 MOUNTS = r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -122,12 +114,6 @@ def test_the_first_line_names_the_library(monkeypatch: pytest.MonkeyPatch) -> No
     assert version.loaded_library() == version.library_version() == MPICH
 
 
-def test_who_outlives_its_ranks() -> None:
-    on, mpich = {"OMPI_MCA_mpi_ft_enable": "1"}, [replace(ONE, library=MPICH)]
-    found = [ranks.losses(*job) for job in (([ONE], {}), ([ONE], on), (mpich, {}), (mpich, on))]
-    assert states(found) == ["ok", "ok", "ok", "warning"] and len({each.found for each in found}) == 4
-
-
 def test_more_ranks_than_cores() -> None:
     """Cores are counted once, however many ranks may use them; a container's limit counts where it is lower."""
     assert ranks.cores([ONE, ONE, OTHER], None).state == "ok"
@@ -136,6 +122,8 @@ def test_more_ranks_than_cores() -> None:
     bound = [replace(ONE, cpus=(0,)), replace(ONE, cpus=(1,)), replace(ONE, cpus=(5,))]
     assert ranks.cores(bound, None).state == "ok"
     assert ranks.cores([ONE, ONE], 1.5).state == "warning"
+    one_core = replace(ONE, physical_cores=1)  # of two hardware threads
+    assert ranks.cores([one_core, one_core], None).state == "warning"
 
 
 def test_a_containers_limit(tmp_path: Path) -> None:
@@ -159,10 +147,10 @@ def test_gpus(told: Told) -> None:
 def test_a_torch_without_the_gpus_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks.placement, "visible_gpus", lambda: (Gpu("V100", 70),))
     monkeypatch.setattr(ranks.torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90", "compute_90"])
-    found = ranks.torch_build(ranks.see(SerialComm()))
+    found = ranks.gpus(ranks.see(SerialComm()), has_driver=True)
     assert found.state == "problem" and "sm_70" in found.found
     monkeypatch.setattr(ranks.torch.cuda, "get_arch_list", lambda: ["sm_70"])
-    assert ranks.torch_build(ranks.see(SerialComm())).state == "ok"
+    assert ranks.gpus(ranks.see(SerialComm()), has_driver=True).state == "ok"
 
 
 def test_the_server_takes_the_last_gpu_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +238,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
     """Nor is a folder made that does not exist yet."""
     found = [*run_folder.findings(tmp_path / "runs" / "new"), run_folder.shared(tmp_path, SerialComm())]
-    assert [each.name for each in found if each] == NAMES[7:12]
+    assert [each.name for each in found if each] == NAMES[5:9]
     assert not list(tmp_path.iterdir())
 
 
-# Time, data, bits.
+# Time and bits.
 
 
 @pytest.mark.parametrize(
@@ -262,18 +250,12 @@ def test_nothing_is_left_in_the_folder(tmp_path: Path) -> None:
 )
 def test_time_limits(end: str | None, state: str) -> None:
     variables = {"SLURM_JOB_ID": "7"} | ({"SLURM_JOB_END_TIME": end} if end else {})
-    assert work.time_limit(variables, 1000.0).state == state
-
-
-def test_data(tmp_path: Path) -> None:
-    there, absent = work.data(str(tmp_path)), work.data(str(tmp_path / "none"))
-    assert (there.state, absent.state) == ("ok", "warning")
-    assert there.found.startswith("ready: digits, synthetic; ") and "cifar10" in there.found
+    assert machine.time_limit(variables, 1000.0).state == state
 
 
 def test_bits_that_differ() -> None:
     one, other = Finished("a", {}, []), Finished("b", {}, [])
-    found = [trial.compared(one, one, 3, 0.1), trial.compared(one, other, 3, 0.1)]
+    found = [machine.compared(one, one, 3, 0.1), machine.compared(one, other, 3, 0.1)]
     assert states(found) == ["ok", "problem"] and "server state" in found[1].found
 
 
@@ -304,18 +286,18 @@ def test_ranks_that_do_not_find_each_other(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    assert doctor.main(["--json"] * as_json) == 1
+    assert command_of_check.main(["--json"] * as_json) == 1
     said = capsys.readouterr().out
     assert json.loads(said)["findings"]["launcher"]["state"] == "problem" if as_json else "problem  launcher" in said
 
 
 def test_words_that_are_no_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert doctor.main(["--rundir", "x"]) == 2
+    assert command_of_check.main(["--rundir", "x"]) == 2
     assert "--rundir" in capsys.readouterr().err
 
 
 def page(count: int, *words: str) -> tuple[int, dict[str, dict[str, str]]]:
-    words = tuple(command(count, "--json", *words, program=("-m", "fedmpi.doctor")))
+    words = tuple(command(count, "--json", *words, program=("-m", "fedmpi.check")))
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=600, check=False)
     found = json.loads(done.stdout)
     assert (found["format"], found["ranks"]) == (1, count), done.stderr
@@ -323,7 +305,7 @@ def page(count: int, *words: str) -> tuple[int, dict[str, dict[str, str]]]:
 
 
 def test_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    done = doctor.main(["--run-dir", str(tmp_path), "--json"])
+    done = command_of_check.main(["--run-dir", str(tmp_path), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert list(found["findings"]) == NAMES and found["ready"] == (done == 0)
     assert found["findings"]["same bits"]["state"] == "ok"
@@ -336,9 +318,3 @@ def test_the_page_on_two_ranks(tmp_path: Path) -> None:
     assert sorted(found) == sorted([*NAMES, "shared folder"]), sys.executable
     assert {found[name]["state"] for name in ("mpi", "launcher", "shared folder", "same bits")} == {"ok"}
     assert code == any(each["state"] == "problem" for each in found.values())
-
-
-@pytest.mark.parametrize(("words", "folders"), FOLDERS)
-def test_a_config_and_overrides_name_the_folders(words: str, folders: tuple[str, str | None]) -> None:
-    found = doctor.parse(words.split())
-    assert (str(found.run_dir), found.data_dir) == folders

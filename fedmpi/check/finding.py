@@ -1,4 +1,4 @@
-"""One line of the page: what was looked at, how it is, what was found, and what to do."""
+"""Holds one line of the page: what was looked at, how it is, what was found, and what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Finding:
     advice: str = ""
 
     def line(self) -> str:
-        """The line of the page: wrapped at 80 columns, the advice on lines of its own."""
+        """Returns the line of the page: wrapped at 80 columns, the advice on lines of its own."""
         head = f"{self.state:8} {self.name:16} "
         lines = textwrap.wrap(one_line(self.found), _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
         if self.advice:
@@ -51,14 +51,15 @@ def is_ready(findings: Sequence[Finding]) -> bool:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """The last line of the page."""
-    problems, warnings = (sum(finding.state == state for finding in findings) for state in ("problem", "warning"))
+    """Returns the last line of the page."""
+    problems = sum(finding.state == "problem" for finding in findings)
+    warnings = sum(finding.state == "warning" for finding in findings)
     counts = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
     return f"{'ready' if is_ready(findings) else 'not ready'}: {counts}"
 
 
 def as_json(findings: Sequence[Finding], ranks: int) -> dict[str, Any]:
-    """What `--json` prints: `format`, `fedmpi`, `ranks`, `ready`, and `findings` by name."""
+    """Returns what `--json` prints: `format`, `fedmpi`, `ranks`, `ready`, and `findings` by name."""
     return {
         "format": 1,
         "fedmpi": fedmpi.__version__,

@@ -1,1 +1,0 @@
-"""Whether this machine, container or allocation is ready for a run: `python -m fedmpi.doctor`."""
