@@ -104,7 +104,7 @@ def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
         return RUNNING
     if note:  # an older version says no more than that
         return NOTE_DIVERGED if note[0] == NOTE_DIVERGED else NOTE_FAILED
-    if holder is not None and holder.host != lock.Holder.this_process("").host:
+    if holder is not None and not holder.is_local:
         return SILENT
     starts = read_starts(run_dir)
     return STOPPED if starts and "stopped" in starts[-1] else INTERRUPTED

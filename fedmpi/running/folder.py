@@ -142,20 +142,12 @@ def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Commu
     until = time.monotonic() + patience_s
     while True:
         try:
-            return stack.enter_context(_lock(folder))
+            return stack.enter_context(RunLock(folder, warn=lambda line: print(warning(line), flush=True)))
         except RunDirError:
             if time.monotonic() >= until:
                 raise
             with comm.traffic.counted("idle"):
                 time.sleep(0.1)
-
-
-def _lock(folder: RunDir) -> RunLock:
-    """Locks in the name of the batch job, or of the launcher's own: a rank on another host of that job may take it
-    over.
-    """
-    job = slurm_job() or os.environ.get("PMIX_NAMESPACE", "")
-    return RunLock(folder, job=job, warn=lambda line: print(warning(line), flush=True))
 
 
 def slurm_job() -> str:

@@ -24,40 +24,17 @@ from fedmpi.store.whereabouts import GoneError
 
 # Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
 # waits for a line, tries to take the lock, says how that went, and holds it until the next line.
-#
-# Without locks they rely on writing soon after they have read. On a busy machine that is no matter of time: who has
-# read holds `reading` until it has written, and who has written waits for these.
 CONTENDER = """
-import errno, fcntl, os, sys, time
-from pathlib import Path
-from types import SimpleNamespace
+import sys
 from fedmpi.errors import RunDirError
-from fedmpi.store.run_dir import RunDir
 from fedmpi.store.lock import RunLock
-from fedmpi.store import lock
-settle = time.sleep
-if sys.argv[2:] == ["no locks"]:
-    reading, write = os.open(Path(sys.argv[1], "reading"), os.O_RDONLY | os.O_CREAT), lock._write
-    def lockf(*_):
-        fcntl.flock(reading, fcntl.LOCK_SH)
-        raise OSError(errno.ENOLCK, "No locks available")
-    def write_then_release(*arguments):
-        write(*arguments)
-        fcntl.flock(reading, fcntl.LOCK_UN)
-    def settle(seconds):
-        time.sleep(seconds / 10)
-        fcntl.flock(reading, fcntl.LOCK_EX)
-        fcntl.flock(reading, fcntl.LOCK_UN)
-    lock.fcntl = SimpleNamespace(lockf=lockf, LOCK_EX=fcntl.LOCK_EX, LOCK_NB=fcntl.LOCK_NB)
-    lock._write = write_then_release
+from fedmpi.store.run_dir import RunDir
 for _ in sys.stdin:
     try:
-        with RunLock(RunDir.open_for(sys.argv[1], resume=True), sleep=settle):
+        with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
             print("won", flush=True)
             sys.stdin.readline()
     except RunDirError as error:
-        if sys.argv[2:] == ["no locks"]:
-            fcntl.flock(reading, fcntl.LOCK_UN)
         print(error.text(), flush=True)
         sys.stdin.readline()
     print("done", flush=True)
@@ -67,9 +44,9 @@ for _ in sys.stdin:
 class Contenders:
     """Processes that want the same run directory."""
 
-    def __init__(self, folder: Path, count: int, *words: str) -> None:
+    def __init__(self, folder: Path, count: int) -> None:
         environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", CONTENDER, str(folder), *words]
+        command = [sys.executable, "-c", CONTENDER, str(folder)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1, "env": environ}
         self.processes = [subprocess.Popen(command, **pipes) for _ in range(count)]
 
@@ -90,8 +67,8 @@ class Contenders:
 def contenders(tmp_path: Path) -> Iterator[object]:
     started: list[Contenders] = []
 
-    def start(count: int, *words: str) -> Contenders:
-        started.append(Contenders(tmp_path, count, *words))
+    def start(count: int) -> Contenders:
+        started.append(Contenders(tmp_path, count))
         return started[-1]
 
     yield start
@@ -99,15 +76,14 @@ def contenders(tmp_path: Path) -> Iterator[object]:
         each.end()
 
 
-NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "start": "", "job": ""}
+NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "started_s": 1.0}
 LEFT = {"nothing": None, "a free lock": b"", "a stale lock": json.dumps(NOTE).encode(), "a torn note": b'{"host": "a'}
 
 
-@pytest.mark.parametrize("words", ["", "no locks"])
 @pytest.mark.parametrize("left", fast("a stale lock", of=LEFT))
-def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: str, words: str) -> None:
+def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: str) -> None:
     """25 races each, whatever the last run left behind; the others are told."""
-    three, path = contenders(3, *([words] if words else [])), tmp_path / ".lock"
+    three, path = contenders(3), tmp_path / ".lock"
     for _ in range(25):
         path.unlink(missing_ok=True)
         if (content := LEFT[left]) is not None:
@@ -139,7 +115,7 @@ NOT_NOTES = {
     "torn": b'{"host": "a", "pi',
     "binary": bytes(range(256)) * 4,
     "zeros": bytes(4096),
-    "huge": b'{"host": "' + b"a" * 10_000_000 + b'", "pid": 1, "start": "", "job": ""}',
+    "huge": b'{"host": "' + b"a" * 10_000_000 + b'", "pid": 1, "started_s": 1.0}',
     "nested": b"[" * 100_000,
     "a list": b"[1, 2]",
     "a number": b"7",
@@ -148,10 +124,9 @@ NOT_NOTES = {
     "pid of a group": json.dumps({**NOTE, "pid": -1}).encode(),
     "pid 0": json.dumps({**NOTE, "pid": 0}).encode(),
     "pid true": json.dumps({**NOTE, "pid": True}).encode(),
-    "no number": b'{"host": "a", "pid": NaN, "start": "", "job": ""}',
+    "no number": b'{"host": "a", "pid": NaN, "started_s": 1.0}',
     "host is a list": json.dumps({**NOTE, "host": ["a"], "pid": 1}).encode(),
-    "start is a number": json.dumps({**NOTE, "start": 4, "pid": 1}).encode(),
-    "job is nothing": json.dumps({**NOTE, "job": None, "pid": 1}).encode(),
+    "start is a text": json.dumps({**NOTE, "started_s": "4", "pid": 1}).encode(),
 }
 
 
@@ -166,28 +141,38 @@ def test_what_is_no_note_holds_nothing(tmp_path: Path, note: bytes) -> None:
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
-def test_a_note_does_not_write_to_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no kernel's lock tells, the process that was here before is named."""
-    monkeypatch.setattr(lock, "_lock", lambda handle: None)
-    (tmp_path / ".lock").write_text(json.dumps({**NOTE, "host": "a\x1b[2J\nb", "job": "7"}))
+def test_a_note_does_not_write_to_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(json.dumps({**NOTE, "host": "a\x1b[2J\nb"}))
     lines: list[str] = []
-    with RunLock(RunDir(tmp_path), job="7", warn=lines.append):
+    with RunLock(RunDir(tmp_path), warn=lines.append):
         assert len(lines) == 1 and lines[0].isprintable() and "a\\x1b[2J\\nb" in lines[0]
 
 
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOTSUP", "ENOSYS", "EINVAL", "EIO"])
-def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, error: str, told: Told) -> None:
-    def lockf(*_: object) -> None:
+def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, error: str, contenders) -> None:
+    (other,) = contenders(1).processes
+    other.stdin.write("\n")
+    assert other.stdout.readline() == "won\n"
+
+    def flock(*_: object) -> None:
         raise OSError(getattr(errno, error), "no locks here")
 
-    monkeypatch.setattr(lock.fcntl, "lockf", lockf)
-    settled: list[float] = []
-    refused = told.by(RunDirError, rf"pid {os.getpid()} on \S+")
-    with RunLock(RunDir(tmp_path), sleep=settled.append), refused, RunLock(RunDir(tmp_path)):
+    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    with pytest.raises(RunDirError, match=f"in use by pid {other.pid}"), RunLock(RunDir(tmp_path)):
         pass
-    with RunLock(RunDir(tmp_path), warn=pytest.fail, sleep=settled.append):
+    other.stdin.write("\n")
+    assert other.stdout.readline() == "done\n"
+    with RunLock(RunDir(tmp_path), warn=pytest.fail):
         pass
-    assert len(settled) == 2
+
+
+def test_reading_the_lock_within_its_run_leaves_it_held(tmp_path: Path, contenders) -> None:
+    """An observer may call `open_run` on rank 0, which opens the file and closes it. The note alone would not do."""
+    one = contenders(1)
+    with RunLock(RunDir(tmp_path)) as held:
+        assert lock.seen(RunDir(tmp_path), 60) is not None
+        os.pwrite(held._handle, b" " * 4096, 0)
+        assert "in use by another process" in one.all_do()[0]
 
 
 def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
@@ -214,7 +199,7 @@ def test_a_lock_that_another_run_took_ends_this_one(tmp_path: Path, contenders) 
 def test_a_note_that_another_run_wrote_over_ours_ends_this_one(tmp_path: Path, told: Told) -> None:
     """Without locks, two that were slow to look may both have begun: the first to refresh notices, and leaves it."""
     with RunLock(RunDir(tmp_path)) as held:
-        note = json.dumps({**asdict(lock.Holder.this_process("")), "host": "elsewhere"})
+        note = json.dumps({**asdict(lock.Holder.this_process()), "host": "elsewhere"})
         (tmp_path / ".lock").write_text(note)
         with told.by(RunDirError):
             held.refresh()

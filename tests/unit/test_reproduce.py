@@ -14,7 +14,7 @@ from fedmpi import papers
 from fedmpi.errors import RunDirError
 from fedmpi.results.compared import grouped
 from fedmpi.results.run import read_runs
-from fedmpi.store.lock import Holder, _refusal
+from fedmpi.store.lock import Holder, _in_use
 from fedmpi.studies import launch as running
 from fedmpi.studies import reproduce
 from fedmpi.studies.reproduction import Request, every
@@ -118,7 +118,7 @@ def test_a_run_that_another_process_makes_is_left_alone(
     """As the lock words it; what an earlier try left in the log tells nothing of this one."""
 
     def launch(command: Sequence[str], log: Path, environment: Mapping[str, str], look: object) -> int:
-        refusal = RunDirError(*_refusal(log, Holder("node1", 12, "", ""), is_certain=True)).text()
+        refusal = _in_use(log, Holder("node1", 12, 0.0)).text()
         log.write_text(log.read_text() + (f"{refusal}\n" if "one" in log.name else "no data\n"))
         return 2
 

@@ -189,7 +189,7 @@ def test_a_run_that_was_killed(stopped: RunDir) -> None:
     """Started once more, and nobody is there: its lock is of a process that is gone, or is empty."""
     manifest.add_start(stopped, {"job": "18"})
     assert (state(stopped), Run(stopped.path).job) == ("interrupted", "18")
-    gone = Holder.this_process("18").__dict__ | {"start": "another boot:1"}
+    gone = Holder.this_process().__dict__ | {"started_s": 1.0}
     stopped.lock_path.write_text(json.dumps(gone))
     assert state(stopped) == "interrupted"
     stopped.submission_path.write_text(json.dumps({"job": "19", "starts": 2}))
@@ -213,7 +213,7 @@ def test_a_run_whose_job_went_back(stopped: RunDir) -> None:
 
 def test_a_run_on_another_host(stopped: RunDir) -> None:
     """Believed to run for ten minutes after its last sign of life, or three of its longest rounds."""
-    note = json.dumps({"host": "node7", "pid": 1, "start": "", "job": "18"})
+    note = json.dumps({"host": "node7", "pid": 1, "started_s": 1.0})
     now_s = stopped.lock_path.stat().st_mtime
 
     def after(silent_s: float) -> str:
