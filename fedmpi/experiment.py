@@ -13,17 +13,14 @@ import numpy as np
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, StartupError
-from fedmpi.mpi import gpu_aware
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import read_records, round_seconds
-from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import Setup
+from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import folder as run_folder
 from fedmpi.running import observers, resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
 from fedmpi.running.losses import Course, continue_run, end_together, give_up, outlive
-from fedmpi.running.replaying import settle_replays
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import Stopping
@@ -72,7 +69,7 @@ def _start_and_train(course: Course) -> bool:
             state = resuming.initial_state(setup, snapshot)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
-            return _train(course, setup, server, OpenRound(done + 1, state))
+            return _train(course, setup, server, done + 1, state)
     give_up(course, why)
 
 
@@ -98,52 +95,50 @@ def _server(
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
-    notes = settle_replays(setup)
-    if setup.computed_with["device"] == "cuda":
-        notes = (*notes, *gpu_aware.notes())
     asked, advice = course.asked, course.advice
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, advice, observed) if lock else None
     )
-    together(comm, lambda: server.announce(places, notes, warnings) if server else None)
+    together(comm, lambda: server.announce(places, warnings) if server else None)
     comm.agree()
     return server
 
 
-def _train(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> bool:
-    """All rounds from the one that is open; whether it came to the last. Raises `ServerLossError`."""
-    config, stops = course.config, ""
-    while opened.number <= config.rounds and not stops:
+def _train(course: Course, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
+    """Trains all rounds from `number` on; returns whether it came to the last. Raises `ServerLossError`."""
+    config, stops, published = course.config, "", None
+    while number <= config.rounds and not stops:
         try:
-            course.round_number = opened.number
+            course.round_number = number
             course.limits.of_a_round()
-            result = train_round(setup, opened)
-            times, wish = _times_and_wish(course, setup, opened)
+            new_state, new_published, result = train_round(setup, number, state, published)
+            times, wish = _times_and_wish(course, setup)
             setup.comm.agree()
         except RankLossError:
-            setup = continue_run(course, setup, server, opened)
+            setup = continue_run(course, setup, server, state)
+            published = None  # some ranks may lack it, or it lies on another device
             continue
-        stops = course.stopping.why(wish) if opened.number < config.rounds else ""
+        state, published = new_state, new_published
+        stops = course.stopping.why(wish) if number < config.rounds else ""
         if server is not None:
-            server.round_done(opened.number, opened.state, result, times, stops)
-        opened = OpenRound(opened.number + 1, opened.state, opened.published)
+            server.round_done(number, state, result, times, stops)
+        number += 1
     course.rounds_are_over = not stops
     course.allow_more_than_a_round()
     if server is not None and course.rounds_are_over:
         server.close_run()
-    end_together(course, server, opened.number)
+    end_together(course, server, number)
     return not stops
 
 
-def _times_and_wish(course: Course, setup: Setup, opened: OpenRound) -> tuple[Times, int]:
+def _times_and_wish(course: Course, setup: Setup) -> tuple[Times, int]:
     """The seconds of the round, and the highest wish to stop; the same on all ranks. Rank 0 knows best how long a round
     takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    opened.seconds = {name: taken[name] + opened.seconds.get(name, 0.0) for name in names}
-    wish = course.stopping.wish(opened.seconds["wall"], course.limits.share())
-    rows = setup.comm.allgather_rows(np.array([*opened.seconds.values(), wish]))
+    wish = course.stopping.wish(taken["wall"], course.limits.share())
+    rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), wish]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))
     busy = dict(zip(map(str, setup.comm.members), busy_s.tolist(), strict=True))

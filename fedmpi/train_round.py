@@ -19,15 +19,15 @@ What is random. The cohort, and tiers that are dynamic (`federation/`); each cli
     seeded by purpose, seed, round and client (`seeds.py`). Dropout draws from torch's global generator, which is seeded
     for that client alone (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
-    Under `mpirun --with-ft ulfm` those left get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`) and
-    call `train_round` again. `OpenRound` has kept the finished phases and the results that arrived, so only clients
-    whose results died are trained again (`rounds/recovering.py`). If rank 0 died, the next rank starts the run again
-    from the last checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`running/losses.py`).
+    Under `mpirun --with-ft ulfm` the other ranks get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`)
+    and call `train_round` again with the same state: a round changes nothing but the files of client memories, and
+    writes those again with the same names and bytes. If rank 0 died, the next rank starts the run again from the last
+    checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`running/losses.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fedmpi.federation.assignment import Task
@@ -35,88 +35,105 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
-from fedmpi.rounds.exchange import CONTRIBUTED, Results
+from fedmpi.rounds.exchange import CONTRIBUTED, Results, choose, open_exchange
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, drawn, is_evaluated, plan_phase
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, drawn, is_evaluated, open_phase, plan_phase
 
 
-def train_round(setup: Setup, opened: OpenRound) -> RoundResult:
-    """Takes a round from where it is to its end; the new state is in `opened`, and what there is to report is returned.
-    Raises `RankLossError` where ranks have died; those left call it again.
+def train_round(
+    setup: Setup, number: int, state: ServerState, published: Published | None = None
+) -> tuple[ServerState, Published, RoundResult]:
+    """Trains round `number` (from 1). Returns the new state (rank 0), what the server published of it, and the result.
+
+    `published` is what the round before has published of `state`; None publishes it anew. Raises `RankLossError` where
+    ranks have died; the others may call it again with the same state.
     """
-    opened.settle(setup.comm)
-    for phase in setup.method.phases(opened.number)[opened.num_phases :]:
-        train_phase(setup, opened, phase)
+    result = RoundResult()
+    contributions = None
+    for place, phase in enumerate(setup.method.phases(number)):
+        published = published or publish(setup, state, number, place)
+        state, result, made = train_phase(setup, number, phase, state, published, result)
+        contributions = made or contributions
+        published = None
     # One broadcast serves this round's test and the clients of the next round.
-    opened.published = published = opened.published or publish(setup, opened.state, opened.number + 1, 0)
-    opened.state = audited(setup, opened)  # rank 0, while the others go on
-    result = noted(setup, opened, published)
-    if not is_evaluated(setup.config, opened.number):
-        return result
-    scores = test_tiers(setup, opened.number, published)
-    client_scores = test_clients(setup, opened.number, opened.state, published)
-    return replace(result, scores=scores, client_scores=client_scores)
+    published = publish(setup, state, number + 1, 0)
+    if contributions is not None:
+        state = audit(setup, number, state)
+        result = replace(result, diagnostics=diagnose(setup, number, state, published, contributions))
+    if is_evaluated(setup.config, number):
+        scores = test_tiers(setup, number, published)
+        client_scores = test_clients(setup, number, state, published)
+        result = replace(result, scores=scores, client_scores=client_scores)
+    return state, published, result
 
 
-def train_phase(setup: Setup, opened: OpenRound, phase: Phase) -> None:
-    """Publish, broadcast; narrow, train and contribute each client; exchange, update. Done by all ranks or by none."""
-    number, comm, clock = opened.number, setup.comm, setup.clock
+def train_phase(
+    setup: Setup, number: int, phase: Phase, state: ServerState, published: Published, result: RoundResult
+) -> tuple[ServerState, RoundResult, Contributions | None]:
+    """Narrows, trains and uploads each client; exchanges, updates. Returns the new state, the round's result so far,
+    and what made the state (rank 0; None if no client contributed)."""
+    comm, clock = setup.comm, setup.clock
     planned = plan_phase(setup, number, phase)
-    opened.published = published = opened.published or publish(setup, opened.state, number, opened.num_phases)
-    exchange, left = opened.exchange_for(setup, planned, published)  # after a loss of ranks: for what is left
+    kind = choose(setup.config.mpi.exchange, setup.method, planned)
+    exchange = open_exchange(kind, open_phase(setup, planned, published))
     with clock.stage("submodel_creation", number):  # for the record; workers train meanwhile
         draws = tuple(drawn(setup, task, published) for task in planned.tasks) if comm.is_root else ()
-    num_done = len(planned.tasks) - len(left.tasks)
-    for wave in left.waves:
+    num_done = 0
+    for wave in planned.waves:
         task = wave[comm.rank]
-        result = simulate_client(setup, task, published) if task and exchange.wants(task) else None
+        client_result = simulate_client(setup, task, published) if task else None
         with clock.stage("aggregation" if comm.is_root else "communication", number):
-            exchange.post(task, result)
+            exchange.post(task, client_result)
         num_done += sum(task is not None for task in wave)
         setup.show_progress(num_done - exchange.num_awaited(), len(planned.tasks))
     with clock.stage("aggregation", number):
-        results = exchange.finish(opened.state.params)
-        comm.agree()  # the phase counts only if all ranks came through it
-        state, brought = update(setup, opened.state, results, phase, planned.tasks, published)
+        results = exchange.finish(state.params)
+        state, contributions = update(setup, state, results, phase, planned.tasks, published)
     with clock.stage("svd", number):
-        opened.close_phase(planned, draws, results, refresh(setup, state, brought), brought)
+        state = refresh(setup, state, contributions)
+    result = replace(
+        result,
+        reports=result.reports + results.reports,
+        tasks=result.tasks + planned.tasks,
+        draws=result.draws + draws,
+        exchange=kind,
+    )
+    return state, result, contributions
 
 
 def update(
     setup: Setup, state: ServerState, results: Results, phase: Phase, tasks: Sequence[Task], published: Published
 ) -> tuple[ServerState, Contributions | None]:
-    """The new server state, and who made it (None if no client did); new client memories become valid with it."""
-    of = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
-    if not (setup.comm.is_root and of):
+    """Returns the new server state and what made it (None if no client contributed); new client memories become valid
+    with it."""
+    report_of = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
+    if not (setup.comm.is_root and report_of):
         return state, None
-    contributed = [task for task in tasks if task.client in of]
-    round_number = contributed[0].round_number
-    lr = learning_rate(setup.config.train, round_number, setup.config.rounds)
-    brought = Contributions(phase, round_number, lr, contributed, results.shares, published.params)
-    fresh = {client: (round_number, report.memory_digest) for client, report in of.items() if report.memory_digest}
-    params = setup.method.update(state.params, results.means, brought)
-    return ServerState(params, {**state.memories, **fresh} if fresh else state.memories), brought
+    contributed = [task for task in tasks if task.client in report_of]
+    number = contributed[0].round_number
+    lr = learning_rate(setup.config.train, number, setup.config.rounds)
+    contributions = Contributions(phase, number, lr, contributed, results.shares, published.params)
+    written = {client: (number, report.memory_digest) for client, report in report_of.items() if report.memory_digest}
+    params = setup.method.update(state.params, results.means, contributions)
+    return ServerState(params, {**state.memories, **written} if written else state.memories), contributions
 
 
-def refresh(setup: Setup, state: ServerState, brought: Contributions | None) -> ServerState:
-    """What the method recomputes of a new state (rank 0)."""
-    return state if brought is None else replace(state, params=setup.method.refresh(state.params))
+def refresh(setup: Setup, state: ServerState, contributions: Contributions | None) -> ServerState:
+    """Returns the state with what the method recomputes of a new one (rank 0)."""
+    return state if contributions is None else replace(state, params=setup.method.refresh(state.params))
 
 
-def audited(setup: Setup, opened: OpenRound) -> ServerState:
-    """The round's state with what the method finds out about it (rank 0). After a loss of ranks it may happen again."""
-    audit = setup.method.traits.audit
-    if audit is None or opened.brought is None:
-        return opened.state
-    with setup.clock.stage("svd", opened.number):
-        return replace(opened.state, params=audit(opened.state.params))
+def audit(setup: Setup, number: int, state: ServerState) -> ServerState:
+    """Lets the method correct its factors; rank 0 only, while workers go on."""
+    if setup.method.traits.audit is None:
+        return state
+    with setup.clock.stage("svd", number):
+        return replace(state, params=setup.method.traits.audit(state.params))
 
 
-def noted(setup: Setup, opened: OpenRound, published: Published) -> RoundResult:
-    """The round's result with what the method notes of it for the record (rank 0)."""
-    if opened.brought is None:
-        return opened.result
-    with setup.clock.stage("svd", opened.number):
-        notes = setup.method.diagnostics(opened.state.params, published.params, opened.brought)
-    return replace(opened.result, diagnostics=notes)
+def diagnose(
+    setup: Setup, number: int, state: ServerState, published: Published, contributions: Contributions
+) -> Mapping[str, object]:
+    """Returns what the method adds to the round's record; rank 0 only."""
+    with setup.clock.stage("svd", number):
+        return setup.method.diagnostics(state.params, published.params, contributions)

@@ -13,7 +13,6 @@ from fedmpi.experiment import run
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
-from fedmpi.rounds.recovering import OpenRound
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
 from fedmpi.running import start
 from fedmpi.running.folder import Asked, Origin
@@ -45,11 +44,8 @@ def small_setup(folder: Path, *overrides: str) -> Setup:
 def one_round(
     setup: Setup, number: int, state: ServerState, published: Published | None = None
 ) -> tuple[ServerState, Published, RoundResult]:
-    """That round from this state: the state after it, what is then published, and what there is to report."""
-    opened = OpenRound(number, state, published)
-    result = train_round(setup, opened)
-    assert opened.published is not None
-    return opened.state, opened.published, result
+    """Runs one round; returns the new state, what the server publishes next, and the result."""
+    return train_round(setup, number, state, published)
 
 
 @dataclass(frozen=True)

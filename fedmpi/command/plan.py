@@ -17,7 +17,7 @@ from fedmpi.errors import UserError
 from fedmpi.mpi.launch import claimed
 from fedmpi.running.interruption import raise_on_ctrl_c
 
-_MEASURE = "try the parts of a round here, and say hours, memory, disk space and what bf16 would save; a minute or two"
+_MEASURE = "train one round here, and say hours, memory and disk space of the run"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,11 +53,11 @@ def _plan(config: Config, size: int, measure: bool, form: str) -> str:
         planned = replace(planned, warnings=(*planned.warnings, *lacking))
     text = planned.text(form)
     if measure:
-        from fedmpi.running import prediction
+        from fedmpi.command.measured_plan import measured_text
 
         repeatable_cublas()
-        say("measuring on this machine, which takes a minute or two:")
-        text = prediction.measured_plan(config, planned, lambda line: say(f"  {line}")).text(form)
+        say("training one round here:")
+        text = measured_text(config, planned, form)
     if form == "json":
         return text
     more = [f"warning: {line}" for line in lacking]

@@ -101,10 +101,6 @@ class Train(Section):
     """
     memory_format: Literal["channels_last", "contiguous"] = "channels_last"
     """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
-    cuda_graph: Literal["off", "auto"] = free("off")
-    """`auto`: on a GPU, the forward and backward pass of a whole batch is recorded once for each tier and replayed,
-    where that gives the same bits; the log says where it does not, and why. Not yet tried on a GPU, hence `off`.
-    """
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
     or upload its last finite parameters (it is left out if these are out of bounds, too, or if it sends gradients).

@@ -8,7 +8,7 @@ full-rank client may cost twice a low-rank one. Greedy longest-processing-time a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PART_BYTES = 128 * 2**20
@@ -63,19 +63,11 @@ def worker_ranks(size: int, *, server_trains: bool) -> range:
     return range(0 if server_trains or size == 1 else 1, size)
 
 
-def assign(
-    tasks: Sequence[Task], workers: Sequence[int], size: int, held: Mapping[int, int] | None = None
-) -> Assignment:
-    """Each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client).
-
-    `held` has client -> rank for results that are there already: they come first and cost nothing.
-    """
-    load, done = dict.fromkeys(workers, 0.0), held or {}
+def assign(tasks: Sequence[Task], workers: Sequence[int], size: int) -> Assignment:
+    """Assigns each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client)."""
+    load = dict.fromkeys(workers, 0.0)
     own: list[list[Task]] = [[] for _ in range(size)]
-    for task in tasks:
-        if task.client in done:
-            own[done[task.client]].append(task)
-    for task in sorted((task for task in tasks if task.client not in done), key=lambda task: (-task.cost, task.client)):
+    for task in sorted(tasks, key=lambda task: (-task.cost, task.client)):
         rank = min(load, key=lambda worker: (load[worker], worker))
         own[rank].append(task)
         load[rank] += task.cost

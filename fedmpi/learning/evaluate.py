@@ -2,8 +2,8 @@
 
 A unit of work is (tier, batch): the batches are the same for any number of ranks, each unit is one
 term of an exact sum, so the result has the same bits wherever it was computed. Units are dealt in
-contiguous stretches of equal cost: net by net, so that a rank loads few nets, or batch by batch where
-nets begin with the same convs (`leading`). BatchNorm re-estimation is dealt and summed the same way.
+contiguous stretches of equal cost, net by net, so that a rank loads few nets. BatchNorm re-estimation is dealt and
+summed the same way.
 Of clients counts of whole numbers travel, so their scores have the same bits wherever they were tested.
 """
 
@@ -23,7 +23,6 @@ from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.leading import LeadingConvs
 
 Bounds = tuple[int, int]
 Unit = tuple[int, Bounds]
@@ -50,23 +49,16 @@ class EvaluationPlan:
     """Numbers that each tier's BatchNorm statistics are."""
     num_test: int
     batch_size: int
-    are_known: bool
-    """Whether net and method are fedmpi's own, which only compute in a net's `forward`."""
     restat_indices: np.ndarray
     """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
 
 
-def my_units(
-    costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int, *, by_batch: bool = False
-) -> list[Unit]:
-    """The stretch of all (tier, batch) units, net by net or `by_batch`, whose middles lie in this worker's share of the
-    total cost.
-    """
+def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int) -> list[Unit]:
+    """Returns the stretch of all (tier, batch) units, net by net, whose middles lie in this worker's share of the total
+    cost."""
     if worker is None or not costs:
         return []
     units = [(tier, piece) for tier in range(len(costs)) for piece in bounds]
-    if by_batch:
-        units.sort(key=lambda unit: unit[1])
     weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]
     ends = list(accumulate(weights))
     middles = [end - weight / 2 for end, weight in zip(ends, weights, strict=True)]
@@ -91,20 +83,17 @@ def test_nets(
     its augmentation) asks for re-estimated BatchNorm statistics; None means batch statistics.
     """
     statistics: dict[int, Tensor] = {}
-    macs = min(plan.costs, default=0.0) * plan.batch_size if plan.are_known else 0.0
-    leading = LeadingConvs.of(range(len(plan.costs) if worker is not None else 0), load, macs, data.device)
     if restat_seed is not None:
-        statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed, leading)
+        statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     counts = torch.zeros(2, len(plan.costs), dtype=torch.int64)
     losses = StatisticSum(len(plan.costs), len(bounds))
-    mine = my_units(plan.costs, bounds, worker, num_workers, by_batch=leading.count > 0)
+    mine = my_units(plan.costs, bounds, worker, num_workers)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net, found = load(tier), []
         with bn.using(net.module, statistics.get(tier)):
             for _, piece in units:
-                with leading.within(net.module, piece):
-                    found.append(_tested(net.module, *data.test_batch(*piece)))
+                found.append(_tested(net.module, *data.test_batch(*piece)))
         correct, loss_of_batch = torch.stack(found).cpu().unbind(1)  # the one wait for all batches of a tier
         counts[0, tier] += int(correct.sum())
         for loss in loss_of_batch:
@@ -149,12 +138,11 @@ def reestimate(
     worker: int | None,
     num_workers: int,
     seed_of: Callable[[int], int],
-    leading: LeadingConvs,
 ) -> dict[int, Tensor]:
     """BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)
     number_of = {piece: number for number, piece in enumerate(bounds)}
-    mine = my_units(plan.costs, bounds, worker, num_workers, by_batch=leading.count > 0)
+    mine = my_units(plan.costs, bounds, worker, num_workers)
     mine = [unit for unit in mine if plan.num_statistics[unit[0]]]
     statistics = {}
     totals = [StatisticSum(count, len(bounds)) for count in plan.num_statistics]
@@ -166,7 +154,7 @@ def reestimate(
                 seed = seed_of(number_of[piece])
                 augmentation = torch.Generator().manual_seed(seed)
                 draws = data.draws(plan.restat_indices[slice(*piece)], 1, augmentation, shuffle=False)
-                with global_generator(seed, data.device), leading.within(net.module, ("train", piece)):
+                with global_generator(seed, data.device):
                     net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
                 found.append(bn.collected(net.module))
         for values in torch.stack(found).cpu():

@@ -3,7 +3,7 @@
 Per step: one batch out of resident data, forward, backward, the method's regularizer, the optimizer. No
 value is read back to the host and nothing but activations is allocated; the losses of all steps
 stay on the device and are read once, at the end. Only `on_divergence: upload_last_finite` reads each
-loss, because a bad one ends the training. On a GPU the first three can be a CUDA graph (`replay`).
+loss, because a bad one ends the training.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,22 +46,10 @@ class MaskedCrossEntropy:
 
 def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     """Gradients of one mini-batch's loss into the net's gradient buffer, as most methods take them; returns the loss
-    (0-dim). The only step that can be replayed."""
+    (0-dim)."""
     value = loss(net.module(inputs), targets)
     torch.autograd.backward(value)
     return value.detach()
-
-
-class Replay(Protocol):
-    """What takes the place of `plain_step` in batches of `batch_size` examples (`fedmpi.learning.replay`)."""
-
-    batch_size: int
-
-    def begin(self, loss: MaskedCrossEntropy) -> None:
-        """Takes the loss of the client that trains next."""
-
-    def gradient(self, draws: Draws, epoch: int, start: int) -> Tensor:
-        """As `LocalTrainer.gradient` of the batch that begins at `start`."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +87,13 @@ class LocalTrainer:
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
-        self.replay: Replay | None = None
 
     @property
     def batch_size(self) -> int:
         return self._train.batch_size
 
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
-        """The same training of another net, in batches of this size, whatever the losses are; nothing is replayed."""
+        """The same training of another net, in batches of this size, whatever the losses are."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
         return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay, self._look)
 
@@ -121,9 +108,7 @@ class LocalTrainer:
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, optimizer = self.net, self._optimizer
-        # A graph has recorded this loss, and no other.
-        replay = self.replay if backward is plain_step and type(loss) is MaskedCrossEntropy else None
-        self._start(loss, replay)
+        self._start()
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = self.bounds(num_examples)
@@ -132,10 +117,7 @@ class LocalTrainer:
         for epoch in range(num_epochs):
             for start, stop in bounds:
                 self._look()
-                if replay and stop - start == replay.batch_size:
-                    losses[step] = replay.gradient(draws, epoch, start)
-                else:
-                    losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
+                losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
                     return outcome_of(losses[: step + 1], net.num_left_out)
                 left_out = net.settle_scale()
@@ -165,10 +147,8 @@ class LocalTrainer:
         assert self._last_finite is not None
         self.net.copy_parameters_from(self._last_finite)
 
-    def _start(self, loss: MaskedCrossEntropy, replay: Replay | None) -> None:
+    def _start(self) -> None:
         self.net.module.train()
-        if replay:
-            replay.begin(loss)
         self.net.reset_scale()
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)

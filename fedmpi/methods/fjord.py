@@ -64,8 +64,6 @@ class Fjord(WidthMethod):
     Options = FjordOptions
     options: FjordOptions
 
-    traits = replace(WidthMethod.traits, own_steps=True)
-
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         self.rounding = self.options.rounding

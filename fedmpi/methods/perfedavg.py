@@ -67,7 +67,7 @@ class PerFedAvg(Method):
 
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
-    traits = Traits(personal=True, own_steps=True)
+    traits = Traits(personal=True)
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

@@ -252,16 +252,9 @@ def all_nets(method: Method) -> range:
     return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
 
 
-def has_plain_steps(method: Method) -> bool:
-    """Whether its gradients come from `Method.backward` as it stands, so that a GPU may replay it."""
-    return not method.traits.own_steps and getattr(method.backward, "__func__", None) is Method.backward
-
-
 def step_of(method: Method, client: Client) -> Callable[..., Tensor]:
     """`backward` for this client, as a trainer takes it."""
-    from fedmpi.learning.local import plain_step
-
-    return plain_step if has_plain_steps(method) else partial(method.backward, client=client)
+    return partial(method.backward, client=client)
 
 
 def gradients(value: Tensor) -> Tensor:

@@ -125,8 +125,6 @@ class Traits:
     """
     draws_on: Collection[str] = ()
     """Names of the published tensors that `drawn` reads: they lie on the host."""
-    own_steps: bool = False
-    """`train` computes gradients otherwise than by `backward` as it stands, so a GPU cannot replay them."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
     sums: Mapping[str, str] = field(default_factory=dict)

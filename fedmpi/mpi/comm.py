@@ -148,10 +148,6 @@ class Comm:
         return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
 
     @_may_lose_ranks
-    def start_barrier(self) -> Request:
-        return _MpiRequest(self, self._mpi.Ibarrier())
-
-    @_may_lose_ranks
     def _finish(self, request: Any) -> None:
         self._sleep_until(request)
         self._under_way.pop(id(request), None)

@@ -73,9 +73,6 @@ class Collectives(Protocol):
         until the request is done.
         """
 
-    def start_barrier(self) -> Request:
-        """Is done when all ranks have called it as often as this one."""
-
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
         """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
 

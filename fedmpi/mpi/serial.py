@@ -41,9 +41,6 @@ class SerialComm:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
         return self
 
-    def start_barrier(self) -> Request:
-        return self
-
     def gather_rows(self, row: np.ndarray) -> np.ndarray:
         return row[None]
 

@@ -11,6 +11,7 @@ Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the s
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields
 from functools import partial
@@ -160,18 +161,8 @@ class _Sums:
 
 
 class Exchange(Protocol):
-    """One phase's exchange. Every rank calls `post` once per wave, then `finish`."""
-
-    def begin_again(self, left: Assignment) -> None:
-        """After a loss of ranks, with the clients that are left: what this rank `has` stays, what was under way is
-        forgotten.
-        """
-
-    def has(self) -> dict[int, int]:
-        """Client -> `ADDED` or `HELD`, for those whose results this rank has."""
-
-    def wants(self, task: Task) -> bool:
-        """Whether this rank has to train the client: not if it had the result when the exchange was begun again."""
+    """One phase's exchange. Every rank calls `post` once per wave, then `finish`. After a loss of ranks it
+    is dropped."""
 
     def post(self, task: Task | None, result: ClientResult | None) -> None:
         """Hands over the result of this rank's client of the wave, if it has one; copies what it needs."""
@@ -183,69 +174,41 @@ class Exchange(Protocol):
         """Waits for what is under way; rank 0 gets all reports and the means."""
 
 
-ADDED, HELD = 1, 2
-"""A client's result is in this rank's sums; or it was posted, may not have arrived, and can be posted again."""
-
-
 class Gather:
     """Uploads travel to rank 0 in waves, while workers train on."""
 
     def __init__(self, phase: OpenPhase) -> None:
-        self._comm, self._device = phase.comm, phase.device
-        self._new_buffer = partial(host_buffer, is_pinned=phase.pinned)
-        self._layouts = {task.client: upload_layout(phase.method, task) for task in phase.assignment.tasks}
-        self._sums = _Sums(phase) if phase.comm.is_root else None
-        self._posted: dict[int, Tensor] = {}
-        self._held: dict[int, Tensor] = {}
+        comm, tasks = phase.comm, phase.assignment.tasks
+        new_buffer = partial(host_buffer, is_pinned=phase.pinned)
+        self._device = phase.device
+        self._layouts = {task.client: upload_layout(phase.method, task) for task in tasks}
+        self._sums = _Sums(phase) if comm.is_root else None
         self._reports: list[ClientReport] = []
-        self.begin_again(phase.assignment)
-
-    def begin_again(self, left: Assignment) -> None:
-        self._held, self._posted = self._held | self._posted, {}
-        mine = max((self._layouts[task.client].num_bytes for task in left.by_rank[self._comm.rank]), default=0)
-        self._receiver = Receiver(self._comm, left.waves, self._layouts, self._new_buffer)
-        # Where ranks may die: with one more, a result is posted before this rank waits, and learns of a loss. Another
-        # one is for the wave that rank 0 has received and not yet added.
-        more = (1 + self._receiver.is_ahead) * self._comm.recovers
-        self._slots = [self._new_buffer(mine) for _ in range(_UNDER_WAY + more)]
-        self._under_way: list[tuple[Request, ...]] = []
-
-    def has(self) -> dict[int, int]:
-        held = dict.fromkeys([*self._held, *self._posted], HELD)
-        return held | {report.client: ADDED for report in self._reports}
-
-    def wants(self, task: Task) -> bool:
-        return task.client not in self._held
+        own_bytes = [self._layouts[task.client].num_bytes for task in phase.assignment.by_rank[comm.rank]]
+        self._slots = deque(new_buffer(max(own_bytes, default=0)) for _ in range(_UNDER_WAY))
+        self._receiver = Receiver(comm, phase.assignment.waves, self._layouts, new_buffer)
+        self._under_way: deque[list[Request]] = deque()
 
     def post(self, task: Task | None, result: ClientResult | None) -> None:
-        slot = self._slots[0]
-        self._slots = [*self._slots[1:], slot]
-        self._wait_for_less_than(_UNDER_WAY + self._comm.recovers)
-        if task is not None:
-            self._fill(slot, task, result)
         self._wait_for_less_than(_UNDER_WAY)
+        slot = self._slots[0]
+        self._slots.rotate(-1)
+        if task is not None and result is not None:
+            self._fill(slot, task, result)
         requests = []
         for request in self._receiver.start_wave(slot):
             requests.append(request)
             for arrived, message in self._receiver.arrived():
-                self._take(arrived, message)
-        # A send is done when MPI has a copy. Where ranks may die, a result is held until rank 0 has added it up. The
-        # barrier says so of the waves before, and in the last one of all.
-        taken = (self._comm.start_barrier(),) if self._comm.recovers else ()
-        self._under_way.append((*requests, *taken))
+                self._add(arrived, message)
+        self._under_way.append(requests)
 
     def _wait_for_less_than(self, number: int) -> None:
         while len(self._under_way) >= number:
-            for request in self._under_way.pop(0):
+            for request in self._under_way.popleft():
                 request.wait()
 
-    def _fill(self, slot: Tensor, task: Task, result: ClientResult | None) -> None:
+    def _fill(self, slot: Tensor, task: Task, result: ClientResult) -> None:
         layout = self._layouts[task.client]
-        # The slot's previous upload has been sent. Until the slot is overwritten it can be sent again after a loss.
-        self._posted = {client: held for client, held in self._posted.items() if held is not slot} | {task.client: slot}
-        if result is None:
-            slot[: layout.num_bytes].copy_(self._held[task.client][: layout.num_bytes])
-            return
         report, upload = result
         if upload is not None:
             device = next((value.device for value in upload.values()), slot.device)
@@ -256,13 +219,13 @@ class Gather:
                 slot[: layout.num_bytes].copy_(packed)
         layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
 
-    def _take(self, task: Task, message: Tensor) -> None:
-        """Rank 0: adds up one client's upload."""
+    def _add(self, task: Task, message: Tensor) -> None:
+        """Adds one client's upload to the sums; rank 0 only."""
         layout = self._layouts[task.client]
         report = ClientReport.from_row(layout.views(message)[_REPORT_NAME].numpy().view(_REPORT)[0])
         self._reports.append(report)
         if report.status == CONTRIBUTED:
-            # Up as it lies, and not asynchronously: the buffer takes another part as soon as this returns.
+            # Copied synchronously: the buffer is reused right after.
             upload = layout.views(message.to(self._device))
             del upload[_REPORT_NAME]
             assert self._sums is not None
@@ -283,23 +246,8 @@ class Reduce:
     def __init__(self, phase: OpenPhase) -> None:
         self._comm, self._device = phase.comm, phase.device
         self._sums = _Sums(phase)
-        self._own: Tensor | None = None
         self._reports: list[ClientReport] = []
-        self._num_tasks = len(phase.assignment.tasks)
-        self.begin_again(phase.assignment)
-
-    def begin_again(self, left: Assignment) -> None:
-        if self._own is not None:  # this rank's sums, before a reduction that failed
-            self._sums.exact.buffer.copy_(self._own)
-            self._own = None
-        # At least as many as any rank will have added, and the same on all.
-        self._most_reports = self._num_tasks - len(left.tasks) + max(map(len, left.by_rank), default=0)
-
-    def has(self) -> dict[int, int]:
-        return {report.client: ADDED for report in self._reports}
-
-    def wants(self, task: Task) -> bool:
-        return True
+        self._most_reports = max(map(len, phase.assignment.by_rank), default=0)
 
     def post(self, task: Task | None, result: ClientResult | None) -> None:
         if task is None or result is None:
@@ -314,8 +262,6 @@ class Reduce:
 
     def finish(self, state: Params) -> Results:
         buffer = self._sums.exact.buffer
-        if self._comm.recovers:
-            self._own = buffer.clone() if self._own is None else self._own.copy_(buffer)
         on_host = buffer.cpu()
         self._comm.reduce_sum(on_host)
         buffer.copy_(on_host)

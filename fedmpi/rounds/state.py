@@ -26,7 +26,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase, Turn
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
-from fedmpi.rounds.exchange import ClientReport
+from fedmpi.rounds.exchange import ClientReport, OpenPhase
 from fedmpi.store.memory import MemoryStore, Version
 from fedmpi.tensors import Params
 
@@ -148,6 +148,17 @@ def drawn(setup: Setup, task: Task, published: Published) -> Mapping[str, object
     """Names a client's phase and tier, and adds what the method draws for it in this round."""
     by_method = setup.method.drawn(client_of(setup, task, published, None))
     return {"client": task.client, "phase": task.phase, "tier": setup.method.tiers[task.tier].name, **by_method}
+
+
+def open_phase(setup: Setup, planned: Assignment, published: Published) -> OpenPhase:
+    """Returns what the exchange of a phase needs to know."""
+
+    def trained(task: Task, memory_digest: str) -> Client:
+        version = (task.round_number, memory_digest) if memory_digest else published.versions.get(task.client)
+        return client_of(setup, task, published, version)
+
+    place = setup.device
+    return OpenPhase(setup.comm, setup.method, planned, published.bounds, trained, place.server, pinned=place.has_gpu)
 
 
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:

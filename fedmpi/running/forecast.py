@@ -29,9 +29,8 @@ from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import NO_BREAK, wrapped
 from fedmpi.rounds.receiving import is_ahead
-from fedmpi.rounds.state import draw_cohort
+from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
-from fedmpi.running.rarer_tests import CostOfTests, count_tests, many_tests
 from fedmpi.running.remarks import remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
@@ -39,6 +38,7 @@ from fedmpi.tensors import Layout, specs_of
 # Above this many client-rounds cohorts are not drawn one by one: shares of the tiers are used.
 _DRAWN_AT_MOST = 200_000
 _LOOKED_AT = 1000
+_LARGE_SHARE = 1 / 3
 _PASSES_OF_A_STEP = 3
 """What a step of training costs beside a test: forward, and backward for inputs and for weights."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
@@ -127,7 +127,8 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     per_round = sum(_cohort(config, blocks, phase)[1] for phase in method.phases(1))
     training_macs = sum(tier.training_macs * tier.client_rounds for tier in tiers)
-    tests = CostOfTests(*_tests(config, info, method, nets, blocks, samples), _PASSES_OF_A_STEP * training_macs)
+    test_macs, restat_macs = _tests(config, info, method, nets, blocks, samples)
+    num_tests, num_restats = count_tests(config)
     plan = Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -139,14 +140,14 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         up_bytes_per_round=up_bytes / config.rounds,
         bytes_per_run=down_bytes + up_bytes,
         training_macs_per_run=training_macs,
-        tests_per_run=count_tests(config)[0],
-        test_macs_per_run=tests.of(config),
+        tests_per_run=num_tests,
+        test_macs_per_run=num_tests * test_macs + num_restats * restat_macs,
         exact_cohorts=is_drawn,
         **_memory(config, info, method, num_ranks),
         tiers=tiers,
         warnings=remarks(config, info, method, workers, per_round),
     )
-    return replace(plan, warnings=(*plan.warnings, *many_tests(config, tests), *start.tried_partition(config)))
+    return replace(plan, warnings=(*plan.warnings, *_many_tests(config, plan), *start.tried_partition(config)))
 
 
 def _parted(config: Config, info: DataInfo) -> tuple[DataInfo, float]:
@@ -179,6 +180,19 @@ def _tests(
         parts += [(share * count, tier, own_tests, samples) for tier, count in enumerate(blocks)]
     test = sum(times * nets[number].macs * tests for times, number, tests, _ in parts)
     return test, sum(times * nets[number].macs * restat for times, number, _, restat in parts if has_norms[number])
+
+
+def count_tests(config: Config) -> tuple[int, int]:
+    """Returns how many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics."""
+    every, rounds = config.evaluation.every, config.rounds
+    tested = [*range(every, rounds, every), rounds]
+    return len(tested), sum(reestimates(config, number) for number in tested)
+
+
+def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:
+    """Yields a line where tests take a large share of the compute and rarer ones would take less."""
+    if plan.test_share > _LARGE_SHARE and plan.tests_per_run > 1:
+        yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 
 
 def machine_bytes() -> int:

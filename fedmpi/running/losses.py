@@ -1,6 +1,6 @@
 """What a run does about ranks that die, where the launcher lets it outlive them (`mpi.recovery`).
 
-A lost worker costs the clients that it was training: the other ranks continue the round (`continue_run`). A lost rank 0
+A lost worker costs the round in progress: the other ranks train it again (`continue_run`). A lost rank 0
 costs what is not saved: the lowest rank that is left becomes the server, and all start again with the newest
 checkpoint, as a resumed run does (`outlive`). With fewer ranks than `mpi.min_ranks` the run stops. All is saved before
 a rank leaves (`end_together`).
@@ -18,8 +18,7 @@ from typing import NoReturn
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.communicator import Communicator, Loss
-from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import Setup
+from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, lock_within, open_run_dir
@@ -130,15 +129,15 @@ def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
             course.resumes |= course.known_folder is not None  # the next start resumes what this one has begun
 
 
-def continue_run(course: Course, setup: Setup, server: Server | None, opened: OpenRound) -> Setup:
-    """After a loss: what those left continue the open round with. Raises `ServerLossError` or `TooFewRanksError`."""
+def continue_run(course: Course, setup: Setup, server: Server | None, state: ServerState) -> Setup:
+    """Makes the other ranks ready to train the round again, from `state`. Raises `ServerLossError` or
+    `TooFewRanksError`."""
     if course.recover():
         raise ServerLossError
     course.allow_more_than_a_round()
-    opened.has_lost_ranks = True
-    course.report(server, opened.number)
+    course.report(server, course.round_number)
     if why := course.too_few():
-        _stop_early(course, server, opened, why)
+        _stop_early(course, server, state, why)
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
     # Rank 0 is alone now, and has to train.
@@ -146,7 +145,6 @@ def continue_run(course: Course, setup: Setup, server: Server | None, opened: Op
     alone = start.prepare(course.config, course.comm, course.folder(), course.material(), had)
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         start.warn(other_bits)
-    opened.published = None  # it may lie on another device
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
 
 
@@ -165,13 +163,13 @@ def end_together(course: Course, server: Server | None, round_number: int) -> No
             course.report(server, round_number)
 
 
-def _stop_early(course: Course, server: Server | None, opened: OpenRound, why: str) -> NoReturn:
-    """Ends the run before the open round: what is done is saved. Raises `TooFewRanksError`."""
-    done = opened.number - 1
+def _stop_early(course: Course, server: Server | None, state: ServerState, why: str) -> NoReturn:
+    """Ends the run before the round in progress: what is done is saved. Raises `TooFewRanksError`."""
+    done = course.round_number - 1
     gets_on = course.begun_after is not None and done > course.begun_after
     if server is not None and gets_on:
-        server.stop_early(done, opened.before, why)
-    end_together(course, server, opened.number)
+        server.stop_early(done, state, why)
+    end_together(course, server, course.round_number)
     raise TooFewRanksError(why, gets_on=gets_on)
 
 

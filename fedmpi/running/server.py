@@ -104,7 +104,7 @@ class Server:
         found = lineage(records)
         return {record["round"]: mean_accuracy(record) for record in found.own}
 
-    def announce(self, places: Sequence[str], notes: Sequence[str], warnings: Sequence[str]) -> None:
+    def announce(self, places: Sequence[str], warnings: Sequence[str]) -> None:
         """Says who got what and how, what to mind, where results go and how to continue after an interruption."""
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
@@ -123,8 +123,6 @@ class Server:
         for rank, place in who:
             role = server if rank == setup.comm.members[0] else "worker"
             self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
-        for note in notes:
-            self._tell(note)
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
         for warning in (*found, *warnings):
             self.warn(warning)

@@ -313,7 +313,6 @@ def _evaluation(
         num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
-        are_known=all(registry.is_built_in(part, getattr(config, part).name) for part in ("model", "method")),
         restat_indices=shuffled,
     )
 

@@ -3,8 +3,8 @@
     python jobs/bench/gpu.py [section.key=value ...] [--only steps,workers]
 
 steps    images per second of ResNet-18 in batches of 64 in float32 and in half precision: as fedmpi computes them,
-         replayed as CUDA graphs, in a loop written by hand under fedmpi's settings of torch, and in that loop freely
-         (any kernel, the fastest of cuDNN's, TF32); and the memory that torch has allocated at most
+         in a loop written by hand under fedmpi's settings of torch, and in that loop freely (any kernel, the fastest of
+         cuDNN's, TF32); and the memory that torch has allocated at most
 workers  images per second of whole rounds of 1, 2 and 3 workers on the one GPU
 
 The tests that need a GPU are another command: python -m pytest -m gpu.
@@ -26,18 +26,15 @@ from measuring import LONG, BareLoop, benchmark
 from parts import train
 
 from fedmpi.learning.determinism import settings_kept
-from fedmpi.learning.replay import CudaGraphs, replay_steps
 from fedmpi.learning.twice import initial_values
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.rounds.state import Setup
-from fedmpi.running.replaying import settle_replays
 
 SETTINGS = f"""{LONG} data.name=synthetic data.shape=[3,32,32] data.classes=10 data.num_train=1280 data.num_test=100
     partition.name=iid clients.count=10 clients.per_round=4 model.name=resnet18 method.name=fedhm
     train.masked_loss=false train.batch_size=64 train.local_epochs=2 mpi.device=cuda mpi.server_device=cuda"""
-WORKERS = ((1, "off"), (2, "off"), (3, "off"), (3, "auto"))
-"""How many workers, and `train.cuda_graph`."""
+WORKERS = (1, 2, 3)
 STEPS = 5
 
 
@@ -54,18 +51,15 @@ def main() -> None:
 
 
 def steps(words: Sequence[str], least_s: float) -> list[str]:
-    """Returns the table of steps, as Markdown, and why what is not replayed."""
-    rows, notes = [], []
+    """Returns the table of steps, as Markdown."""
+    rows = []
     for precision in ("fp32", half_precision()):
         with tempfile.TemporaryDirectory() as folder:
             setup = measuring.prepared(SerialComm(), Path(folder), [*words, f"train.precision={precision}"])
             for number, tier in enumerate(setup.method.tiers):
-                cells, why_not = measured(setup, number, least_s)
-                rows.append([tier.name, precision, *cells])
-                if why_not:
-                    notes.append(f"- {precision}, rank ratio {tier.name} is not replayed: {why_not}")
-    heads = ["rank ratio", "precision", "computed", "replayed", "by hand", "by hand, freely", "allocated at most"]
-    return [*markdown_lines(heads, rows, 2), "", *notes]
+                rows.append([tier.name, precision, *measured(setup, number, least_s)])
+    heads = ["rank ratio", "precision", "computed", "by hand", "by hand, freely", "allocated at most"]
+    return markdown_lines(heads, rows, 2)
 
 
 def half_precision() -> str:
@@ -74,16 +68,13 @@ def half_precision() -> str:
     return "fp16" if is_older else "bf16"
 
 
-def measured(setup: Setup, number: int, least_s: float) -> tuple[list[str], str]:
-    """Returns the cells of a tier, and why its steps are not replayed, empty if they are."""
+def measured(setup: Setup, number: int, least_s: float) -> list[str]:
+    """Returns the cells of a tier."""
     trainer, by_hand = setup.trainers[number], BareLoop(setup, [number])
     device, images = setup.data.device, STEPS * setup.config.train.batch_size
-    replayed = trainer.with_net(trainer.net, trainer.batch_size)
-    why_not = replay_steps([replayed], setup.partition.indices, 0, CudaGraphs(device))[0]
     initial_values(trainer.net, 0)  # factors come as zeros, which would train unlike others
     torch.get_device_module(device).reset_peak_memory_stats(device)
-    ways = {"computed": partial(train, trainer, STEPS), "replayed": partial(train, replayed, STEPS)}
-    ways["by hand"] = partial(by_hand.steps, number, STEPS)
+    ways = {"computed": partial(train, trainer, STEPS), "by hand": partial(by_hand.steps, number, STEPS)}
     per_s = {name: f"{images / median_s(action, least_s):,.0f}" for name, action in ways.items()}
     with settings_kept():
         torch.set_deterministic_debug_mode("default")
@@ -91,10 +82,8 @@ def measured(setup: Setup, number: int, least_s: float) -> tuple[list[str], str]
         torch.backends.cudnn.allow_tf32 = True
         torch.backends.cuda.matmul.allow_tf32 = True
         per_s["freely"] = f"{images / median_s(ways['by hand'], least_s):,.0f}"
-    if why_not:
-        per_s["replayed"] = "not replayed"
     peak_mb = 1e-6 * torch.get_device_module(device).max_memory_allocated(device)
-    return [*per_s.values(), f"{peak_mb:,.0f} MB"], why_not
+    return [*per_s.values(), f"{peak_mb:,.0f} MB"]
 
 
 def median_s(action: Callable[[], object], least_s: float) -> float:
@@ -106,17 +95,16 @@ def median_s(action: Callable[[], object], least_s: float) -> float:
 def workers(words: Sequence[str]) -> list[str]:
     """Returns the table of workers, as Markdown; rank 0 trains nothing."""
     rows = []
-    for count, graph in WORKERS:
-        longer = [*words, "data.num_train=6400", "clients.per_round=6", f"train.cuda_graph={graph}"]
+    for count in WORKERS:
+        longer = [*words, "data.num_train=6400", "clients.per_round=6"]
         found = measuring.launched(rounds, longer, 1 + count)
-        rows.append([str(count), graph, f"{found['round_s']:.3f} s", f"{found['images'] / found['round_s']:,.0f}"])
-    return markdown_lines(["workers", "train.cuda_graph", "a round", "images per second"], rows, 2)
+        rows.append([str(count), f"{found['round_s']:.3f} s", f"{found['images'] / found['round_s']:,.0f}"])
+    return markdown_lines(["workers", "a round", "images per second"], rows, 1)
 
 
 def rounds(comm: Any, folder: Path, words: Sequence[str]) -> dict[str, float]:
     """Returns the median seconds of a round, from broadcast to update, and how many images it trains."""
     setup = measuring.prepared(comm, folder, words)
-    settle_replays(setup)
     each, config = measuring.rounds_of(setup), setup.config
     next(each)
     round_s = [measuring.seconds_together(comm, lambda: next(each)) for _ in range(3)]

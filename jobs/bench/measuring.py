@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import itertools
 import json
 import logging
 import statistics
@@ -25,8 +26,7 @@ from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.mpi.starting import world
-from fedmpi.rounds.recovering import OpenRound
-from fedmpi.rounds.state import Setup
+from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running.resuming import initial_state
 from fedmpi.running.start import prepare
 from fedmpi.store.run_dir import RunDir
@@ -215,13 +215,12 @@ def prepared(comm: Any, folder: Path, words: Sequence[str]) -> Setup:
     return prepare(load(None, words), comm, RunDir(folder))
 
 
-def rounds_of(setup: Setup) -> Iterator[OpenRound]:
-    """Trains a round with each step of the iterator, and yields it."""
-    opened = OpenRound(1, initial_state(setup, None))
-    while True:
-        train_round(setup, opened)
-        yield opened
-        opened = OpenRound(opened.number + 1, opened.state, opened.published)
+def rounds_of(setup: Setup) -> Iterator[ServerState]:
+    """Trains a round with each step of the iterator, and yields the state after it."""
+    state, published = initial_state(setup, None), None
+    for number in itertools.count(1):
+        state, published, _ = train_round(setup, number, state, published)
+        yield state
 
 
 def of_all(comm: Any, values: Sequence[float]) -> np.ndarray:

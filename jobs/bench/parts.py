@@ -1,14 +1,11 @@
 """Measures parts of a run in one process, each beside something to compare it with.
 
     python jobs/bench/parts.py aggregate | factorize | steps [section.key=value ...] [--case ...] [--pairs 5]
-    python jobs/bench/parts.py tests [CONFIG ...] [section.key=value ...] [--pairs 5]
 
 aggregate  nanoseconds to lift and add a number of an upload, against plain copies of as many float32 numbers
 factorize  FedHM's server: the solvers auto and gram on the states of the first `--pairs` rounds of one run; the audit
            of a layer, which comes while workers train; and by how much auto's squared error exceeds gram's
 steps      a training step of each tier against the dense tier's and a bare PyTorch loop's; --precision fp32,bf16
-tests      the time of a test beside the rounds before it, and the share of a whole run that tests take; for CONFIG it
-           does what `fedmpi plan CONFIG --measure` does
 """
 
 from __future__ import annotations
@@ -25,8 +22,7 @@ import measuring
 import torch
 from measuring import CASES, SPREAD, BareLoop, Pairs
 
-from fedmpi.config.address import CONFIGS
-from fedmpi.config.load import load, parted
+from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
@@ -40,11 +36,7 @@ from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import ClientResult, open_exchange
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.recovering import open_phase
-from fedmpi.rounds.state import plan_phase
-from fedmpi.running.forecast import forecast
-from fedmpi.running.measure import measure
-from fedmpi.running.prediction import predict
+from fedmpi.rounds.state import open_phase, plan_phase
 from fedmpi.running.resuming import initial_state
 from fedmpi.tensors import Layout, Params
 
@@ -62,15 +54,12 @@ SETTINGS = {
 
 
 def main() -> None:
-    part = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in (*DEFAULTS, "tests") else ""
+    part = sys.argv.pop(1) if sys.argv[1:2] and sys.argv[1] in DEFAULTS else ""
     parser = measuring.parser(__doc__, DEFAULTS.get(part, "small"))
     parser.add_argument("--precision", type=measuring.some_of(["fp32", "bf16"]), default=[], help="of steps")
     arguments = parser.parse_intermixed_args()
     if not part:
-        parser.error(f"expected a part first: {', '.join(DEFAULTS)}, tests")
-    if part == "tests":
-        print_tests(arguments)
-        return
+        parser.error(f"expected a part first: {', '.join(DEFAULTS)}")
     own = "method.solver" if part == "factorize" else ""
     runs = {name: measuring.settings(arguments, f"{CASES[name][1]} {SETTINGS[part]}", own) for name in arguments.case}
     for name, words in runs.items():
@@ -158,7 +147,7 @@ def factorize(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) ->
     rounds, rows = measuring.rounds_of(setup), []
     last = initial_state(setup, None).params
     for _ in range(num_rounds):
-        new = next(rounds).state.params
+        new = next(rounds).params
         stale = {name: value for name, value in new.items() if not is_of_bases(name)}
         stale |= {name: value for name, value in last.items() if is_of_bases(name)}
         factors: dict[str, Params] = {}
@@ -241,42 +230,6 @@ def train(trainer: LocalTrainer, count: int) -> None:
     numbers = torch.arange(count * trainer.batch_size).remainder(len(trainer.data.train_y))
     draws: Draws = trainer.data.draws(numbers.numpy(), 1, torch.Generator().manual_seed(0))
     trainer.run(draws, 1e-4, MaskedCrossEntropy(None), plain_step, lambda net: None)
-
-
-# Tests.
-
-
-def print_tests(arguments: argparse.Namespace) -> None:
-    configs, overrides = parted(arguments.words)
-    lines = []
-    for address in configs or [str(CONFIGS / "fedrolex_cifar10.yaml")]:
-        load(address, overrides)
-        found = measuring.launched(tests, overrides, address=address, pairs=arguments.pairs)
-        lines.append([Path(address).name, *test_cells(found)])
-    measured = ["a test", SPREAD, "rounds before it", SPREAD]
-    print_lines(["config", "every", *measured, "share of the run", SPREAD, "of its MACs"], lines, 1, sys.stdout)
-
-
-def test_cells(found: dict[str, Any]) -> list[str]:
-    """Returns the line of a config."""
-    cells = [str(found["every"])]
-    for key, form in (("test_s", "{:.3g} s"), ("rounds_s", "{:.3g} s"), ("share", "{:.1%}")):
-        values = found[key]
-        cells += [form.format(statistics.median(values)), f"{form.format(min(values))} - {form.format(max(values))}"]
-    return [*cells, f"{found['macs_share']:.1%}"]
-
-
-def tests(comm: Any, folder: Path, words: Sequence[str], address: str, pairs: int) -> dict[str, Any]:
-    """Measures as `plan --measure` does; returns the seconds of a test and of the rounds before it, without saving, and
-    the tests' share of the run.
-    """
-    config = load(address, words)
-    plan, every = forecast(config, 1), config.evaluation.every
-    trials = [predict(config, plan, measure(config), num_cores=1) for _ in range(pairs)]
-    rounds_s = [every * (trial.training_s + trial.aggregation_s + trial.publishing_s) for trial in trials]
-    test_s = [trial.test_s + trial.personal_test_s + trial.restat_s for trial in trials]
-    shares = [trial.test_share for trial in trials]
-    return {"every": every, "test_s": test_s, "rounds_s": rounds_s, "share": shares, "macs_share": plan.test_share}
 
 
 PARTS = {"aggregate": print_aggregate, "factorize": print_factorize, "steps": print_steps}

@@ -10,6 +10,7 @@ busiest worker worked themselves, too, and the messages and bytes moved (`wire_m
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import time
@@ -27,7 +28,6 @@ from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.values import Client, LocalWork
 from fedmpi.report.table_text import print_lines
-from fedmpi.rounds.recovering import OpenRound
 from fedmpi.running.resuming import initial_state
 from fedmpi.train_round import train_round
 
@@ -89,23 +89,23 @@ def measure(comm: Any, folder: Path, words: Sequence[str], megabytes: int, pairs
     from fedmpi.mpi.library import MPI
 
     setup = measuring.prepared(comm, folder, words)
-    opened = OpenRound(1, initial_state(setup, None))
+    numbers = itertools.count(1)
+    state, published = initial_state(setup, None), None
     busy_s: dict[str, list[list[float]]] = {how: [] for how in EXCHANGES}
     moved: dict[str, dict[str, Any]] = {}
 
     def federated(how: str) -> float:
-        nonlocal opened
+        nonlocal state, published
         mpi = setup.config.mpi.model_copy(update={"exchange": how})  # changes no bit of a round
         own = replace(setup, config=setup.config.model_copy(update={"mpi": mpi}))
         MPI.COMM_WORLD.Barrier()  # ranks of `comm.wait_for_all` sleep, and wake up to 5 ms apart
         setup.clock.take()
         comm.traffic.take_moved()
-        result = train_round(own, opened)
+        state, published, result = train_round(own, next(numbers), state, published)
         taken = setup.clock.take()
         rows = measuring.of_all(comm, [taken["wall"], taken["wall"] - taken["idle"]])  # counts as a message, too
         moved[how] = {"exchange": result.exchange, **comm.traffic.take_moved()}
         busy_s[how].append(rows[:, 1].tolist())
-        opened = OpenRound(opened.number + 1, opened.state, opened.published)
         return float(rows[:, 0].mean())
 
     clients, buffer = setup.config.clients.per_round, np.zeros(megabytes * 1_000_000, "u1")

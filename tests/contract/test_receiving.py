@@ -13,10 +13,9 @@ from fedmpi.federation.assignment import Assignment, assign
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds import exchange, receiving
 from fedmpi.rounds.client import simulate_client
-from fedmpi.rounds.exchange import ClientResult, Exchange, OpenPhase, open_exchange
+from fedmpi.rounds.exchange import ClientResult, OpenPhase, open_exchange
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.recovering import open_phase
-from fedmpi.rounds.state import ServerState, plan_phase
+from fedmpi.rounds.state import ServerState, open_phase, plan_phase
 
 WORDS = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.per_round=7", "rounds=1")
 
@@ -31,7 +30,6 @@ class Board:
 
     sent: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     done: list[str] = field(default_factory=list)
-    barriers_of_root: int = 0
 
 
 @dataclass
@@ -44,10 +42,10 @@ class Wait:
 class Rank(SerialComm):
     """One of several ranks on a board; its messages arrive when rank 0 waits for them, and no sooner."""
 
-    def __init__(self, board: Board, rank: int, size: int, *, recovers: bool = False) -> None:
+    def __init__(self, board: Board, rank: int, size: int) -> None:
         super().__init__()
-        self.board, self.rank, self.size, self.is_root, self.recovers = board, rank, size, rank == 0, recovers
-        self.num_gathers = self.num_barriers = 0
+        self.board, self.rank, self.size, self.is_root = board, rank, size, rank == 0
+        self.num_gathers = 0
 
     def start_gather(self, send: Tensor, num_bytes: list[int], receive: Tensor) -> Wait:
         number, self.num_gathers = self.num_gathers, self.num_gathers + 1
@@ -63,15 +61,6 @@ class Rank(SerialComm):
             target.copy_(torch.cat([self.board.sent[number, rank] for rank in range(self.size)]))
 
         return Wait(arrive)
-
-    def start_barrier(self) -> Wait:
-        number, self.num_barriers = self.num_barriers, self.num_barriers + 1
-
-        def wait() -> None:
-            if number >= self.board.barriers_of_root:
-                raise NotYet
-
-        return Wait(wait)
 
 
 @pytest.fixture(scope="module")
@@ -130,30 +119,3 @@ def test_the_next_part_is_under_way_while_one_is_added(
         num_received += what == "wait"
         if what == "add":
             assert under_way == (num_received < num_parts)
-
-
-def test_a_worker_holds_what_rank_0_may_not_have_added(
-    phase: tuple[OpenPhase, dict[int, ClientResult], ServerState],
-) -> None:
-    """One worker of a run that outlives lost ranks trains on until it must wait for rank 0. When rank 0 reaches the
-    barrier of wave j it has added the waves before j, and at the last barrier it has added all.
-    """
-    opened, results, state = phase
-    planned = on_ranks(opened, 2)
-    num_waves = len(planned.waves)
-    for barriers_of_root in range(num_waves):
-        comm = Rank(Board(barriers_of_root=barriers_of_root), 1, 2, recovers=True)
-        own = open_exchange("gather", replace(opened, comm=comm, assignment=planned))
-        trained: list[int] = []
-
-        def train_all(own: Exchange = own, trained: list[int] = trained) -> None:
-            for _, task in planned.waves:
-                assert task is not None
-                own.post(task, results[task.client])
-                trained.append(task.client)
-            own.finish(state.params)
-
-        with pytest.raises(NotYet):
-            train_all()
-        assert len(trained) == min(barriers_of_root + 2, num_waves)
-        assert {*trained[max(barriers_of_root - 1, 0) :]} <= {*own.has()}

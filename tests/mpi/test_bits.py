@@ -85,16 +85,6 @@ def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
-@pytest.mark.parametrize("case", ["fedhm", "prism-tiers"])
-def test_convs_that_tested_nets_share(bits: Bits, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
-    """The ranks deal tests by batch and compute shared convs once, as they do for large nets; one process does not."""
-    config = small_config(*method_cases.CASES[case], "rounds=2", "evaluation.bn=restat", "evaluation.batch_size=8")
-    with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.learning.leading.LEAST_MACS", 0.0)
-        bits.run(config)
-    bits.check(bits.alone(config))
-
-
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
     monkeypatch.setattr("fedmpi.rounds.receiving.PART_BYTES", 1)

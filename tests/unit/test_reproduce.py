@@ -11,7 +11,6 @@ from shipped_configs import EXPERIMENTS
 from studied_runs import Called, Ran, calling, own_paper, run_here
 
 from fedmpi import papers
-from fedmpi.errors import RunDirError
 from fedmpi.results.compared import grouped
 from fedmpi.results.run import read_runs
 from fedmpi.store.lock import Holder, _in_use
