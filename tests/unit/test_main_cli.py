@@ -140,7 +140,7 @@ def test_a_failure_is_described_in_one_block(told: Told) -> None:
     assert lines[2].startswith(f"  at {__file__}:")
 
 
-HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn", "numpy")
+HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn")
 
 
 def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.CompletedProcess[str]:
@@ -179,7 +179,7 @@ OF_RUNS = ("fedmpi.command.job", "fedmpi.running.folder", "fedmpi.methods.prism"
     [
         ("--version", 0, ("pydantic", "yaml", *OF_RUNS)),
         ("--help", 0, ("pydantic", "yaml", *OF_RUNS)),
-        ("list", 0, ("numpy", "torch", *OF_RUNS[:2])),
+        ("list", 0, ("torch", *OF_RUNS[:2])),
         ("train.lr=fast", 2, OF_RUNS),
         ("train.lrr=1", 2, OF_RUNS[:2]),
     ],
@@ -205,7 +205,7 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
     ],
 )
 def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -> None:
-    """Exit code 2, one line, no traceback; neither torch, numpy nor MPI was loaded to say so, and no file was made."""
+    """Exit code 2, one line, no traceback; neither torch nor MPI was loaded to say so, and no file was made."""
     done = run(*argv, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "LOADED []\n")
     assert named in done.stderr and "Traceback" not in done.stderr and len(done.stderr.splitlines()) == 1
@@ -218,12 +218,12 @@ def test_what_needs_no_config_loads_nothing_heavy(option: str, tmp_path: Path) -
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 
-def test_no_built_in_name_loads_numpy(tmp_path: Path) -> None:
+def test_no_built_in_name_loads_torch(tmp_path: Path) -> None:
     """Whatever a config names: its options are checked first."""
     script = (
         "import sys\nfrom fedmpi import registry\n"
         "names = [(section, name) for section in registry.BUILT_IN for name, _ in registry.built_in(section)]\n"
-        "print(len(names), sorted({'numpy', 'torch'} & {*sys.modules}))"
+        "print(len(names), sorted({'torch'} & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.stdout == f"{sum(map(len, registry.BUILT_IN.values()))} []\n", done.stderr
