@@ -265,7 +265,7 @@ DEFAULT_MEASURES = {
     "macs_to_90": Measure(quantity="macs_to_target", target=0.9),
     "rounds_to_90": Measure(quantity="rounds_to_target", target=0.9),
 }
-"""What the report measures where a file names no measure; a column without a number is left out."""
+"""What the report measures where a file names no measure."""
 
 
 @dataclass(frozen=True)

@@ -247,8 +247,15 @@ Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 def table(results: Results, setting: str) -> Table:
-    """Returns a line for each method: what was chosen, and every measure's mean and sample standard deviation."""
-    measures = results.grid.content.measures
+    """Returns a line for each method: its trial, and every measure's mean and sample standard deviation. A measure
+    without any number has no column, unless it is a target that no run reached.
+    """
+    runs = [run for run in results.runs if is_final(run, setting)]
+    measures = {
+        name: measure
+        for name, measure in results.grid.content.measures.items()
+        if measure.is_to_target or any(run.value(measure) is not None for run in runs)
+    }
     lines = []
     for method in results.grid.content.methods:
         own = results.final(setting, method)
