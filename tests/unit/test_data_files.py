@@ -25,6 +25,8 @@ from fedmpi.data import command as data_command
 from fedmpi.data import files
 from fedmpi.data.files import DownloadError, File, fetch, how_to_fetch, install
 from fedmpi.data.prepare import how_to_prepare
+from fedmpi.data.sets.cifar import Cifar10, Cifar100
+from fedmpi.data.sets.mnist import Qmnist
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
@@ -63,7 +65,9 @@ def test_checksums_are_torchvision_s() -> None:
     urls += [file.urls for file in SOURCES["qmnist"].files if "QMNIST" in file.path]
     pinned = [url for (url,) in [*urls, emnist.urls]]
     pinned += [Path(file.path).name for file in SOURCES["mnist"].files]
-    for text in (*pinned, emnist.checksum.removeprefix("md5:")):
+    md5s = [md5 for options in (Cifar10, Cifar100) for md5 in (*options.train.values(), *options.test.values())]
+    md5s += [packed for packed, _ in Qmnist.md5s.values()]
+    for text in (*pinned, *md5s, emnist.checksum.removeprefix("md5:")):
         assert f'"{text}"' in theirs, text
 
 
@@ -188,8 +192,7 @@ def tar_bytes(members: dict[str, bytes], **changes: object) -> bytes:
         for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
-            vars_of = {"size": len(content), **changes}
-            for key, value in vars_of.items():
+            for key, value in changes.items():
                 setattr(member, key, value)
             file.addfile(member, io.BytesIO(content))
     return buffer.getvalue()

@@ -61,18 +61,6 @@ def test_unpacked_files_have_the_checksums_of_the_table(tmp_path: Path) -> None:
     assert ours.train_y[:5].tolist() == [5, 0, 4, 1, 9]
 
 
-def test_published_checksums_are_torchvision_s() -> None:
-    source = pytest.importorskip("torchvision.datasets")
-    theirs = dict(source.MNIST.resources)
-    theirs.update(
-        (url.rpartition("/")[2], md5)
-        for part in ("train", "test")
-        for url, md5 in source.QMNIST.resources[part]
-        if url.endswith("idx2-int.gz")
-    )
-    assert {f"{name}.gz": md5s[0] for name, md5s in Qmnist.md5s.items()} == theirs
-
-
 # ---- the same format in small files of our own
 
 TRAIN_WRITERS, TEST_WRITERS = (30, 7, 30, 12), (99, 3)
