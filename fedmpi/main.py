@@ -57,10 +57,8 @@ COMMANDS = {
     "data": Command("list, fetch, prepare and show data sets", "fedmpi.data.command"),
     "check": Command("whether this machine is ready, or your own code fits", "fedmpi.check.__main__"),
     "grid": Command("methods x settings x seeds: runs and one report", "fedmpi.results.grid"),
-    "reproduce": Command("a table or figure of a paper", "fedmpi.studies.reproduce"),
     "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
     "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
-    "verify": Command("the papers' sizes and formulas", "fedmpi.verify.__main__"),
 }
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
+from fedmpi.results.grid_runs import load_address
 
 if TYPE_CHECKING:  # a mistake in the config of a fresh run is said without these
     from fedmpi.running.folder import Origin
@@ -46,7 +46,7 @@ def config_and_origin(
     if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
-    return load(path, overrides, observed=observed), origin
+    return load_address(path, overrides, observed=observed), origin
 
 
 def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedmpi.command.manners import Parser, report, run_command, say, show
-from fedmpi.config.load import load, one_config
+from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.errors import UserError
 from fedmpi.mpi.launch import claimed
+from fedmpi.results.grid_runs import load_address
 from fedmpi.running.interruption import raise_on_ctrl_c
 
 _MEASURE = "train one round here, and say hours, memory and disk space of the run"
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument("--measure", action="store_true", help=_MEASURE)
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         arguments = parser.parse_intermixed_args(sys.argv[1:] if argv is None else argv)
-        config = load(*one_config(arguments.words))
+        config = load_address(*one_config(arguments.words))
     except UserError as error:
         return report(error, rank)
     if rank > 0:

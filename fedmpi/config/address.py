@@ -8,7 +8,7 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-_CELL = re.compile(r"(.*\.ya?ml)@([^/]*)", re.DOTALL)
+_CELL = re.compile(r"(.*\.ya?ml)@([\w-]+/[\w-]+|[^/]*)", re.DOTALL)
 
 
 def file_and_cell(address: str | os.PathLike[str]) -> tuple[str, str | None]:
@@ -64,4 +64,4 @@ def similar_config(word: str) -> str:
 def label(address: str | os.PathLike[str]) -> str:
     """Returns what a run's folder is called after: `table3_cifar10_iid_fedhm` for `table3.yaml@cifar10_iid_fedhm`."""
     file, cell = file_and_cell(address)
-    return Path(file).stem if cell is None else f"{Path(file).stem}_{cell}"
+    return Path(file).stem if cell is None else f"{Path(file).stem}_{cell.replace('/', '_')}"

@@ -26,7 +26,7 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.explain import summary
-from fedmpi.config.load import load, one_config
+from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
@@ -35,6 +35,7 @@ from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
 from fedmpi.report.progress import Telling
 from fedmpi.report.terminal import printable
+from fedmpi.results.grid_runs import load_address
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"
@@ -135,10 +136,10 @@ def _options(arguments: argparse.Namespace) -> DataOptions:
 
 def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
     """Loads a config, with another data folder where it has one. Raises ConfigError."""
-    config = load(path, overrides)
+    config = load_address(path, overrides)
     if data_dir is None or not hasattr(config.data, "root"):
         return config
-    return load(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
+    return load_address(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:

@@ -13,12 +13,13 @@ from fedmpi import registry
 from fedmpi.command.given import check_ranks, config_and_origin, origin_of
 from fedmpi.command.job import Job
 from fedmpi.config.address import located
-from fedmpi.config.load import ARGUMENTS, Override, load
+from fedmpi.config.load import ARGUMENTS, Override
 from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
 from fedmpi.library.advising import InPython
 from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
 from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.results.grid_runs import load_address
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.interruption import Interruption
 
@@ -32,7 +33,7 @@ def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /
     """The validated config of a YAML file, with other values on top.
 
     `name` is a path, or the name of a config that comes with fedmpi, whatever the current folder is: `fedhm_digits`,
-    `fedhm/table3@cifar10_iid_fedhm`. None is the packaged default, FedHM on digits. `overrides` maps dotted keys to
+    `papers/fedhm@cifar10_iid/fedhm`. None is the packaged default, FedHM on digits. `overrides` maps dotted keys to
     values, and keyword arguments are whole sections or top-level keys; both are written on top, as a command's words:
 
         load_config("fedhm_digits", {"train.lr": 0.1}, rounds=3, method={"rank_ratio": [1, 0.5]})
@@ -42,7 +43,7 @@ def load_config(name: ConfigName | None = None, overrides: Keys | None = None, /
     Raises ConfigError with one line for each problem, all at once.
     """
     path = None if name is None else located(os.fspath(name))
-    return load(path, _given(overrides, sections), observed=claimed()[1] == 1)
+    return load_address(path, _given(overrides, sections), observed=claimed()[1] == 1)
 
 
 @checks_arguments

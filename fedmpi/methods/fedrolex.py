@@ -24,7 +24,7 @@ Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and
 - The code's option `overlap` permutes channels again in every round but each 512th. It is off by default, and not here.
 
 Users of the code say that they do not reach the paper's accuracies with it (issues 7 and 11 of its repository), and
-which of these points is the reason is not known. `fedmpi.papers` has no table of this paper, so nothing here is held
+which of these points is the reason is not known. `configs/papers` has no table of this paper, so nothing here is held
 against its numbers.
 
 As in the code, nets normalize by the statistics of the batch, and the server's net is the one that is tested, with

@@ -38,7 +38,7 @@ from fedmpi.config.settings import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, grid_figures, grid_report, launch, notes, slurm, tuning
+from fedmpi.results import archive, grid_figures, grid_report, launch, notes, printed, printed_report, slurm, tuning
 from fedmpi.results.answers import answer_all
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.budget import Budget
@@ -189,7 +189,7 @@ def _grid(given: Sequence[str]) -> int:
         return _hand_over(folder, arguments, ["fedmpi", "grid", *given])
     code = 0 if arguments.report else _make(folder, arguments)
     if code == 0 or (code == FAILED and folder.finished()):
-        _report(folder)
+        _show_printed(folder, arguments) if folder.grid.content.printed else _report(folder)
     return code
 
 
@@ -198,7 +198,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("words", nargs="*", metavar="FILE | CONFIG | section.key=value")
     parser.add_argument("--methods", help="names or paths, with commas, or all: makes a grid file of them")
     parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="runs in whose names all words of TEXT stand")
+    only = "runs in whose names, or in whose cells of a paper's tables, all words of TEXT stand"
+    parser.add_argument("--only", default="", metavar="TEXT", help=only)
     parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
     parser.add_argument("--jobs", type=_count, help="runs at a time (default: as many as there are cores for)")
     parser.add_argument("--ranks", type=_count, default=1, help="of each run; 1 is without mpirun (default 1)")
@@ -307,11 +308,14 @@ def _short(name: str) -> str:
     return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
 
 
-def _chosen(runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
+def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
     """Returns the runs of `--only` and of `--seeds`; trials count as the runs of every seed."""
     parts = {run: [run.phase, run.setting, run.method, f"seed{run.seed}"] for run in runs}
     chosen = list(runs)
-    for word in arguments.only.split():
+    if grid.content.printed and arguments.only:
+        pairs = printed.runs(grid.content.printed, [arguments.only])
+        chosen = [run for run in runs if f"{run.setting}/{run.method}" in pairs]
+    for word in () if grid.content.printed else arguments.only.split():
         whole = [run for run in runs if word in parts[run]]
         chosen = [run for run in chosen if (run in whole if whole else any(word in part for part in parts[run]))]
     if arguments.seeds:
@@ -362,7 +366,7 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
     if folder.grid.content.questions:
         notes.refuse_uncommitted(folder.grid.path)
     all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
-    jobs = folder.jobs([run for run in _chosen(all_runs, arguments) if run not in folder.archived])
+    jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.archived])
     if all(job.run().is_finished() for job in jobs.values()):
         return []
     if folder.grid.content.questions:
@@ -387,12 +391,35 @@ def _report(folder: GridFolder) -> None:
     print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *results.pictures])}", flush=True)
 
 
+def _show_printed(folder: GridFolder, arguments: argparse.Namespace) -> None:
+    """Writes a paper's tables and figures with our numbers, unfinished runs included, and prints the chosen part."""
+    runs = [run for run in folder.finals() if run.seed in (arguments.seeds or folder.grid.content.seeds)]
+    records = folder.records(runs)
+    if records:
+        archive.write(make_folder(folder.results), folder.grid.digest, list(records.values()))
+
+    def runs_of(setting: str, method: str) -> dict[int, printed.RunView]:
+        begun: dict[int, printed.RunView] = {}
+        for run in runs:
+            if (run.setting, run.method) == (setting, method):
+                here = Run(folder.folder_of(run).path)
+                if here.has_begun() and here.records:
+                    begun[run.seed] = here
+                elif run in records:
+                    begun[run.seed] = records[run]
+        return begun
+
+    only = [arguments.only] if arguments.only else []
+    paths = printed_report.write(folder.grid.content, folder.results, runs_of, only=only, made_with=folder.changes)
+    print(f"written: {folder.results}/{', '.join(path.name for path in paths)}", flush=True)
+
+
 def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[str]:
     """Yields a line for each run: its state and its name."""
     grid = folder.grid
     yield f"{grid.path}: {grid.content.title}"
     runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
-    for run in _chosen(runs, arguments):
+    for run in _chosen(grid, runs, arguments):
         state = "finished" if run in folder.archived else "not run"
         here = Run(folder.folder_of(run).path)
         if state != "finished" and here.has_begun():

@@ -23,6 +23,8 @@ from fedmpi.config.fields import NotNegative, Section, Share
 from fedmpi.config.load import MAX_BYTES
 from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, reason
+from fedmpi.results.printed import Printed
+from fedmpi.results.printed import mistakes as mistakes_of_printed
 
 Quantity = Literal[
     "accuracy",
@@ -128,6 +130,8 @@ class Question(Section):
 class Method(Section):
     """A method of the grid."""
 
+    extends: str = ""
+    """Another method, whose `set` stands below this one's."""
     config: str = ""
     """A config file of its own, relative to the grid file's folder; empty takes the grid's."""
     set: dict[str, Any] = {}
@@ -170,7 +174,7 @@ class GridFile(Section):
     set: dict[str, Any] = {}
     """Settings of all runs, as `{rounds: 20, train: {lr: 0.1}}`."""
     settings: dict[str, dict[str, Any]] = {"all": {}}
-    """The settings in which methods are compared, by name."""
+    """The settings in which methods are compared, by name; `extends: NAME` puts another setting below."""
     methods: dict[str, Method] = {}
     """The methods, by name."""
     seeds: Seeds
@@ -181,8 +185,8 @@ class GridFile(Section):
     """What the report measures, by name; without any, `DEFAULT_MEASURES`."""
     questions: Annotated[tuple[Question, ...], Field(strict=False)] = ()
     """What the report answers. All primary questions in all their settings are one family for Holm's correction."""
-    printed: dict[str, Any] = {}
-    """The tables and figures of a paper, whose numbers stand beside ours."""
+    printed: Printed = {}
+    """The tables and figures of a paper, whose numbers stand beside ours. The runs are those that they name."""
 
     def mistakes(self) -> Iterator[tuple[yaml_text.Path, str]]:
         """Yields (path, what is wrong) of all that a single key does not tell."""
@@ -194,6 +198,31 @@ class GridFile(Section):
             if (measure.target is None) == measure.is_to_target:
                 has = "needs a target" if measure.target is None else "takes no target"
                 yield ("measures", name), f"{measure.quantity} {has}"
+        yield from self._mistakes_of_extends("settings", self._bases_of_settings)
+        yield from self._mistakes_of_extends("methods", self._bases_of_methods)
+        yield from mistakes_of_printed(self.printed, self.settings, self.methods)
+
+    @property
+    def _bases_of_settings(self) -> dict[str, str]:
+        return {name: setting.get("extends", "") for name, setting in self.settings.items()}
+
+    @property
+    def _bases_of_methods(self) -> dict[str, str]:
+        return {name: method.extends for name, method in self.methods.items()}
+
+    def _mistakes_of_extends(self, section: str, bases: Mapping[str, str]) -> Iterator[tuple[yaml_text.Path, str]]:
+        for name, base in bases.items():
+            if base and base not in bases:
+                yield (section, name, "extends"), _unknown(base, bases)
+            elif _chain(name, bases)[0] == "":
+                yield (section, name, "extends"), "extends itself in the end"
+
+    def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
+        """Returns what is set on the config of a run, the later on top of the earlier."""
+        settings = [self.settings[name] for name in _chain(setting, self._bases_of_settings)]
+        methods = [self.methods[name].set for name in _chain(method, self._bases_of_methods)]
+        own = [{key: value for key, value in layer.items() if key != "extends"} for layer in settings]
+        return [self.set, *own, *methods]
 
     def _mistakes_of_names(self) -> Iterator[tuple[yaml_text.Path, str]]:
         for section in ("settings", "methods", "measures"):
@@ -248,6 +277,14 @@ class GridFile(Section):
     def settings_of(self, question: Question) -> tuple[str, ...]:
         """Returns those in which a question is asked; none for one that cannot be decided."""
         return () if question.undecidable else question.settings or tuple(self.settings)
+
+
+def _chain(name: str, bases: Mapping[str, str]) -> list[str]:
+    """Returns a name behind all that it extends; behind '' if it extends itself."""
+    chain = [name]
+    while base := bases.get(chain[0], ""):
+        chain.insert(0, "" if base in chain else base)
+    return chain
 
 
 def _seeds_given_twice(path: yaml_text.Path, seeds: Sequence[int]) -> Iterator[tuple[yaml_text.Path, str]]:

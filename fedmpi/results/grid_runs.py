@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fedmpi.config import yaml_text
-from fedmpi.config.address import file_and_cell
+from fedmpi.config import explain, yaml_text
+from fedmpi.config.load import Override, load
+from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import leaves
-from fedmpi.results.grid_file import Grid
+from fedmpi.errors import ConfigError
+from fedmpi.results import printed
+from fedmpi.results.grid_file import Grid, read
 
 Phase = Literal["tuning", "final"]
 TrialNumbers = Mapping[tuple[str, str], int]
@@ -18,6 +22,7 @@ TrialNumbers = Mapping[tuple[str, str], int]
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
 _VALIDATION_SHARE = 0.2
+_RUN = re.compile(r"(.+\.ya?ml)@([\w-]+)/([\w-]+)", re.ASCII)
 _Leaves = dict[tuple[Any, ...], Any]
 
 
@@ -56,12 +61,11 @@ def trials(grid: Grid) -> list[GridRun]:
 
 def finals(grid: Grid, chosen: TrialNumbers) -> list[GridRun]:
     """Lists all final runs; those of the first seed first."""
-    return [
-        GridRun("final", setting, method, chosen.get((setting, method)), seed)
-        for seed in grid.content.seeds
-        for setting in grid.content.settings
-        for method in grid.content.methods
-    ]
+    content = grid.content
+    runs = [f"{setting}/{method}" for setting in content.settings for method in content.methods]
+    runs = printed.runs(content.printed) if content.printed else runs
+    pairs = [(setting, method) for setting, method in (run.split("/") for run in runs)]
+    return [GridRun("final", *pair, chosen.get(pair), seed) for seed in content.seeds for pair in pairs]
 
 
 def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, dict[str, Any]]:
@@ -69,12 +73,35 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, dict[st
     defaults of the schema.
     """
     content = grid.content
-    own = content.methods[method]
+    path: Path | None = None
     merged: _Leaves = {}
-    for settings in (content.set, content.settings[setting], own.set):
-        merged |= _leaves_of(settings)
-    address = own.config or content.config
-    return _beside(grid, address) if address else None, _nested(merged)
+    if address := content.methods[method].config or content.config:
+        path = grid.path.parent / address
+        if run := _RUN.fullmatch(str(path)):
+            path, below = base_of(read(Path(run[1])), run[2], run[3])
+            merged = _leaves_of(below)
+    for layer in content.layers(setting, method):
+        _put(merged, _leaves_of(layer))
+    return path and path.resolve(), _nested(merged)
+
+
+def load_address(address: str | None, given: Sequence[Override] = (), *, observed: bool = False) -> Config:
+    """Returns the config of a run of a grid file, `FILE.yaml@SETTING/METHOD`, or as `load` does that of a plain file.
+    Raises `ConfigError`.
+    """
+    run = _RUN.fullmatch(address or "")
+    if address is None or run is None:
+        return load(address, given, observed=observed)
+    grid = read(Path(run[1]))
+    for name, section in ((run[2], grid.content.settings), (run[3], grid.content.methods)):
+        if name not in section:
+            known = f"Known: {explain.listed(section)}"
+            raise ConfigError(address, f"no {explain.found(name)}.{explain.suggest(name, section)} {known}")
+    path, below = base_of(grid, run[2], run[3])
+    words = [f"{key}={yaml_text.flow(value)}" for key, value in below.items()]
+    config = load(path, given, below=words, observed=observed)
+    config._where = address
+    return config
 
 
 def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
@@ -95,6 +122,15 @@ def _leaves_of(settings: Mapping[str, Any]) -> _Leaves:
     return dict(leaves(settings)) if settings else {}
 
 
+def _put(merged: _Leaves, layer: _Leaves) -> None:
+    """Sets values on top of those that are there; a section's name empties the section first."""
+    for path in layer:
+        if len(path) > 1 and path[-1] == "name":
+            for known in [known for known in merged if known[: len(path) - 1] == path[:-1]]:
+                del merged[known]
+    merged.update(layer)
+
+
 def _nested(merged: _Leaves) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, value in merged.items():
@@ -103,9 +139,3 @@ def _nested(merged: _Leaves) -> dict[str, Any]:
             section = section.setdefault(key, {})
         section[path[-1]] = value
     return tree
-
-
-def _beside(grid: Grid, address: str) -> Path:
-    file, cell = file_and_cell(address)
-    path = (grid.path.parent / file).resolve()
-    return path if cell is None else path.with_name(f"{path.name}@{cell}")

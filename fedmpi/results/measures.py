@@ -131,7 +131,9 @@ def _of_net(records: Sequence[Record], quantity: str, net: str, of: str, target:
     return min(numbers) if quantity == "train_loss" else max(numbers)
 
 
-def _seconds(records: Sequence[Record], quantity: str, net: str) -> float:
+def _seconds(records: Sequence[Record], quantity: str, net: str) -> float | None:
+    if not all("seconds" in record for record in records):  # an archive has none
+        return None
     stage = "wall" if net in ("", "largest") else net
     seconds = statistics.fmean(record["seconds"].get(stage, 0.0) for record in records)
     if quantity == "seconds":

@@ -11,11 +11,9 @@ Our number of a cell is the mean over its finished seeds; if none is finished, o
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field
@@ -23,10 +21,8 @@ from pydantic import BeforeValidator, Field
 from fedmpi.config.fields import Section, Share
 from fedmpi.report import table_text
 from fedmpi.report.records import Record, gaps_of, net_scores, rounds_done
-from fedmpi.report.terminal import printable, wrapped
 from fedmpi.results import measures
 from fedmpi.results.evidence import mean_std
-from fedmpi.store.files import write_text
 
 HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
 NUM_LEFT = 3
@@ -392,40 +388,3 @@ def comma_separated(table: Table, results: Sequence[Result], made_with: str = ""
         }
         rows.append(row)
     return table_text.comma_separated(rows)
-
-
-def write(content: Any, out: Path, runs_of: RunsOf, *, only: Sequence[str] = (), made_with: str = "") -> list[Path]:
-    """Prints the chosen cells of a grid file's tables, and writes these tables whole: as Markdown, as CSV, and as the
-    figure if one of its runs has begun. Returns the paths.
-    """
-    paths = []
-    for name, cells in chosen(content.printed, only).items():
-        table: Table = content.printed[name]
-        found = results(content.printed, name, runs_of)
-        above = head(table, content.source, made_with)
-        shown = [result for result in found if result.cell in cells]
-        rows, footnotes = lines(table, shown)
-        print(f"{name}: {table.title}")
-        table_text.print_lines(HEADS, rows, NUM_LEFT, sys.stdout)
-        print(*(printable(line, sys.stdout) for line in wrapped(*above, *footnotes)), "", sep="\n")
-        pictures = []
-        if table.axes is not None and any(result.runs for result in found):
-            from fedmpi.results import figure, printed_figure
-
-            drawn = printed_figure.draw(table, table.axes, found, made_with)
-            pictures = [out / f"{name}.png", out / f"{name}.svg"]
-            for path in pictures:
-                figure.save(drawn, path)
-        write_text(out / f"{name}.md", markdown(name, table, found, above, pictures))
-        write_text(out / f"{name}.csv", comma_separated(table, found, made_with))
-        paths += [out / f"{name}.md", out / f"{name}.csv", *pictures]
-    return paths
-
-
-def markdown(name: str, table: Table, results: Sequence[Result], above: Sequence[str], pictures: Sequence[Path]) -> str:
-    """Returns the whole table as Markdown."""
-    rows, footnotes = lines(table, results)
-    parts = [f"# {name}: {table.title}", "", *(f"- {line}" for line in above), ""]
-    parts += [f"![{table.title}]({path.name})" for path in pictures[:1]] + [""] * len(pictures[:1])
-    parts += [*table_text.markdown_lines(HEADS, rows, NUM_LEFT), "", *(f"- {note}" for note in footnotes), ""]
-    return "\n".join(parts)

@@ -44,7 +44,7 @@ def test_the_plan_as_text(run_main: RunMain) -> None:
 def test_real_cifar10_under_mpirun(start: Start, cifar10_root: str, tmp_path: Path) -> None:
     """The paper's config at an eighth of its width; 500 clients of 100 images each, two of them, one round."""
     words = (
-        f"{ROOT}/configs/fedhm/table3.yaml@cifar10_noniid_fedhm",
+        f"{ROOT}/configs/papers/fedhm.yaml@cifar10_noniid/fedhm",
         f"data.root={cifar10_root}",
         "model.width=0.125",
         "rounds=1",

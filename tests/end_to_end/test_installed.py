@@ -95,15 +95,13 @@ def test_the_quick_start(ran: Ran) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("plan fedhm/table3.yaml@cifar10_iid_fedhm", "11,173,962"),
+        ("plan papers/fedhm@cifar10_iid/fedhm", "11,173,962"),
         ("list", "fedhm"),
         ("report run", "report.html"),
         ("plot run --out figure.pdf --tex table.tex", "figure.pdf"),
         ("compare --methods fedavg rounds=1 --seeds 0 --ranks 1", "comparison.md"),
-        ("reproduce fedhm:table3 rounds=1 --only FedHM --list", "cifar10_iid_fedhm"),
         ("data list", "digits"),
         ("check output.dir=run", "0 problems"),
-        ("verify fdnnc", "all as recorded"),
     ],
 )
 def test_commands_from_another_folder(ran: Ran, words: str, said: str) -> None:

@@ -72,14 +72,14 @@ def test_a_misspelled_command(capsys):
         ("fedhm_digits", ""),
         ("fedhm_digits.yaml", ""),
         ("configs/fedhm_digits.yaml", ""),
-        ("fedhm/table3@cifar10_iid_fedhm", "cifar10_iid_fedhm"),
-        ("configs/fedhm/table3.yaml@cifar10_iid_fedhm", "cifar10_iid_fedhm"),
+        ("papers/fedhm@cifar10_iid/fedhm", "cifar10_iid/fedhm"),
+        ("configs/papers/fedhm.yaml@cifar10_iid/fedhm", "cifar10_iid/fedhm"),
     ],
 )
 def test_configs_that_come_along_are_found_from_any_folder(tmp_path, monkeypatch, word, cell):
     monkeypatch.chdir(tmp_path)
     file, found_cell = address.file_and_cell(address.located(word))
-    assert Path(file).parent in (ROOT / "configs", ROOT / "configs" / "fedhm") and (found_cell or "") == cell
+    assert Path(file).parent in (ROOT / "configs", ROOT / "configs" / "papers") and (found_cell or "") == cell
     Path("fedhm_digits.yaml").write_text("seed: 1\n")  # a file of one's own goes first
     assert address.located("fedhm_digits.yaml") == "fedhm_digits.yaml"
     assert address.located("nothing_of_ours") == "nothing_of_ours"

@@ -4,6 +4,7 @@ import itertools
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,11 +14,10 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from fedmpi.results import figure
+from fedmpi.config.address import CONFIGS
+from fedmpi.results import figure, grid_file, printed_report
 from fedmpi.results.figure import Line, text_inches, wrapped
-from fedmpi.studies import figures
-from fedmpi.studies.reproduction import Request, every, find
-from fedmpi.studies.tables import Archive
+from fedmpi.results.printed import Result, cells_of
 
 MADE_WITH = "a budget of rounds x 0.05 of the paper's, at least 1 each; set on all: train.lr=0.1 data.num_train=5000"
 """What the picture of a small machine says; wider than one panel."""
@@ -60,25 +60,31 @@ def check_layout(drawn: Figure) -> None:
         assert height > 1.2 and width > 1.8, "there is no room for the curves"
 
 
-def filled(panels: list[figures.Panel]) -> list[figures.Panel]:
-    """The panels as if every cell had been run, with large numbers."""
-
-    def points(panel: figures.Panel, line: figures.Line) -> figures.Line:
-        places = range(len(panel.ticks) or 30)
-        ours = tuple((float(x), 12345.0 + 100 * x, 50.0) for x in places)
-        return figures.Line(line.label, ours, line.paper)
-
-    return [figures.Panel(p.title, tuple(points(p, line) for line in p.lines), p.ticks) for p in panels]
+def figures() -> Iterator[str]:
+    """The figures of the papers, `fdnnc figure5`."""
+    for paper in ("fedhm", "prism", "hermes", "fdnnc"):
+        tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
+        yield from (f"{paper} {name}" for name, table in tables.items() if table.axes is not None)
 
 
-FAST = ("fdnnc:figure5", "fedhm:figure4a", "prism:figure1", "hermes:figure7", "fedhm:figure7")
+FAST = ("fdnnc figure5", "fedhm figure4a", "prism figure1", "hermes figure7")
 
 
-@pytest.mark.parametrize("name", fast(*FAST, of=[named.name for named in every() if named.table.axes is not None]))
-def test_nothing_of_a_papers_figure_is_cut(name: str, tmp_path: Path) -> None:
-    of = find(name)
-    drawn = figures.picture(of.table, filled(figures.panels_of(Archive(of, Request(tmp_path)))), MADE_WITH)
-    check_layout(drawn)
+@pytest.mark.parametrize("name", fast(*FAST, of=figures()))
+def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if every cell had been run, with large numbers."""
+    paper, _, figure_name = name.partition(" ")
+    tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
+    table = tables[figure_name]
+    curve = [(float(x), 12345.0 + 100 * x, 50.0) for x in range(30)]
+    monkeypatch.setattr(printed_report, "curve", lambda *_: curve)
+    moved = [{"round": 1, "protocol_down_bytes": 40, "protocol_up_bytes": 20}]
+    results = []
+    for cell in cells_of(tables, figure_name):
+        run = SimpleNamespace(records=moved, nets=[{"name": cell.given.net, "params": 12345}])
+        results.append(Result(cell, {0: 12345.0, 1: 12445.0}, {0: run}, {0: run}))
+    assert table.axes is not None
+    check_layout(printed_report.draw(table, table.axes, results, MADE_WITH))
 
 
 def test_long_names_are_broken_into_lines() -> None:

@@ -85,7 +85,7 @@ def test_values_are_given_by_key_or_by_section(tmp_path: Path, monkeypatch: pyte
     by_key = fedmpi.load_config(Path("fedhm_digits.yaml"), keys, rounds=3, seed=7)
     assert by_section == by_key == expected
     assert fedmpi.load_config() == load(None, [])
-    assert fedmpi.load_config("fedhm/table3@cifar10_iid_fedhm").data.name == "cifar10"
+    assert fedmpi.load_config("papers/fedhm@cifar10_iid/fedhm").data.name == "cifar10"
 
 
 def test_a_section_with_a_name_begins_anew() -> None:

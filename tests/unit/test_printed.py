@@ -13,7 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedmpi.config import yaml_text
-from fedmpi.results import measures, printed, printed_figure
+from fedmpi.results import measures, printed, printed_report
 from fedmpi.results.printed import Result, RunView, Table
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def test_what_no_single_key_tells_is_refused(old: str, new: str, problem: str) -
 def drawn(name: str, runs: Runs, text: str = PAPER) -> list[Axes]:
     table = tables(text)[name]
     assert table.axes is not None
-    return list(printed_figure.draw(table, table.axes, results(name, runs, text), "").axes)
+    return list(printed_report.draw(table, table.axes, results(name, runs, text), "").axes)
 
 
 def figure_of(kind: str, x: str, blocks: str, quantity: str = "accuracy", more: str = "") -> str:
@@ -338,7 +338,7 @@ def test_tables_and_figures_are_written_and_the_chosen_cells_printed(
     def runs_of(setting: str, method: str) -> Mapping[int, RunView]:
         return one if (setting, method) == ("iid", "one") else {}
 
-    paths = printed.write(content, tmp_path, runs_of, only=["fedavg 11m", "figure1"], made_with="rounds x 0.5")
+    paths = printed_report.write(content, tmp_path, runs_of, only=["fedavg 11m", "figure1"], made_with="rounds x 0.5")
     names = ["table1.md", "table1.csv", "figure1.md", "figure1.csv", "figure1.png", "figure1.svg"]
     assert [path.name for path in paths] == names and all(path.is_file() for path in paths)
     markdown = (tmp_path / "table1.md").read_text()
@@ -349,7 +349,7 @@ def test_tables_and_figures_are_written_and_the_chosen_cells_printed(
     assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["run"], rows[2]["paper"]) == ("25.0", "0", "iid/one", "lost")
     shown = capsys.readouterr().out
     assert "table1: Accuracy" in shown and "FedHM" not in shown.partition("figure1")[0]
-    assert [path.suffix for path in printed.write(content, tmp_path, lambda *_: {}, only=["figure1"])] == [
+    assert [path.suffix for path in printed_report.write(content, tmp_path, lambda *_: {}, only=["figure1"])] == [
         ".md",
         ".csv",
     ]

@@ -1,0 +1,71 @@
+"""Ours for FDNNC: section I on AlexNet, section III.C on messages, Table II."""
+
+from dataclasses import replace
+
+from papers.claims import Ours, document, grid
+from papers.nets import Setting, params, setting
+from torch import nn
+
+from fedmpi.costs import FLOAT32_BYTES
+from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
+from fedmpi.methods.values import Turn
+from fedmpi.models import create
+
+
+def _cifar10(*overrides: str) -> Setting:
+    return setting("fdnnc", "cifar10/both_full_50", *overrides)
+
+
+def _femnist() -> Setting:
+    return setting("fdnnc", "femnist/both_full_50")
+
+
+def _alexnet(kind: type[nn.Module] = nn.Module) -> list[nn.Module]:
+    """The AlexNet of ImageNet, which the paper means: its modules of a kind, first itself."""
+    found = _cifar10()
+    net = create.skeleton(found.config.model, replace(found.info, num_classes=1000))
+    return [module for module in net.modules() if isinstance(module, kind)]
+
+
+def _middle_share() -> float:
+    """The middle share of Tables III and IV, between 0.2 and 0.7."""
+    shares = {name.rpartition("_")[2] for name in grid("fdnnc").content.methods if name.startswith("both")}
+    (share,) = shares - {"0", "20", "70", "100"}
+    return float(share) / 100
+
+
+def _message(tier: int, upload: str) -> Ours:
+    """What a device sends of a net that is a single FC layer, without its bias."""
+    samples = []
+    for data, ratio in (("cifar10", 0.1), ("cifar100", 0.1), ("cifar100", 0.3)):
+        net = (f"data.name={data}", "model.name=mlp", "model.hidden=[]", "method.layer_ranks={}")
+        found = _cifar10(*net, f"method.rank_ratio={ratio}", f"method.upload={upload}")
+        assert isinstance(found.method, FDNNC)
+        (layer,) = found.method.layers.values()
+        at = {"M": layer.out_features, "N": layer.in_features, "r": layer.r(ratio)}
+        samples.append((at, found.method.costs(Turn(tier)).up_bytes / FLOAT32_BYTES - layer.out_features))
+    return samples
+
+
+FACTS = {
+    "alexnet_params": lambda: params(_alexnet()[0]),
+    "alexnet_bytes": lambda: FLOAT32_BYTES * params(_alexnet()[0]),
+    "fc_share": lambda: sum(map(params, _alexnet(nn.Linear))) / params(_alexnet()[0]),
+    "alexnet_convs": lambda: len(_alexnet(nn.Conv2d)),
+    "alexnet_fcs": lambda: len(_alexnet(nn.Linear)),
+    "samples_cifar10": lambda: _cifar10().info.num_train / _cifar10().config.clients.count,
+    # A share of the total that the same table prints.
+    "samples_femnist": lambda: (
+        float(document("fdnnc")["facts"]["total_femnist"]["printed"]) / _femnist().config.clients.count
+    ),
+    "middle_share": _middle_share,
+    "devices_cifar10": lambda: _cifar10().config.clients.count,
+    "devices_femnist": lambda: _femnist().config.clients.count,
+    "classes_femnist": lambda: _femnist().info.num_classes,
+    "message_full": lambda: _message(BIG, "full"),
+    "message_small": lambda: _message(SMALL, "full"),
+    "message_half": lambda: _message(SMALL, "half"),
+    "message_half_iv": lambda: _message(SMALL, "half"),
+}
+CELLS = {}
+READINGS = {}

@@ -1,0 +1,248 @@
+"""Ours for FedHM: Tables 1 and 5-8, Figures 4 and 7, sections 4.2, 4.3, C and D."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache, partial
+
+from papers.claims import Ours, cell, cells, document
+from papers.nets import Setting, params, setting
+from torch import nn
+
+from fedmpi import costs
+from fedmpi.lowrank.kernels import kernel_net
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.methods.fedhm import FedHM
+from fedmpi.results.printed import Cell
+
+_of = partial(setting, "fedhm")
+# Table 1: counts of single layers, (m, n, k, r, side) with n = r where a layer is not factorized.
+_SIZES = ((64, 128, 3, 16, 8), (48, 24, 5, 7, 6), (3, 10, 3, 2, 5))
+
+
+def _layer(kind: str, count: str) -> Ours:
+    """Parameters or MACs of a layer of each size; `kind` names the layer and how it is unrolled, `dense` not at all."""
+    shape, _, unroll = kind.partition(" ")
+    samples = []
+    for m, n, k, r, side in _SIZES:
+        dense = nn.Conv2d(m, n, k, padding=k // 2, bias=False) if shape == "conv" else nn.Linear(m, n, bias=False)
+        net: nn.Module = nn.Sequential(dense).to("meta")
+        if unroll == "output":
+            net = kernel_net(net, {"0": (r, n)})
+        elif unroll:
+            net = factorize_net(net, plan_layers(net, Rule(dense_layers=0, overrides={"0": r})), 0.5)
+        example = (m, side, side) if shape == "conv" else (m,)
+        at = {"m": m, "n": n, "k": k, "r": r, "H": side, "W": side}
+        samples.append((at, getattr(costs.measure(net, example), count)))
+    return samples
+
+
+def _dense_convs(data: str) -> float:
+    """3 x 3 convs of the smallest net that are whole."""
+    modules = _of(f"{data}_iid/fedhm").net("0.125").modules()
+    return sum(isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3) for module in modules)
+
+
+def _factorized(data: str, layer: int) -> float:
+    modules = _of(f"{data}_iid/fedhm").net("0.125").named_modules()
+    return sum(isinstance(module, LowRank) and name.startswith(f"stages.{layer - 1}.") for name, module in modules)
+
+
+def _nine_times_rounded() -> float:
+    """Nine of the size of one base net that the table prints."""
+    method = _of("cifar10_iid/splitmix_resnet18").method
+    sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
+    return round(sizes[0] / sizes[-1]) * _millions(sizes[-1]) * 1e6
+
+
+def _millions(number: float) -> float:
+    """The number as the paper prints it."""
+    return round(number / 1e6, 2)
+
+
+def _cut_off() -> float:
+    return params(_of("cifar100_iid/fedhm").net("0.125")) // 10_000 * 1e4
+
+
+# Compute: section 4.3, Figures 4 and 7, appendices C.3 and D.2.
+
+
+def _one_net(data: str, level: str) -> Setting:
+    """One net for all clients: `Original`, or its rank ratio as a fraction."""
+    return _of(f"{data}_iid/{'slim' if level == 'Original' else level.replace('1/', 'lowrank_')}")
+
+
+@cache
+def _costs(data: str, level: str) -> costs.Costs:
+    found = _one_net(data, level)
+    return costs.measure(found.method.net(0, empty=True), found.info.example_shape)
+
+
+def _macs(data: str, level: str) -> float:
+    """MACs as the paper counts them, with norm layers and activations."""
+    return float(_costs(data, level).macs_with_norm_and_activations)
+
+
+def _macs_of_ranks_cut_off() -> float:
+    """The MACs with ranks N / 12 that are cut off instead of rounded."""
+    found = _one_net("cifar100", "1/12")
+    assert isinstance(found.method, FedHM)
+    layers = [replace(layer, fixed=layer.out_features // 12) for layer in found.method.layers.values()]
+    net = factorize_net(found.model, layers, 1 / 12)
+    return float(costs.measure(net, found.info.example_shape).macs_with_norm_and_activations)
+
+
+@cache
+def _stage(data: str, row: str) -> dict[str, float]:
+    """Parameters and MACs of a stage, or of the classifier without the pooling."""
+    found = _one_net(data, "Original")
+    net, (_, height, width) = found.model, found.info.example_shape
+    if row == "fc":
+        part, shape = "fc", tuple(net.get_parameter("fc.weight").shape[1:])
+    else:
+        stage = int(row.removeprefix("layer")) - 1
+        part, scale = f"stages.{stage}", 2 ** max(0, stage - 1)
+        shape = (net.get_parameter(f"{part}.0.conv1.weight").shape[1], height // scale, width // scale)
+    measured = costs.measure(net.get_submodule(part), shape)
+    return {"Params": float(measured.params), "MACs": float(measured.macs_with_norm_and_activations)}
+
+
+def _figure7(of: Cell) -> float:
+    return _stage(of.block.split()[0].lower().replace("-", ""), of.row)[of.column.split()[0]]
+
+
+def _share_of_later_stages(data: str, what: str) -> float:
+    whole = {"Params": _costs(data, "Original").params, "MACs": _macs(data, "Original")}[what]
+    return sum(_stage(data, row)[what] for row in ("layer3", "layer4")) / whole
+
+
+def _reduction(data: str, level: str) -> float:
+    return _costs(data, "Original").params / _costs(data, level).params
+
+
+def _two_percent(data: str) -> float:
+    found = _of(f"{data}_iid/twopercent")
+    return params(found.method.net(0, empty=True)) / params(found.model)
+
+
+# Costs of a run: section 4.3's formulas, and Figure 4's bars of them.
+
+
+def _run_costs(measure: Callable[[Setting], float]) -> Ours:
+    """What the plan of a run has; `samples` are those of the whole cohort."""
+    samples = []
+    for level in ("Original", "1/8"):
+        found = _one_net("cifar10", level)
+        config, net = found.config, _costs("cifar10", level)
+        cohort = config.clients.per_round * found.info.num_train // config.clients.count
+        at = {"participants": config.clients.per_round, "rounds": config.rounds, "epochs": config.train.local_epochs}
+        samples.append((at | {"parameters": net.params, "MACs": net.macs, "samples": cohort}, measure(found)))
+    return samples
+
+
+def _nearest(printed: float, of_a_round: float) -> float:
+    """What the whole number of rounds that comes nearest to the printed number gives."""
+    return of_a_round * round(printed / of_a_round)
+
+
+def _moved(run: str) -> float:
+    """2 x 10 x the printed size / 1024."""
+    found = _of(run)
+    return 2 * found.config.clients.per_round * _millions(params(found.method.net(0, empty=True))) / 1024
+
+
+def _computed(run: str) -> float:
+    """MACs in millions, to two digits, x 10 / 1024; the rounds need not be those of Figure 4a."""
+    found = _of(run)
+    net = costs.measure(found.method.net(0, empty=True), found.info.example_shape)
+    return _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
+
+
+def _bars(table: str, block: str, level: str) -> list[Cell]:
+    """The bars of the original net and of the factorized one."""
+    bars = {one.column: one for _, one in cells("fedhm", table) if one.block == block}
+    return [bars["Original"], bars[level]]
+
+
+def _bar(of: Cell, of_a_round: Callable[[str], float]) -> float:
+    return _nearest(float(of.given.value), of_a_round(of.run))
+
+
+def _saved_bytes(key: str, block: str, level: str) -> float:
+    """The factor by which the factorized net moves less until it reaches the target.
+
+    The bar of the original net is that of Figure 4a; rounds of the other, whose bar is drawn only, are the whole number
+    that comes nearest to what is printed.
+    """
+    original, factorized = _bars("figure4a", block, level)
+    bar = _bar(original, _moved)
+    return bar / _nearest(bar / float(document("fedhm")["facts"][key]["printed"]), _moved(factorized.run))
+
+
+def _saved_macs(block: str, level: str) -> float:
+    """The factor by which it computes less: the ratio of the bars of Figure 4b."""
+    original, factorized = _bars("figure4b", block, level)
+    return _bar(original, _computed) / _bar(factorized, _computed)
+
+
+def _gain(better: str, worse: str) -> float:
+    """Between two cells, as they are printed."""
+    return (float(cell("fedhm", better)) - float(cell("fedhm", worse))) / 100
+
+
+_SMALLEST = "table2/CIFAR-100 IID/FedHM/3.27M"
+_LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}
+_LAYERS = {"fc": "fc", "fc_lowrank": "fc paper"}
+_LAYERS |= {"conv": "conv", "conv_lowrank": "conv paper", "conv_pufferfish": "conv output"}
+FACTS: dict[str, Callable[[], Ours]] = {
+    **{
+        f"table1_{fact}_{what}": partial(_layer, kind, what)
+        for fact, kind in _LAYERS.items()
+        for what in ("params", "macs")
+    },
+    "rho_resnet18": partial(_dense_convs, "cifar10"),
+    "rho_resnet34": partial(_dense_convs, "cifar100"),
+    **{f"table5_layer{layer}": partial(_factorized, "cifar10", layer) for layer in (1, 2, 3, 4)},
+    **{f"table6_layer{layer}": partial(_factorized, "cifar100", layer) for layer in (3, 4)},
+    **{f"macs_resnet34_{name}": partial(_macs, "cifar100", level) for name, level in _LEVELS.items()},
+    "heterofl_rate_cifar10": lambda: _of("cifar10_iid/heterofl_resnet18").method.tiers[1].capacity,
+    "heterofl_rate_cifar100": lambda: _of("cifar100_iid/heterofl_resnet34").method.tiers[1].capacity,
+    "params_resnet34_12th": lambda: _costs("cifar100", "1/12").params,
+    "later_params_resnet18": partial(_share_of_later_stages, "cifar10", "Params"),
+    "later_params_resnet34": partial(_share_of_later_stages, "cifar100", "Params"),
+    "later_macs_resnet34": partial(_share_of_later_stages, "cifar100", "MACs"),
+    "reduction_high": partial(_reduction, "cifar10", "1/8"),
+    "reduction_low": partial(_reduction, "cifar100", "1/12"),
+    "reduction_compute": lambda: _macs("cifar100", "Original") / _macs("cifar100", "1/8"),
+    "two_percent_cifar10": partial(_two_percent, "cifar10"),
+    "two_percent_cifar100": partial(_two_percent, "cifar100"),
+    "communication_cost": lambda: _run_costs(lambda found: found.plan.bytes_per_run / costs.FLOAT32_BYTES),
+    "computation_cost": lambda: _run_costs(lambda found: found.plan.training_macs_per_run),
+    "gain_smallest_iid": partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"),
+}
+for _data in ("cifar10", "cifar100", "tinyimagenet"):
+    _run = f"{_data}_iid/fedhm"
+    FACTS[f"samples_{_data}"] = lambda run=_run: _of(run).info.num_train / _of(run).config.clients.count
+# What the factorized net saves, and what Table 3's server gains over the ensemble of all base nets.
+for _data, _level, _server, _ensemble in (("10", "1/8", "11.17M", "12.33M"), ("100", "1/12", "21.33M", "23.97M")):
+    for _key, _name in (("iid", "IID"), ("noniid", "Non-IID")):
+        _block = f"CIFAR-{_data} {_name}"
+        _fact = f"cifar{_data}_{_key}"
+        FACTS[f"saved_bytes_{_fact}"] = partial(_saved_bytes, f"saved_bytes_{_fact}", _block, _level)
+        FACTS[f"saved_macs_{_fact}"] = partial(_saved_macs, _block, _level)
+        _places = (f"table3/{_block}/FedHM/{_server}", f"table3/{_block}/Split-Mix/{_ensemble}")
+        FACTS[f"gain_{_fact}"] = partial(_gain, *_places)
+
+CELLS = {
+    "figure7": _figure7,
+    "figure4a": partial(_bar, of_a_round=_moved),
+    "figure4b": partial(_bar, of_a_round=_computed),
+}
+READINGS = {
+    "CIFAR-10 Split-Mix 12.33M": _nine_times_rounded,
+    "CIFAR-100 FedHM 3.27M": _cut_off,
+    "CIFAR-100 Low Rank Model 3.27M": _cut_off,
+    "macs_resnet34_12th": _macs_of_ranks_cut_off,
+    "reduction_low": lambda: int(10 * _reduction("cifar100", "1/12")) / 10,  # cut off
+    "gain_smallest_iid": partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/8.77M"),
+}
