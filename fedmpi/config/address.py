@@ -1,4 +1,4 @@
-"""The address of a config: a YAML file (`fedhm_digits.yaml`), or a cell of one (`table3.yaml@cifar10_iid_fedhm`)."""
+"""The address of a config: a YAML file, or a run of a grid file, as `papers/fedhm.yaml@cifar10_iid/fedhm`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIGS = _shipped()
 
 def located(word: str) -> str:
     """Returns the address that a word of a command line means: a file of that name, else a config that comes with
-    fedmpi: `fedhm_digits`, `configs/fedhm_digits.yaml` or `fedhm/table3@cifar10_iid_fedhm`."""
+    fedmpi: `fedhm_digits`, `configs/fedhm_digits.yaml` or `papers/fedhm@cifar10_iid/fedhm`."""
     file, cell = file_and_cell(word)
     if os.path.exists(file):
         return word
@@ -62,6 +62,6 @@ def similar_config(word: str) -> str:
 
 
 def label(address: str | os.PathLike[str]) -> str:
-    """Returns what a run's folder is called after: `table3_cifar10_iid_fedhm` for `table3.yaml@cifar10_iid_fedhm`."""
+    """Returns what a run's folder is called after: `fedhm_cifar10_iid_fedhm` for `fedhm.yaml@cifar10_iid/fedhm`."""
     file, cell = file_and_cell(address)
     return Path(file).stem if cell is None else f"{Path(file).stem}_{cell.replace('/', '_')}"
