@@ -256,18 +256,20 @@ class GridFile(Section):
             if question.first or question.second or question.measure:
                 yield path, "an undecidable question has no methods and no measure"
             return
-        for key in ("first", "second"):
-            if getattr(question, key) not in self.methods:
-                yield (*path, key), _unknown(getattr(question, key), self.methods)
+        named: list[tuple[yaml_text.Path, str, Mapping[str, object]]] = [
+            (("first",), question.first, self.methods),
+            (("second",), question.second, self.methods),
+            (("measure",), question.measure, self.measures),
+        ]
+        for place, condition in enumerate(question.provided):
+            named.append((("provided", place, "measure"), condition.measure, self.measures))
+        for place, setting in enumerate(question.settings):
+            named.append((("settings", place), setting, self.settings))
+        for key, name, known in named:
+            if name not in known:
+                yield (*path, *key), _unknown(name, known)
         if question.first == question.second:
             yield (*path, "second"), "is the same method as `first`"
-        for place, part in enumerate(question.parts):
-            if part.measure not in self.measures:
-                own = ("measure",) if place == 0 else ("provided", place - 1, "measure")
-                yield (*path, *own), _unknown(part.measure, self.measures)
-        for place, setting in enumerate(question.settings):
-            if setting not in self.settings:
-                yield (*path, "settings", place), _unknown(setting, self.settings)
 
     @property
     def num_tests(self) -> int:
