@@ -19,7 +19,7 @@ def file_and_cell(address: str | os.PathLike[str]) -> tuple[str, str | None]:
 
 
 def is_address(word: str) -> bool:
-    """Returns whether the word names a YAML file or a cell of one, by its ending."""
+    """Returns whether the word names a YAML file or a run of one, by its ending."""
     return file_and_cell(word)[0].endswith((".yaml", ".yml"))
 
 

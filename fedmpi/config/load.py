@@ -141,9 +141,7 @@ def _is_inside(path: yaml_text.Path, others: Iterable[yaml_text.Path]) -> bool:
 
 
 def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
-    """Reads a file or a cell of it, on top of what it extends: first the bases of the file, then those of the cell,
-    then the file's own settings, then the cell's; the later of these on the earlier. Raises ConfigError.
-    """
+    """Reads a file on top of what it extends, the later of these on the earlier. Raises ConfigError."""
     return _Reader().tree(os.fspath(address), shown, ())
 
 
@@ -155,24 +153,21 @@ class _Reader:
         self._bytes_left = MAX_BYTES
 
     def tree(self, address: str, shown: str, extended_by: tuple[str, ...]) -> Tree:
-        file, cell = file_and_cell(address)
-        layers = _layers(self._document(Path(file), shown), cell, shown)
+        own = _own(self._document(Path(address), shown), shown)
+        origin = f"{shown}: extends ({own.origin(('extends',))})"
+        bases = own.leaves.pop(("extends",), None)
         tree = Tree(shown)
-        for layer in layers:
-            origin = f"{shown}: extends ({layer.origin(('extends',))})"
-            bases = layer.leaves.pop(("extends",), None)
-            for base in bases if isinstance(bases, list) and bases else [bases]:
-                if base is not None:
-                    tree.put(self._base(base, origin, (*extended_by, os.path.normpath(address))))
-        for layer in layers:
-            tree.put(layer)
+        for base in bases if isinstance(bases, list) and bases else [bases]:
+            if base is not None:
+                tree.put(self._base(base, origin, (*extended_by, os.path.normpath(address))))
+        tree.put(own)
         return tree
 
     def _base(self, name: Any, where: str, chain: tuple[str, ...]) -> Tree:
         """Reads one of the files that the last of the chain extends; each of its origins names the file."""
         if not isinstance(name, str) or not name:
             raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
-        address = str(Path(file_and_cell(chain[-1])[0]).parent / name)
+        address = str(Path(chain[-1]).parent / name)
         if os.path.normpath(address) in chain:
             raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
         try:
@@ -215,25 +210,12 @@ def _content(path: Path, shown: str, most_bytes: int) -> bytes:
         raise ConfigError(shown, f"cannot be read: {reason(error)}") from None
 
 
-def _layers(document: Document, cell: str | None, shown: str) -> list[Tree]:
-    """Returns what the file says outside its cells, and what the cell says if one is asked for. Raises ConfigError."""
-    values = {} if document.value is None else document.value
-    if not isinstance(values, dict):
-        raise ConfigError(shown, f"expected sections (`seed: 1`, `data: ...`), got {found(values)} on the top level")
-    shared = {key: value for key, value in values.items() if key != "cells"}
-    layers = [Tree(shown, Document(shared, document.origins))]
-    cells = values.get("cells")
-    if cell is None and cells is None:
-        return layers
-    if not isinstance(cells, dict):
-        raise ConfigError(shown, f"the file has no cells; leave @{cell} out")
-    known = f"Cells: {explain.listed(cells, 6)}"
-    if cell is None:
-        raise ConfigError(shown, f"name one of the file's cells, as {shown}@{next(iter(cells), '')}. {known}")
-    if cell not in cells or not isinstance(cells[cell] or {}, dict):
-        raise ConfigError(shown, f"no cell {found(cell)} with sections.{explain.suggest(cell, cells)} {known}")
-    origins = {path[2:]: origin for path, origin in document.origins.items() if path[:2] == ("cells", cell)}
-    return [*layers, Tree(shown, Document(cells[cell], origins))]
+def _own(document: Document, shown: str) -> Tree:
+    """Returns what the file itself says. Raises ConfigError."""
+    if not isinstance(document.value or {}, dict):
+        text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
+        raise ConfigError(shown, text)
+    return Tree(shown, document)
 
 
 # From a tree to a config.

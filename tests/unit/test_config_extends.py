@@ -72,34 +72,6 @@ def test_a_problem_is_said_to_stand_in_its_own_file(files: Path) -> None:
     assert "train.lr (base.yaml: line 2)" in str(error.value) and "rounds (line 2)" in str(error.value)
 
 
-CELLS = """\
-extends: ../base.yaml
-seed: 7
-train: {momentum: 0.5}
-cells:
-  one: {rounds: 3, train: {lr: 0.7}}
-  two: {extends: a.yaml@one, method: {name: fedavg}}
-  three: {extends: ../other.yaml}
-  empty:
-  wrong: {train: {lrr: 1}}
-  four: 5
-  circle: {extends: a.yaml@circle}
-  whole: {extends: a.yaml}
-"""
-
-
-def test_a_cell_stands_on_its_bases_then_on_its_file(files: Path) -> None:
-    """What the cell extends is below what the file says for all cells, and the cell's own settings are on top."""
-    (files / "other.yaml").write_text("seed: 9\nrounds: 4\ntrain: {momentum: 0.1, lr: 0.2}\n")
-    (files / "sub/a.yaml").write_text(CELLS)
-    one, two, three, empty = (load(f"{files}/sub/a.yaml@{cell}", []) for cell in ("one", "two", "three", "empty"))
-    assert (one.seed, one.rounds, one.train.lr, one.train.momentum, one.method.tau) == (7, 3, 0.7, 0.5, 2.0)
-    assert (two.rounds, two.train.lr, two.method.name) == (3, 0.7, "fedavg")
-    assert (three.seed, three.rounds, three.train.lr, three.train.momentum) == (7, 4, 0.2, 0.5)
-    assert (empty.seed, empty.train.lr) == (7, 0.3) and empty.where.endswith("sub/a.yaml@empty")
-    assert load(f"{files}/sub/a.yaml@one", ["rounds=8"]).rounds == 8
-
-
 MISTAKES = [
     ("", "extends: nowhere.yaml", "extends (line 1): nowhere.yaml: no such file."),
     ("", "seed: 1\nextends: a.yaml", "extends (line 2): 'a.yaml' extends this file in turn"),
@@ -111,13 +83,6 @@ MISTAKES = [
     ("", "extends: [../base.yaml, a.yaml]", "extends (line 1): 'a.yaml' extends this file in turn"),
     ("", f"extends: {['../base.yaml'] * 32}", "extends (line 1): ../base.yaml: more than 32 files"),
     ("", "extends: ../sub", "extends (line 1): ../sub: not a file"),
-    ("", CELLS, "name one of the file's cells, as a.yaml@one. Cells: circle, empty, four, one, "),
-    ("@tow", CELLS, "no cell 'tow' with sections. Did you mean 'two'? Cells: circle, empty, "),
-    ("@", CELLS, "no cell '' with sections. Cells: "),
-    ("@wrong", CELLS, "train.lrr (line 9)  no such key. Did you mean 'train.lr'?"),
-    ("@circle", CELLS, "extends (line 11): 'a.yaml@circle' extends this file in turn"),
-    ("@whole", CELLS, "extends (line 12): a.yaml: name one of the file's cells"),
-    ("@x", "seed: 1", "the file has no cells; leave @x out"),
 ]
 
 
