@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi import costs
-from fedmpi.config.load import Override
 from fedmpi.export.formats import Answers, Pt2
-from fedmpi.export.nets import TrainedNet, cut_net, net_of_client
-from fedmpi.export.saved import saved_round
+from fedmpi.export.nets import TrainedNet
 
 BATCHES = (1, 64)
 _LEAST = 5
@@ -56,13 +53,6 @@ def measure(trained: TrainedNet, answers: Answers) -> Measured:
         latency = {size: _latency(answers, batch) for size, batch in inputs.items()}
         peaks = {size: peak_bytes(trained.net, batch) for size, batch in inputs.items()}
     return Measured(found.params, found.macs, latency, peaks)
-
-
-def speed_up(run: str | Path, overrides: Sequence[Override], client: int = 0) -> float:
-    """How much longer an inference of a client's net takes than that of the same net cut, in a finished hermes run."""
-    whole = net_of_client(saved_round(run, overrides=overrides), client)
-    taken = [measure(net, net.net).latency[1].median_s for net in (whole, cut_net(whole))]
-    return taken[0] / taken[1]
 
 
 def _latency(answers: Answers, inputs: Tensor) -> Latency:
