@@ -22,6 +22,7 @@ import pytest
 from data_fixtures import cifar10_root, no_network, run_data
 from golden_file import told
 from hypothesis import HealthCheck, settings
+from hypothesis.configuration import set_hypothesis_home_dir
 
 from fedmpi.mpi import starting
 from fedmpi.mpi.launch import launched_as
@@ -36,7 +37,9 @@ if launched_as() is not None:
     atexit.register(shutil.rmtree, os.environ["PYTEST_DEBUG_TEMPROOT"], ignore_errors=True)
 
 # Caches of libraries (matplotlib's and fontconfig's lists of fonts) would go to the home folder otherwise.
-os.environ["XDG_CACHE_HOME"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "libraries")
+CACHE = Path(__file__).resolve().parents[1] / ".pytest_cache"
+os.environ["XDG_CACHE_HOME"] = str(CACHE / "libraries")
+set_hypothesis_home_dir(CACHE / "hypothesis")
 
 # The same examples in each run; FEDMPI_TEST_EXAMPLES has the nightly script draw more of them.
 settings.register_profile(

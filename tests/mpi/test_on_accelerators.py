@@ -8,8 +8,6 @@ from pretend.runs import with_accelerators
 from same_bits import Bits
 from small_runs import small_config
 
-from fedmpi.mpi import gpu_aware
-
 pytestmark = [
     pytest.mark.mpi(min_size=2),
     pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only"),
@@ -29,9 +27,3 @@ def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
             bits.on_all_ranks(bool(pinned), "uploads travel through memory that is not page-locked")
         bits.on_all_ranks(not device.of(events, "across"), "a rank uses two devices")
     bits.check(bits.alone(small_config(*words, "rounds=3")))
-
-
-def test_the_library_is_asked_about_memory_of_gpus(bits: Bits) -> None:
-    """Whatever it answers: the same on all ranks of one host, and that it was asked."""
-    asked, _ = gpu_aware.notes()
-    bits.on_all_ranks("GPU-aware" in asked, asked)
