@@ -173,7 +173,3 @@ def test_another_format_kind_or_program(file: File, files: dict[str, File], tmp_
     assert refusal(file, b"").startswith("is empty") and refusal(file, whole[:-1]).startswith("is truncated")
     for block in (b"", bytes(512)):
         assert "written by fedmpi" in refusal(file, block + b"\x89HDF\r\n\x1a\n" + bytes(2000))
-
-
-def test_a_table_too_deep_for_a_reader(file: File) -> None:
-    assert refusal(file, with_contents(file.path.read_bytes(), b"[" * 99_999 + b"]" * 99_999))

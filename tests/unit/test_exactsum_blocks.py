@@ -35,11 +35,3 @@ def test_blocks_add_what_the_formula_says(
         if channels_last:
             found = exact.buffer[: expected.numel()].view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
         assert torch.equal(found, expected) and expected.any()
-
-
-def test_strided_values_are_added_by_place() -> None:
-    value = torch.arange(24.0).view(2, 3, 2, 2)
-    plain, strided = (ExactSum({"a": Spec((2, 3, 2, 2))}, {"a": 64.0}, 1.0) for _ in range(2))
-    plain.add("a", value, 1.0)
-    strided.add("a", value.to(memory_format=torch.channels_last), 1.0)
-    assert torch.equal(plain.buffer, strided.buffer) and plain.buffer.any()

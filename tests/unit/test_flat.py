@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import copy_into
@@ -166,32 +165,6 @@ def test_resetting_momentum_is_a_fresh_optimizer() -> None:
         sgd.step(1.0)
         steps.append(flat.params["head.bias"][0].item())
     assert steps == [-2.0, -3.0, -2.0]
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adamw"])
-def test_a_step_allocates_nothing(kind: str) -> None:
-    """All its operations work in place."""
-    values = {name: value.detach() for name, value in seeded().named_parameters()}
-    layout = net_layout(values.items(), OWN, channels_last=False)
-    flat = FlatNet(seeded(), layout, Buffers(layout.num_bytes, "cpu", squares=kind == "adamw"))
-    decay = {"weight_decay": 0.1, "own_decay": OWN}
-    adamw = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-    optimizer = flat.adamw(**adamw, **decay) if kind == "adamw" else flat.optimizer(momentum=0.9, **decay)
-    with Operations() as operations:
-        optimizer.step(0.1)
-    assert len(operations.names) >= 2 and all(name.endswith("_") for name in operations.names), operations.names
-
-
-class Operations(TorchDispatchMode):
-    """The names of the operations that torch runs within."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 def test_padding_stays_zero() -> None:

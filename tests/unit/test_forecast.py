@@ -184,21 +184,6 @@ def test_both_forms_have_every_tier_and_the_totals(told: Told) -> None:
     assert "worker and round: 5" in text
 
 
-@pytest.mark.parametrize(
-    ("model", "data_set", "params"),
-    [
-        ("resnet18", "cifar10", [11_173_962, 4_157_514, 2_209_866, 1_236_042]),
-        ("resnet34", "cifar100", [21_328_292, 8_401_316, 4_985_252, 3_277_220]),
-    ],
-)
-def test_the_papers_integers(model: str, data_set: str, params: list[int]) -> None:
-    """methods.md section 1 and 2.3, from nothing but two overrides of the default config; no data file is there."""
-    run = plan(f"model.name={model}", f"data.name={data_set}", "data.root=/nowhere")
-    assert [tier.params for tier in run.tiers] == params
-    assert [tier.rank_ratio for tier in run.tiers] == [1.0, 0.5, 0.25, 0.125]
-    assert [tier.down_bytes for tier in run.tiers] == [4 * count for count in params]
-
-
 def test_a_net_that_nobody_prepared() -> None:
     """torchvision's ResNet-18 with ten classes: 11,689,512 published at 1,000 classes, less 990 x 513 of its FC."""
     run = plan("model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2")

@@ -1,8 +1,6 @@
 """Models: sizes, initialisation, batch statistics, names; perceptrons; width multipliers."""
 
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -197,13 +195,6 @@ def test_dense_layers_by_default() -> None:
     without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0, "lstm_char": 0}
     for name, options in registry.built_in("model"):
         assert options().dense_layers == (resnets | without_stem).get(name, 1)
-
-
-def test_options_load_without_torch() -> None:
-    code = (
-        "import sys; from fedmpi import registry; list(registry.built_in('model')); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 # The multi-layer perceptron.

@@ -108,7 +108,6 @@ def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytes
 
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
-PRE = ResNet18(order="pre")
 
 
 @pytest.mark.parametrize(("stride", "expected"), [(1, [-1.0, 6.0]), (2, [0.0, 8.0])])

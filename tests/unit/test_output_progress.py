@@ -3,7 +3,6 @@
 import errno
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from in_terminal import terminal
-from launched import environment, launch, mpirun
+from launched import environment
 
 from fedmpi.clock import STAGES
 from fedmpi.mpi.launch import _VARIABLES
@@ -197,25 +196,6 @@ def test_in_a_narrow_terminal_no_line_wraps(tmp_path: Path) -> None:
     assert max(map(len, lines)) <= 60, lines
     assert "round  98/100  40.00 s  ETA 1:20  accuracy 14.3 to 100.0 %" in lines
     assert "round  99/100  0:00  ETA 1:20" in lines
-
-
-needs_mpirun = pytest.mark.skipif(
-    any(name in os.environ for name in ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK")), reason="mpirun does not nest"
-)
-
-
-@needs_mpirun
-def test_a_log_file_behind_mpirun_stays_clean(tmp_path: Path) -> None:
-    """Rank 0 has a pseudo terminal there, whatever mpirun writes to; a wrapper in between changes nothing."""
-    for wrapper in ([], ["sh", "-c", '"$@"; true', "sh"]):
-        launched = launch(tmp_path, [mpirun(), "-n", "1", *wrapper, *COMMAND])
-        assert launched.wait() == 0 and launched.out.encode() == PLAIN
-
-
-@needs_mpirun
-def test_a_terminal_behind_mpirun_gets_plain_lines(tmp_path: Path) -> None:
-    """mpirun forwards whole lines only, so a live one would not be seen before the end."""
-    assert in_terminal(tmp_path, mpirun(), "-n", "1", *COMMAND) == PLAIN.replace(b"\n", b"\r\n")
 
 
 def test_every_launcher_is_known() -> None:

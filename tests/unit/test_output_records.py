@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from golden_file import Told
 
-from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best, mean_accuracy
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
@@ -146,11 +145,6 @@ def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> N
     assert best.last == {} and best.contradicts([record]) == "" and mean_accuracy(record) is None
 
 
-def test_a_run_directory_that_is_gone_is_said(tmp_path: Path, told: Told) -> None:
-    with told.by(RunDirError):
-        Records(RunDir(tmp_path / "gone"), resume_after=None)
-
-
 def test_scalars_of_a_record() -> None:
     tiers = [{"name": "half", "accuracy": 0.5, "best": None}, {"accuracy": 0.1}, 3]
     record = {"round": 4, "loss": math.nan, "ok": True, "time_s": {"svd": 2}, "tiers": tiers, "cohort": [1, 2]}
@@ -204,16 +198,6 @@ def test_records_nested_too_deeply_are_torn(deep: str, run_dir: RunDir) -> None:
     run_dir.records_path.write_text(f'{deep}\n{{"round": 2}}\n')
     write(run_dir, range(3, 4), resume_after=2)
     assert [record["round"] for record in read_records(run_dir)] == [2, 3]
-
-
-def test_directories_in_their_place_are_one_line(run_dir: RunDir) -> None:
-    run_dir.records_path.mkdir()
-    run_dir.manifest_path.mkdir()
-    actions = [lambda: write(run_dir, range(1, 2)), lambda: add_start(run_dir, {"command": []})]
-    for action in (*actions, lambda: manifest.read_starts(run_dir), lambda: read_records(run_dir)):
-        with pytest.raises(RunDirError, match="Is a directory") as caught:
-            action()
-        assert "\n" not in caught.value.text()
 
 
 def test_git_commit_tells_of_the_source_alone(tmp_path: Path) -> None:

@@ -40,18 +40,6 @@ def test_what_the_system_said_and_what_to_do(tmp_path: Path, monkeypatch: pytest
     assert path.read_text() == "old" and [found.name for found in tmp_path.iterdir()] == ["x"]
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, told: Told) -> None:
-    """A real one: of the new file not a byte stays, the old one is whole."""
-    with failing_disk.small_disk(tmp_path / "disk", "1m") as disk:
-        files.write_atomic(disk / "x", b"o" * 10000)
-        filler = failing_disk.fill(disk)
-        with told.by(RunDirError):
-            files.write_atomic(disk / "x", b"n" * 20000)
-        assert (disk / "x").read_bytes() == b"o" * 10000 and {*os.listdir(disk)} == {"x", "filler"}
-        filler.unlink()
-        files.write_atomic(disk / "x", b"n" * 20000)
-
-
 def test_records_that_a_full_disk_tore_are_written_whole_later(tmp_path: Path, told: Told) -> None:
     """A real full disk takes the beginning of a line; lines come later, in their order, each once."""
     with failing_disk.small_disk(tmp_path / "disk", "1m") as disk:

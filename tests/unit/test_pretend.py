@@ -108,25 +108,6 @@ def gradients(net: nn.Module, inputs: Tensor) -> list[Tensor]:
     return [output.detach().cpu(), *(parameter.grad.cpu() for parameter in net.parameters())]
 
 
-class Attends(nn.MultiheadAttention):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs, inputs, inputs, need_weights=False)[0]
-
-
-class Remembers(nn.LSTM):
-    def forward(self, inputs: Tensor) -> Tensor:
-        return super().forward(inputs)[0]
-
-
-@pytest.mark.parametrize("net", [Attends(8, 2, batch_first=True), Remembers(8, 6, num_layers=2, batch_first=True)])
-def test_nets_that_torch_composes_otherwise_agree_to_rounding(net: nn.Module) -> None:
-    """Sums of some ten float32 numbers around 1, in another order: 1e-5 is a hundred roundings."""
-    inputs = torch.rand(4, 5, 8)
-    results = [gradients(copy.deepcopy(net).to(place), inputs.to(place)) for place in ("cpu", device.NAME)]
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("squares", [False, True])
 def test_a_step_allocates_nothing(squares: bool) -> None:
     """Nor does loading a client; both are a few operations on whole vectors."""
