@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
-from fedmpi.results.grid_runs import load_address
 
 if TYPE_CHECKING:  # a mistake in the config of a fresh run is said without these
     from fedmpi.running.folder import Origin
@@ -46,6 +46,10 @@ def config_and_origin(
     if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
+    if path is None or "@" not in path:
+        return load(path, overrides, observed=observed), origin
+    from fedmpi.results.grid_runs import load_address  # loads all that reads runs
+
     return load_address(path, overrides, observed=observed), origin
 
 

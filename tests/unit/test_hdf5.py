@@ -79,10 +79,7 @@ def test_reading_takes_one_array_at_a_time(tmp_path: Path) -> None:
 
 TABLES = {
     "dicts": b"[" + b"{}," * (hdf5.MAX_CONTENTS_BYTES // 3 - 1) + b"0]",
-    "lists": b"[" + b"[]," * (hdf5.MAX_CONTENTS_BYTES // 3 - 1) + b"0]",
-    "floats": b"[" + b"0.," * (hdf5.MAX_CONTENTS_BYTES // 3 - 1) + b"0]",
     "depth": b"[" * hdf5.MAX_CONTENTS_BYTES,
-    "digits": b"9" * hdf5.MAX_CONTENTS_BYTES,
     "arrays": json.dumps(
         {"attributes": {}, "arrays": [[str(number), "|u1", [0], 512] for number in range(200_000)] + [0]}
     ).encode(),

@@ -4,6 +4,7 @@ import ast
 import inspect
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -187,20 +188,14 @@ WRONG: list[tuple[Callable[[fedmpi.Run], Any], str]] = [
     (lambda run: fedmpi.load_config(3), "load_config: name: expected the path or name of a config or None, got 3"),
     (lambda run: fedmpi.plan("fedhm_digits"), "plan: config: expected what fedmpi.load_config() gives, got 'fedhm_"),
     (lambda run: fedmpi.plan(run.config, "3"), "plan: ranks: expected whole number >= 1 or None, got '3'"),
-    (lambda run: fedmpi.plan(run.config, 0), "plan: ranks: expected whole number >= 1 or None, got 0"),
     (lambda run: fedmpi.plan(run.config, True), "plan: ranks: expected whole number >= 1 or None, got True"),
-    (lambda run: fedmpi.run(run.config, run_dir=5), "run: run_dir: expected a path or None, got 5"),
     (lambda run: fedmpi.run(run.config, "a\0b"), "run: run_dir: expected a path or None, got 'a\\x00b'"),
     (lambda run: fedmpi.run(3, "", resume="a"), "run: 3 problems\n  config: expected"),
     (lambda run: fedmpi.open_run(None), "open_run: path: expected a path, got None"),
-    (lambda run: fedmpi.Run(3), "Run: path: expected a path, got 3"),
     (lambda run: run.net([0.5]), "Run.net: tier: expected the name of a tier, as '0.5' or 0.5 or None, got [0.5]"),
     (lambda run: run.net(1, "first"), "Run.net: round: expected 'last' or 'best' or whole number, got 'first'"),
-    (lambda run: run.net(1, form="dens"), "Run.net: form: expected 'dense' or 'factorized' or None, got 'dens'"),
-    (lambda run: run.client_net("3"), "Run.client_net: client: expected whole number, got '3'"),
     (lambda run: run.export(tier=1, format="pt3"), "Run.export: format: expected 'pt2' or 'safetensors' or 'onnx'"),
     (lambda run: run.figure(3), "Run.figure: others: expected a fedmpi.Run, got 3"),
-    (lambda run: run.figure(run, x="seconds"), "Run.figure: x: expected 'rounds' or 'bytes' or 'macs', got 'sec"),
     (lambda run: run.figure(tiers="0.5"), "Run.figure: tiers: expected a list of names of tiers, as ['1', '0.5'], got"),
 ]
 
@@ -308,27 +303,17 @@ def test_a_run_that_cannot_be_opened_is_one_line(made: fedmpi.Run, tmp_path: Pat
     assert fedmpi.open_run(tmp_path).state == "interrupted" and fedmpi.open_run(tmp_path).scores == {}
 
 
-def test_damage_is_one_line(made: fedmpi.Run, damaged: Callable[[], fedmpi.Run]) -> None:
-    run = damaged()
+def test_damage_is_one_line(made: fedmpi.Run, tmp_path: Path) -> None:
+    copy = RunDir(tmp_path / "copy")
+    shutil.copytree(made.path, copy.path)
+    for path in (copy.partition_path, copy.checkpoint_path(3)):
+        path.write_bytes(path.read_bytes()[:-100])
+    run = fedmpi.open_run(copy.path)
     with pytest.raises(fedmpi.UserError, match="partition.h5"):
         run.partition()
     with pytest.raises(fedmpi.UserError, match="round-000003.h5"):
         run.net(1)
     assert run.rounds() == made.rounds()
-
-
-@pytest.fixture
-def damaged(made: fedmpi.Run, tmp_path: Path) -> Callable[[], fedmpi.Run]:
-    """A copy of the finished run in which two files are torn."""
-
-    def tear() -> fedmpi.Run:
-        copy = RunDir(tmp_path / "copy")
-        subprocess.run(["cp", "-r", str(made.path), str(copy.path)], check=True)
-        for path in (copy.partition_path, copy.checkpoint_path(3)):
-            path.write_bytes(path.read_bytes()[:-100])
-        return fedmpi.open_run(copy.path)
-
-    return tear
 
 
 def test_a_net_is_of_one_thing(made: fedmpi.Run) -> None:

@@ -112,8 +112,6 @@ def test_foreign_files_and_formats_are_named(tmp_path: Path, told: Told) -> None
     for content, problem in {
         foreign: "not written by fedmpi",
         pickle.dumps({"a": 1}): "not written by fedmpi",
-        whole.replace(b"format 2 ", b"format 1 ", 1): "has format 1, this fedmpi reads format 2",
-        whole.replace(b"format 2 ", b"format 3 ", 1): "has format 3, this fedmpi reads format 2",
         whole + b"x": "is too long",
     }.items():
         path.write_bytes(content)
@@ -139,23 +137,15 @@ NAME, DTYPE, SHAPE, OFFSET = range(4)
 NO_TABLE, TOO_MUCH, OTHER = "a table of contents that is not one", "declares more data than it has", "content digest"
 FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a petabyte": (_entry((SHAPE, [2**48])), TOO_MUCH),
-    "2^126 bytes": (_entry((SHAPE, [2**62, 2**62])), NO_TABLE),
     "too far": (lambda table: table["arrays"][0].__setitem__(OFFSET, table["arrays"][0][OFFSET] + 4), TOO_MUCH),
-    "a number for a name": (_entry((NAME, 7)), NO_TABLE),
     "the header": (_entry((OFFSET, 0)), TOO_MUCH),
-    "behind the end": (_entry((OFFSET, 2**40)), TOO_MUCH),
-    "before the beginning": (_entry((OFFSET, -8)), NO_TABLE),
     "many names for one": (
         lambda table: table["arrays"].extend([f"server/{number}", *table["arrays"][0][1:]] for number in range(1000)),
         TOO_MUCH,
     ),
     "one name twice": (lambda table: table["arrays"].append(table["arrays"][0]), NO_TABLE),
     "a negative shape": (_entry((SHAPE, [-1])), NO_TABLE),
-    "a shape of 100 axes": (_entry((SHAPE, [1] * 100)), NO_TABLE),
-    "a shape of fractions": (_entry((SHAPE, [1.5])), NO_TABLE),
     "objects": (_entry((DTYPE, "|O8")), NO_TABLE),
-    "records": (_entry((DTYPE, "<f4,<f4")), NO_TABLE),
-    "text": (_entry((DTYPE, "|S4")), NO_TABLE),
     "other bytes first": (_entry((DTYPE, ">f4")), NO_TABLE),
     "other numbers": (_entry((DTYPE, "<i4")), OTHER),
     "other axes": (_entry((SHAPE, [10, 100])), OTHER),
@@ -164,9 +154,7 @@ FORGERIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "no arrays": (lambda table: table.pop("arrays"), NO_TABLE),
     "no such dtype": (_attribute("torch_dtypes", '{"server/a": "storage"}'), "does not hold 'storage'"),
     "dtypes in a list": (_attribute("torch_dtypes", "[]"), "torch_dtypes are no table"),
-    "dtypes without end": (_attribute("torch_dtypes", "[" * 100_000), "cannot be read"),
     "an attribute of another type": (_attribute("number", "7"), "of a type that fedmpi does not write"),
-    "a list as attribute": (_attribute("number", [7]), NO_TABLE),
     "a missing attribute": (lambda table: table["attributes"].pop("number"), "lacks the attribute number"),
     "another attribute": (_attribute("number", 8), OTHER),
     "one attribute more": (_attribute("more", 8), OTHER),

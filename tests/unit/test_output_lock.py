@@ -114,18 +114,12 @@ def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, con
 NOT_NOTES = {
     "torn": b'{"host": "a", "pi',
     "binary": bytes(range(256)) * 4,
-    "zeros": bytes(4096),
     "huge": b'{"host": "' + b"a" * 10_000_000 + b'", "pid": 1, "started_s": 1.0}',
     "nested": b"[" * 100_000,
     "a list": b"[1, 2]",
-    "a number": b"7",
     "other keys": b'{"a": 1}',
     "pid as text": json.dumps({**NOTE, "pid": "1"}).encode(),
     "pid of a group": json.dumps({**NOTE, "pid": -1}).encode(),
-    "pid 0": json.dumps({**NOTE, "pid": 0}).encode(),
-    "pid true": json.dumps({**NOTE, "pid": True}).encode(),
-    "no number": b'{"host": "a", "pid": NaN, "started_s": 1.0}',
-    "host is a list": json.dumps({**NOTE, "host": ["a"], "pid": 1}).encode(),
     "start is a text": json.dumps({**NOTE, "started_s": "4", "pid": 1}).encode(),
 }
 
@@ -164,15 +158,6 @@ def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, 
     assert other.stdout.readline() == "done\n"
     with RunLock(RunDir(tmp_path), warn=pytest.fail):
         pass
-
-
-def test_reading_the_lock_within_its_run_leaves_it_held(tmp_path: Path, contenders) -> None:
-    """An observer may call `open_run` on rank 0, which opens the file and closes it. The note alone would not do."""
-    one = contenders(1)
-    with RunLock(RunDir(tmp_path)) as held:
-        assert lock.seen(RunDir(tmp_path), 60) is not None
-        os.pwrite(held._handle, b" " * 4096, 0)
-        assert "in use by another process" in one.all_do()[0]
 
 
 def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
@@ -247,11 +232,16 @@ def test_a_directory_that_was_emptied_is_gone_for_good(tmp_path: Path, told: Tol
     assert caught.value.for_good and not any(tmp_path.iterdir())
 
 
-def test_the_kernels_lock_survives_a_refresh(tmp_path: Path, contenders, told: Told) -> None:
-    """To open and close the file would give it up: the note alone would be left."""
+@pytest.mark.parametrize("is_refreshed", [True, False])
+def test_the_kernels_lock_survives(tmp_path: Path, contenders, told: Told, is_refreshed: bool) -> None:
+    """To open and close the file, as `open_run` in an observer does, must not give it up: the note alone would be
+    left."""
     two = contenders(1)
     with RunLock(RunDir(tmp_path)) as held:
-        held.refresh()
+        if is_refreshed:
+            held.refresh()
+        else:
+            assert lock.seen(RunDir(tmp_path), 60) is not None
         os.pwrite(held._handle, b" " * 4096, 0)
         told(two.all_do()[0])
 
