@@ -1,11 +1,7 @@
 """Attention of low rank: queries, keys, values and outputs are a matrix each, factorized, counted and run as such."""
 
-from pathlib import Path
-
-import pytest
 import torch
 from model_inputs import loaded, params, randn
-from small_runs import run_all, small_config, small_setup
 from torch import nn
 
 from fedmpi.data.dataset import DataInfo
@@ -15,14 +11,10 @@ from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.options import VitSmall
-from fedmpi.mpi.serial import SerialComm
-from fedmpi.store import checkpoint
-from fedmpi.store.run_dir import RunDir
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5
 SMALL = VitSmall(embedding=D, heads=3, depth=DEPTH)
-RUN = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")
 ATTENTION = "encoder.layers.encoder_layer_0.self_attention"
 OF_A_BLOCK = tuple(
     """
@@ -47,16 +39,6 @@ def test_six_matrices_of_a_block_are_factorized() -> None:
     """Not the patches (the stem) and not the classifier (the last linear layer)."""
     names = [f"encoder.layers.encoder_layer_{block}.{name}" for block in range(DEPTH) for name in OF_A_BLOCK]
     assert [layer.name for layer in planned(create.skeleton(SMALL, IMAGES))] == names
-
-
-@pytest.mark.parametrize("gamma", [0.5, 0.25, 0.125])
-def test_each_matrix_has_r_times_m_plus_n_numbers(gamma: float) -> None:
-    """r = gamma n: four d x d matrices, d x 4 d with r of its 4 d outputs, but at most the full rank d, and 4 d x d."""
-    dense = create.skeleton(SMALL, IMAGES)
-    low = factorize_net(dense, planned(dense), gamma)
-    r, inside = round(gamma * D), min(D, round(gamma * HIDDEN))
-    saved = DEPTH * (4 * D * D + 2 * D * HIDDEN - 4 * r * (D + D) - (inside + r) * (D + HIDDEN))
-    assert params(low) == params(dense) - saved
 
 
 def test_vit_small_at_a_quarter() -> None:
@@ -98,33 +80,3 @@ def test_rows_that_a_client_does_not_hold_are_zero() -> None:
             place.v.weight.copy_(v[:7])
             weight[7:] = 0
     torch.testing.assert_close(part(randn(4, 3, 8, 8)), dense(randn(4, 3, 8, 8)), rtol=1e-4, atol=1e-5)
-
-
-# In methods.
-
-
-@pytest.mark.parametrize(
-    ("method", "ratios", "factors"),
-    [("fedhm", "rank_ratio", ("weight",)), ("orthdrop", "keep_ratio", ("u.weight", "v.weight"))],
-)
-def test_a_round_moves_every_matrix(tmp_path: Path, method: str, ratios: str, factors: tuple[str, ...]) -> None:
-    """Clients of low rank alone, in bfloat16; no BatchNorm, so nothing is re-estimated. The server's state has the
-    dense net's names in FedHM, and factors in OrthDrop."""
-    overrides = (
-        *RUN,
-        f"method.name={method}",
-        f"method.{ratios}=[0.5,0.25]",
-        "train.precision=bf16",
-        "evaluation.bn=restat",
-        "rounds=1",
-    )
-    before = small_setup(tmp_path / "before", *overrides).method.initial_state()
-    run_all(small_config(*overrides), SerialComm(), tmp_path / "run")
-    snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), print)
-    assert snapshot is not None
-    names = [f"{ATTENTION}.{part}.{kind}" for part in ("query", "key", "value", "out") for kind in (*factors, "bias")]
-    assert sorted(name for name in before if name.startswith(ATTENTION)) == sorted(names)
-    for name in names:
-        # A bias of the keys adds the same to all products of a query: softmax, and so the gradient, ignores it.
-        if name != f"{ATTENTION}.key.bias":
-            assert not torch.equal(torch.as_tensor(snapshot.server[name]), before[name]), name

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,14 +93,6 @@ def test_digest_tells_names_dtypes_shapes_and_bytes_apart() -> None:
     others = [base.view(1, 2), base.view(torch.int32), torch.tensor([1.0, -0.0]), base[:1]]
     digests = {digest_of({"a": base}), digest_of({"b": base}), *(digest_of({"a": other}) for other in others)}
     assert len(digests) == 6
-
-
-@pytest.mark.slow
-def test_equal_contents_give_equal_files(tmp_path: Path) -> None:
-    """HDF5 stores times in whole seconds: a second apart, a stored one would show."""
-    first = write(tmp_path / "1.h5", {"a": torch.ones(3)}).read_bytes()
-    time.sleep(1.1)
-    assert write(tmp_path / "2.h5", {"a": torch.ones(3)}).read_bytes() == first
 
 
 def test_foreign_files_and_formats_are_named(tmp_path: Path, told: Told) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from golden_file import Told
@@ -15,6 +16,7 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.running import stopping
 from fedmpi.running.folder import Asked
+from fedmpi.running.limits import Limits
 from fedmpi.running.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
 from fedmpi.store.run_dir import RunDir
 
@@ -144,3 +146,27 @@ def test_a_round_of_fewer_ranks_takes_longer(clock: HandClock) -> None:
     assert wishes.wish(40.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
     clock.now_s += 41.0
     assert wishes.wish(40.0, share=4.0) == OUT_OF_TIME
+
+
+# What is left to each rank when others are lost, by hand.
+
+
+@pytest.mark.parametrize(
+    ("started", "left", "trains", "share"),
+    [
+        (5, 5, False, 1),
+        (5, 4, False, 2),  # one of the three workers has the fourth's clients, too
+        (5, 3, False, 2),
+        (5, 2, False, 4),
+        (6, 4, False, 2),  # five workers, then three
+        (2, 1, False, 2),  # the worker's part and the server's
+        (4, 1, False, 4),
+        (2, 1, True, 2),  # rank 0 did both before
+        (5, 3, True, 2),
+        (1, 1, False, 1),
+        (9, 5, False, 2),
+    ],
+)
+def test_share(started: int, left: int, trains: bool, share: int) -> None:
+    comm = SimpleNamespace(size=left, started_size=started, traffic=None)
+    assert Limits(SimpleNamespace(server_trains=trains), comm, None).share() == share
