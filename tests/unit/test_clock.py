@@ -1,7 +1,5 @@
 """Where time goes, with a clock that only moves when told: every number below is exact."""
 
-import sys
-
 import pytest
 from hand_clock import HandClock
 
@@ -68,21 +66,14 @@ def test_the_split_has_all_stages_and_never_exceeds_the_wall(world: World) -> No
     assert nonzero(world.clock.take()) == {"wall": 0.5}
 
 
-def test_a_failure_says_where_and_keeps_its_cause(world: World) -> None:
+@pytest.mark.parametrize("cause", [ValueError("bad pixel"), SystemExit(3)])
+def test_a_failure_says_where_and_keeps_its_cause(world: World, cause: BaseException) -> None:
     """The innermost stage is named: one that a RoundError passes on its way out adds nothing to it."""
-    cause = ValueError("bad pixel")
     outer, inner = world.clock.stage("aggregation", 1), world.clock.stage("local_training", 12, 345)
     with pytest.raises(RoundError) as caught, outer, inner:
         raise cause
-    error = caught.value
-    assert (error.stage, error.round_number, error.client) == ("local_training", 12, 345)
-    assert error.__cause__ is cause
-
-
-def test_the_end_that_a_user_s_code_calls_for_is_a_failure(world: World) -> None:
-    with pytest.raises(RoundError) as raised, world.clock.stage("local_training", 2, 5):
-        sys.exit(3)
-    assert raised.value.where() == "round 2, client 5, stage local_training"
+    assert caught.value.where() == "round 12, client 345, stage local_training"
+    assert caught.value.__cause__ is cause
 
 
 def test_a_request_to_stop_is_no_failure(world: World) -> None:

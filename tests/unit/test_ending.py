@@ -127,13 +127,10 @@ def test_no_command_enters_a_folder_that_is_gone(run: RunDir, monkeypatch: pytes
     [
         {"words": ["method.name=m:M; reboot"]},
         {"words": ["output.dir=/etc"]},
-        {"words": [3]},
         {"words": "method.name=m:M"},
-        {"folder": "here"},
         {"folder": "/a\x1b[2J"},
         {"folder": "/" + 2000 * "a"},
         {"ranks": 0},
-        {"ranks": 10**9},
         {"ranks": "5"},
     ],
 )

@@ -25,14 +25,6 @@ def test_every_word_has_a_module_with_a_main(name):
     assert f"fedmpi {name} " in command.overview()
 
 
-@pytest.mark.parametrize("name", ["run", "plan", "list", "data", "check", "export"])
-def test_each_help_is_the_commands_own(name, capsys):
-    with pytest.raises(SystemExit) as caught:
-        command.main([name, "--help"])
-    out = capsys.readouterr().out
-    assert caught.value.code == 0 and out.startswith(f"usage: fedmpi {name} ")
-
-
 def test_a_word_that_is_no_command_runs(monkeypatch):
     """`fedmpi CONFIG.yaml` is `fedmpi run CONFIG.yaml`."""
     called = []

@@ -194,11 +194,7 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
 @pytest.mark.parametrize(
     ("argv", "named"),
     [
-        (["--bogus"], "--bogus"),
         (["nowhere.yaml"], "nowhere.yaml"),
-        (["a.yaml", "b.yaml"], "a.yaml, b.yaml"),
-        (["--resume"], "--run-dir"),
-        (["plan", "train.lr=abc"], "train.lr"),
         (["model.name=resnet19"], "resnet18"),
         (["model.name=torchvision:resnet18", "train.lr=abc"], "train.lr"),
         (["output.observers=[json:nothing]"], "nothing"),

@@ -333,10 +333,6 @@ def test_sliced_pooling_is_adaptive_average_pooling(sides: tuple[int, int], k: i
     assert torch.allclose(*gradients)
 
 
-def test_a_single_pixel_is_repeated() -> None:
-    assert torch.equal(SlicedAvgPool2d(7)(torch.full((1, 2, 1, 1), 0.3)), torch.full((1, 2, 7, 7), 0.3))
-
-
 @pytest.mark.parametrize("options", [Vgg16, AlexNet])
 def test_dropout_is_an_option(options: type[Vgg16]) -> None:
     net = create.skeleton(options(dropout=0.25), images((1, 8, 8)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_inputs import params
+from model_inputs import params, randn
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
@@ -22,15 +22,12 @@ from fedmpi.models.surgery import nested
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = VitSmall(embedding=24, heads=3, depth=2)
 ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("attention has other kernels there"))
+BATCH = randn(4, 3, 8, 8)
 INPUTS = ("query", "key", "value")
 
 
 def images(*shape: int, num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
-
-
-def batch(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*(shape or (4, 3, 8, 8)), generator=torch.Generator().manual_seed(seed))
 
 
 def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, depth: int, num_classes: int) -> int:
@@ -92,11 +89,11 @@ def test_the_net_is_torchvisions(training: bool) -> None:
     without gradients torch computes by other kernels."""
     theirs = torchvisions().train(training)
     ours = open_attention(copy.deepcopy(theirs))
-    torch.testing.assert_close(ours(batch()), theirs(batch()), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours(BATCH), theirs(BATCH), rtol=1e-4, atol=1e-5)
     with torch.no_grad():
-        torch.testing.assert_close(ours(batch()), theirs(batch()), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours(BATCH), theirs(BATCH), rtol=1e-4, atol=1e-5)
     for net in (ours, theirs):
-        F.cross_entropy(net(batch()), torch.tensor([0, 1, 2, 3])).backward()
+        F.cross_entropy(net(BATCH), torch.tensor([0, 1, 2, 3])).backward()
     for layer in ("encoder.layers.encoder_layer_0.self_attention", "encoder.layers.encoder_layer_1.self_attention"):
         one, other = ours.get_submodule(layer), theirs.get_submodule(layer)
         for kind in ("weight", "bias"):
@@ -163,7 +160,7 @@ def _gradients(net: nn.Module, dtype: torch.dtype) -> list[Tensor]:
     device = net.class_token.device.type
     net.zero_grad()
     with torch.autocast(device, torch.bfloat16, enabled=dtype is torch.bfloat16):
-        logits = net(batch().to(device))
+        logits = net(BATCH.to(device))
         assert logits.dtype is dtype
         F.cross_entropy(logits.float(), torch.arange(4, device=device)).backward()
     # A bias of the keys adds the same to all products of a query: softmax, and so the gradient, ignores it.
@@ -184,7 +181,7 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
     assert net.encoder.pos_embedding.shape[1] == 1 + (side // patch) ** 2
     wide = create.build(options, images(shape[0], side, side), 0).eval()
     top, left = (side - shape[1]) // 2, (side - shape[2]) // 2
-    canvas, image = torch.zeros(2, shape[0], side, side), batch(2, *shape)
+    canvas, image = torch.zeros(2, shape[0], side, side), randn(2, *shape)
     canvas[:, :, top : top + shape[1], left : left + shape[2]] = image
     assert torch.equal(net(image), wide(canvas))
 
@@ -226,8 +223,8 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
             for name, _ in [item for item in net.named_modules() if isinstance(item[1], nn.LayerNorm)]:
                 parent, _, child = name.rpartition(".")
                 setattr(net.get_submodule(parent), child, nn.Identity())
-        torch.testing.assert_close(wide(batch()), narrow(batch()), rtol=1e-4, atol=1e-4)
-        assert narrow(batch()).std(0).max() > 0.05
+        torch.testing.assert_close(wide(BATCH), narrow(BATCH), rtol=1e-4, atol=1e-4)
+        assert narrow(BATCH).std(0).max() > 0.05
 
 
 def test_layer_norms_have_no_statistics_to_estimate() -> None:
@@ -235,7 +232,7 @@ def test_layer_norms_have_no_statistics_to_estimate() -> None:
     net = create.build(SMALL, IMAGES, 0)
     assert num_statistics(net) == 0 and not normalizes_single_values(net.to("meta"), (3, 8, 8))
     net = create.build(SMALL, IMAGES, 0)
-    torch.testing.assert_close(net(batch())[:1], net(batch()[:1]), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(net(BATCH)[:1], net(BATCH[:1]), rtol=1e-4, atol=1e-6)
 
 
 # Costs.

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -56,6 +56,10 @@ class Contenders:
             process.stdin.write("\n")
         return [process.stdout.readline().rstrip("\n") for process in self.processes]
 
+    def one_that_wins(self) -> subprocess.Popen[str]:
+        assert self.all_do() == ["won"]
+        return self.processes[0]
+
     def end(self) -> None:
         for process in self.processes:
             process.stdin.close()
@@ -74,6 +78,15 @@ def contenders(tmp_path: Path) -> Iterator[object]:
     yield start
     for each in started:
         each.end()
+
+
+def no_locks(number: int) -> Callable[..., None]:
+    """Returns a function that takes the place of `flock` on a file system without locks."""
+
+    def flock(*_: object) -> None:
+        raise OSError(number, "No locks available")
+
+    return flock
 
 
 NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "started_s": 1.0}
@@ -95,9 +108,7 @@ def test_one_of_three_starts_wins(contenders, tmp_path: Path, left: str) -> None
 
 
 def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, contenders) -> None:
-    (first,) = contenders(1).processes
-    first.stdin.write("\n")
-    assert first.stdout.readline() == "won\n"
+    first = contenders(1).one_that_wins()
     refusal = f"is in use by pid {first.pid} on {socket.gethostname()}"
     with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
         pass
@@ -144,14 +155,9 @@ def test_a_note_does_not_write_to_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("error", ["ENOLCK", "ENOTSUP", "ENOSYS", "EINVAL", "EIO"])
 def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, error: str, contenders) -> None:
-    (other,) = contenders(1).processes
-    other.stdin.write("\n")
-    assert other.stdout.readline() == "won\n"
+    other = contenders(1).one_that_wins()
 
-    def flock(*_: object) -> None:
-        raise OSError(getattr(errno, error), "no locks here")
-
-    monkeypatch.setattr(lock.fcntl, "flock", flock)
+    monkeypatch.setattr(lock.fcntl, "flock", no_locks(getattr(errno, error)))
     with pytest.raises(RunDirError, match=f"in use by pid {other.pid}"), RunLock(RunDir(tmp_path)):
         pass
     other.stdin.write("\n")
@@ -171,11 +177,9 @@ def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
 
 def test_a_lock_that_another_run_took_ends_this_one(tmp_path: Path, contenders) -> None:
     """As when somebody deletes it, because they believe that this run is gone, and starts another."""
-    (other,) = contenders(1).processes
     with RunLock(RunDir(tmp_path)) as held:
         (tmp_path / ".lock").unlink()
-        other.stdin.write("\n")
-        assert other.stdout.readline() == "won\n"
+        other = contenders(1).one_that_wins()
         with pytest.raises(RunDirError, match=f"by pid {other.pid} on"):
             held.refresh()
     assert json.loads((tmp_path / ".lock").read_text())["pid"] == other.pid
@@ -325,7 +329,7 @@ STALE = {
 def test_stale_notes_are_taken_over(note: dict[str, object], tmp_path: Path, monkeypatch, has_locks: bool) -> None:
     """A line says so where another host held it."""
     if not has_locks:
-        monkeypatch.setattr(lock.fcntl, "flock", no_locks)
+        monkeypatch.setattr(lock.fcntl, "flock", no_locks(errno.ENOLCK))
     _left_by(tmp_path, **note)
     lines: list[str] = []
     with RunLock(RunDir(tmp_path), warn=lines.append):
@@ -334,14 +338,10 @@ def test_stale_notes_are_taken_over(note: dict[str, object], tmp_path: Path, mon
 
 @pytest.mark.parametrize("age_s", [0, lock.STALE_AFTER_S / 2])
 def test_without_locks_a_run_on_another_host_is_believed_to_live(age_s: float, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(lock.fcntl, "flock", no_locks)
+    monkeypatch.setattr(lock.fcntl, "flock", no_locks(errno.ENOLCK))
     _left_by(tmp_path, age_s=age_s)
     with pytest.raises(RunDirError, match="on elsewhere.*if that run is gone, delete"), RunLock(RunDir(tmp_path)):
         pass
-
-
-def no_locks(*_: object) -> None:
-    raise OSError(errno.ENOLCK, "No locks available")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")

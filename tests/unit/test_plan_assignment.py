@@ -52,11 +52,7 @@ def test_longest_first_by_hand() -> None:
     assignment = assign(tasks_of([2, 3, 3, 2, 2]), range(1, 3), 3)
     assert clients(assignment) == [[], [1, 0, 4], [2, 3]]
     assert makespan(assignment) == 7
-
-
-def test_waves_by_hand() -> None:
-    """Wave j has the j-th task of each rank; rank 0, the server, has none and rank 2 nothing left in the last."""
-    assignment = assign(tasks_of([2, 3, 3, 2, 2]), range(1, 3), 3)
+    # Wave j has the j-th task of each rank; rank 0, the server, has none and rank 2 nothing left in the last.
     waves = [[None if task is None else task.client for task in wave] for wave in assignment.waves]
     assert waves == [[None, 1, 2], [None, 0, 3], [None, 4, None]]
 

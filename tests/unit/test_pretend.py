@@ -26,16 +26,11 @@ def there(*shape: int) -> Tensor:
 
 
 MIXES: dict[str, Callable[[Tensor, Tensor], object]] = {
-    "add": lambda there, here: there + here,
     "add in place": lambda there, here: there.add_(here),
     "add to the host": lambda there, here: here.add_(there),
-    "multiply matrices": lambda there, here: there @ here,
     "linear": lambda there, here: F.linear(there, here),
-    "concatenate": lambda there, here: torch.cat([there, here]),
     "write": lambda there, here: torch.mul(there, 2, out=here),
-    "index": lambda there, here: there[here[0].long()],
     "mask": lambda there, here: there[here > 0],
-    "select": lambda there, here: there.index_select(0, here[0].long()),
     "convolve": lambda there, here: F.conv2d(there[None, None], here[None, None]),
     "all lists": lambda there, here: torch._foreach_add_([there], [here]),
     "another device": lambda there, here: there + here.to(f"{device.NAME}:1"),
@@ -55,17 +50,14 @@ def test_numbers_are_no_host_tensors() -> None:
 
 WAITS: dict[str, tuple[int, Callable[[Tensor], object]]] = {
     "a number": (1, lambda x: float(x[0])),
-    "a truth": (1, lambda x: bool((x > 0).all())),
     "a list": (1, lambda x: x.tolist()),
     "to the host": (1, lambda x: x.cpu()),
     "to the device": (1, lambda x: torch.ones(3).to(x.device)),
-    "made of a list": (1, lambda x: torch.tensor([1.0], device=x.device)),
     "a mask as an index": (1, lambda x: x[x > 0]),
     "places": (1, lambda x: x.nonzero()),
     "are equal": (1, lambda x: torch.equal(x, x)),
     "to the device, at leisure": (0, lambda x: torch.ones(3).to(x.device, non_blocking=True)),
     "arithmetic": (0, lambda x: (x * 2 + 1).sum()),
-    "views": (0, lambda x: x.view(1, 3)[:, 1:].view(torch.uint8).permute(1, 0)),
     "a new tensor": (0, lambda x: torch.zeros(3, device=x.device)),
     "entries named on the host": (0, lambda x: entries(x, torch.tensor([0, 2]))),
 }
@@ -82,7 +74,6 @@ def test_what_waits(name: str) -> None:
 
 NETS: dict[str, Callable[[], nn.Module]] = {
     "conv": lambda: nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-    "strided": lambda: nn.Sequential(nn.Conv2d(3, 6, 3, 2, groups=3, bias=False), nn.AdaptiveAvgPool2d(1)),
     "transposed": lambda: nn.ConvTranspose2d(3, 5, 2, stride=2),
     "norms": lambda: nn.Sequential(nn.LayerNorm(8), nn.GroupNorm(3, 3), nn.GELU(), nn.InstanceNorm2d(3)),
     "dropout": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 9), nn.Dropout(0.3), nn.Tanh(), nn.LogSoftmax(1)),

@@ -25,27 +25,20 @@ def test_offsets_by_hand() -> None:
     assert layout.num_bytes == 64 * 16 and ALIGN_BYTES == 64
 
 
-def test_views_have_shape_and_dtype_and_begin_on_a_line() -> None:
-    layout = Layout.of(SPECS)
-    buffer = layout.new_buffer()
-    assert buffer.shape == (1024,) and buffer.dtype == torch.uint8 and not buffer.any()
-    for name, view in layout.views(buffer).items():
-        assert (tuple(view.shape), view.dtype) == (SPECS[name].shape, SPECS[name].dtype)
-        if view.numel():
-            assert view.data_ptr() == buffer.data_ptr() + layout.offsets[name]
-
-
 def test_views_share_the_buffer_and_do_not_overlap() -> None:
     """Each tensor is filled with 1 bits in turn: exactly its own bytes change, never its neighbours' or the padding."""
     layout = Layout.of(SPECS)
     for name, spec in SPECS.items():
         buffer = layout.new_buffer()
+        assert buffer.shape == (1024,) and buffer.dtype == torch.uint8 and not buffer.any()
         view = layout.views(buffer)[name]
+        assert (tuple(view.shape), view.dtype) == (spec.shape, spec.dtype)
         view.copy_(torch.ones(spec.shape, dtype=spec.dtype))
         touched = buffer.nonzero().flatten()
         start, stop = layout.offsets[name], layout.offsets[name] + spec.num_bytes
         assert len(touched) >= spec.num_elements
         assert all(start <= byte < stop for byte in touched.tolist())
+        assert not view.numel() or view.data_ptr() == buffer.data_ptr() + start
         assert torch.equal(layout.views(buffer)[name], torch.ones(spec.shape, dtype=spec.dtype))
 
 
