@@ -49,10 +49,3 @@ def test_more_workers_than_units() -> None:
 
 def test_a_rank_that_does_not_train_tests_nothing() -> None:
     assert my_units(COSTS, BOUNDS, None, 4) == []
-
-
-@pytest.mark.parametrize("num_workers", [1, 2, 3, 5])
-def test_dealt_by_batch_each_unit_goes_to_one_worker(num_workers: int) -> None:
-    hands = [my_units(COSTS, BOUNDS, worker, num_workers, by_batch=True) for worker in range(num_workers)]
-    expected = [(tier, piece) for piece in BOUNDS for tier in range(len(COSTS))]
-    assert [unit for hand in hands for unit in hand] == expected
