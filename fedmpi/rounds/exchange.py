@@ -199,7 +199,7 @@ class Gather:
         for request in self._receiver.start_wave(slot):
             requests.append(request)
             for arrived, message in self._receiver.arrived():
-                self._add(arrived, message)
+                self._receive(arrived, message)
         self._under_way.append(requests)
 
     def _wait_for_less_than(self, number: int) -> None:
@@ -219,7 +219,7 @@ class Gather:
                 slot[: layout.num_bytes].copy_(packed)
         layout.views(slot)[_REPORT_NAME].numpy().view(_REPORT)[0] = report.to_row()
 
-    def _add(self, task: Task, message: Tensor) -> None:
+    def _receive(self, task: Task, message: Tensor) -> None:
         """Adds one client's upload to the sums; rank 0 only."""
         layout = self._layouts[task.client]
         report = ClientReport.from_row(layout.views(message)[_REPORT_NAME].numpy().view(_REPORT)[0])

@@ -185,8 +185,10 @@ def _tests(
 def count_tests(config: Config) -> tuple[int, int]:
     """Returns how many rounds of a run are tested, and how many of those tests re-estimate BatchNorm's statistics."""
     every, rounds = config.evaluation.every, config.rounds
-    tested = [*range(every, rounds, every), rounds]
-    return len(tested), sum(reestimates(config, number) for number in tested)
+    num_tests = -(-rounds // every)
+    changes = (1, *getattr(config.train.schedule, "milestones", ()))  # statistics are re-estimated from one of these on
+    first = min((number for number in changes if reestimates(config, number)), default=rounds + 1)
+    return num_tests, num_tests - (first - 1) // every if first <= rounds else 0
 
 
 def _many_tests(config: Config, plan: Forecast) -> Iterator[str]:

@@ -144,7 +144,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     with with_accelerators() as pinned, device.log.kept() as events:
         run_all(small_config("method.name=fedavg", "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
     assert len(of(events, "down", within="rounds.exchange._fill")) == 8
-    assert len(of(events, "up", within="rounds.exchange._take")) == 8
+    assert len(of(events, "up", within="rounds.exchange._receive")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
     crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts(events)]
     places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]

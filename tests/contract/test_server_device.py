@@ -27,7 +27,7 @@ def run(folder: Path, rounds: int, asked: str, origin: Path | None = None) -> bo
     begins = None if origin is None else Origin(RunDir(origin))
     with with_accelerators(), device.log.kept() as events:
         run_all(config, SerialComm(), folder, resume=rounds > 1 and origin is None, origin=begins)
-    return bool(device.of(events, "up", within="rounds.exchange._take"))
+    return bool(device.of(events, "up", within="rounds.exchange._receive"))
 
 
 def newest(folder: Path) -> checkpoint.Snapshot:

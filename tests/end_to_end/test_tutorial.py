@@ -56,7 +56,7 @@ def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     made = runpy.run_path(str(JOBS / "tutorial.py"), run_name="__main__")
     out = capsys.readouterr().out
-    assert "finished fedhm True" in out and "most likely: 1 " in out and "Did you mean 'lr'" in out
+    assert "finished fedhm True" in out and "most likely: 1 " in out and "Did you mean 'train.lr'" in out
     assert [*(tmp_path / "home").iterdir()] == []
     digit, expected = exports_example()
     exec(digit.replace("quarter.pt2", str(made["folder"] / "digits.pt2")), {})

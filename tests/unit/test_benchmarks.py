@@ -73,6 +73,12 @@ def test_a_mistake_is_said_without_a_traceback(words: str) -> None:
     assert MISTAKES[words] in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.fixture(autouse=True)
+def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pretend accelerator, once it is registered, has no streams to wait for."""
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
+
+
 @pytest.fixture
 def program(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
     """Imports a program of the folder."""
@@ -177,7 +183,6 @@ def for_a_gpu(gpu: Any, log: list[str]) -> Iterator[None]:
         }
         for name, function in functions.items():
             patch.setattr(torch.get_device_module(device.NAME), name, function, raising=False)
-        patch.setattr(torch.accelerator, "synchronize", lambda *_: None)
         patch.setattr(gpu, "settings_kept", in_one_thread)
         yield
 
