@@ -148,11 +148,11 @@ def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start,
     """As where it takes the driver a while to end a process with a GPU."""
     patch = """
 tries = []
-def lock(folder):
-    tries.append(folder)
+def lock(own):
+    tries.append(own)
     if rank == 1 and len(tries) < 4:
-        raise RunDirError(str(folder.path), "is in use")
-before(folder, "_lock", lock)
+        raise RunDirError(str(own._run_dir.path), "is in use")
+before(folder.RunLock, "__enter__", lock)
 if rank == 0: before(start, "_trainers", lambda *arguments: die())"""
     launched = start(3, *TOPK, "rounds=2", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err

@@ -154,10 +154,10 @@ def test_what_another_job_has_taken_is_left_alone(start: Start, run_dir: Path) -
     """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
     patch = f"""
 losses._DYING_S = 0.5
-def lock(folder):
+def lock(own):
     if rank == 1:
-        raise RunDirError(str(folder.path), "is in use")
-before(folder, "_lock", lock)
+        raise RunDirError(str(own._run_dir.path), "is in use")
+before(folder.RunLock, "__enter__", lock)
 {SERVER_DIES}"""
     launched = start(3, *TOPK, "rounds=9", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 2, launched.err
