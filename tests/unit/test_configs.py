@@ -144,7 +144,8 @@ def test_plan(run: str) -> None:
     ours, found = plan(run), config(run)
     assert ours.rounds == found.rounds and ours.exact_cohorts
     assert sum(tier.clients for tier in ours.tiers) == found.clients.count
-    known = ("evaluation.every makes it less", "makes it smaller")  # not every keep ratio of PriSM's LSTM saves parameters
+    # Not every keep ratio of PriSM's LSTM saves parameters.
+    known = ("evaluation.every makes it less", "makes it smaller")
     assert all(any(words in line for words in known) for line in ours.warnings) and ours.training_macs_per_run > 0
     assert (ours.bytes_per_run > 0) == (found.method.name != "standalone")
 
