@@ -29,7 +29,7 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
-PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=64, lr=0.25, memory_format="contiguous")
+PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=64, lr=0.25)
 """Full batches, lr 1/4."""
 
 

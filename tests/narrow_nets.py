@@ -51,7 +51,7 @@ def chain(inputs: int, hidden: int, *, bias: bool = False, act: bool = True) -> 
     return nn.Sequential(first, nn.ReLU() if act else nn.Identity(), last)
 
 
-PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=1, memory_format="contiguous")
+PLAIN = Train(momentum=0.0, weight_decay=0.0, local_epochs=1, batch_size=1)
 
 
 def context(options: MethodOptions, make: Callable[..., nn.Module] = make_small, **more: object) -> MethodContext:

@@ -40,13 +40,6 @@ def free(default: Any, **constraints: Any) -> Any:
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
 
 
-def later(default: Any, **marks: bool) -> Any:
-    """A field that changes results and is newer than some runs: at its default it is no part of the hash, so that runs
-    which do not know it can continue.
-    """
-    return Field(default, json_schema_extra={"later": True, **marks})
-
-
 # An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e12
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, Field, PrivateAttr
 
-from fedmpi.config.fields import Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free, later
+from fedmpi.config.fields import Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free
 from fedmpi.config.yaml_text import leaves
 
 _SERVER_DEVICE = ("mpi", "server_device")
@@ -70,7 +70,7 @@ class Train(Section):
     batch_size: Count = 64
     """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before it).
     """
-    optimizer: Literal["sgd", "adamw"] = later("sgd")
+    optimizer: Literal["sgd", "adamw"] = "sgd"
     """`sgd`: with momentum, and weight decay in the gradient. `adamw`: steps of each entry's own length, weight decay
     apart from them (Loshchilov and Hutter 2019; betas 0.9 and 0.999, eps 1e-8). A method's regularizer is part of the
     gradient. Moments start at zero for every client and round.
@@ -95,20 +95,12 @@ class Train(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss, for GPUs without bf16 (V100); parameters,
     aggregation and tests stay float32."""
-    loss_scale: Annotated[float, Field(ge=1, le=2.0**24)] = later(1024.0)
-    """What `fp16` first multiplies a client's loss by; halved when a gradient is not finite and its step left out.
-    Records have `left_out_steps`. A client that has no other step has not diverged: it contributes, and the run warns.
-    """
-    memory_format: Literal["channels_last", "contiguous"] = "channels_last"
-    """How images and kernels lie in memory; `channels_last` is faster on CPUs and on GPUs with tensor cores."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
     or upload its last finite parameters (it is left out if these are out of bounds, too, or if it sends gradients).
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.precision != "fp16" and self.loss_scale != type(self).model_fields["loss_scale"].default:
-            yield "train.loss_scale", f"{self.loss_scale:g} is of fp16; set train.precision to fp16, or leave it out"
         if self.optimizer == "adamw" and (reason := getattr(config.method, "needs_sgd", "")):
             yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
 
@@ -116,12 +108,12 @@ class Train(Section):
 class Evaluation(Section):
     """How the nets of every tier are tested."""
 
-    on: Literal["test", "validation"] = later("test")
+    on: Literal["test", "validation"] = "test"
     """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: they are tested on
     a share of every client's training examples, on which nobody trains then, and the test examples are not used. A
     client's own test data are its own share.
     """
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = later(0.2)
+    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """The share of a client's examples, class by class, that `on: validation` tests on: 2 examples at least, and 2
     stay; a client with fewer than 4 keeps all.
     """
@@ -272,7 +264,7 @@ class Config(Section):
         """SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
         deciding = self._deciding(self.to_dict())
         if deciding.get(_SERVER_DEVICE) == "auto":
-            deciding[_SERVER_DEVICE] = "cpu"  # as in the hashes that runs have; it says nothing of the device
+            deciding[_SERVER_DEVICE] = "cpu"  # as `auto` says nothing of the device
         values = {".".join(key): canonical(value) for key, value in deciding.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -281,23 +273,20 @@ class Config(Section):
         no difference: it takes what the run has had.
         """
         ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
-        defaults, lines = dict(marked(self, "later", True)), []
+        lines = []
         if "auto" in (ours.get(_SERVER_DEVICE), theirs.get(_SERVER_DEVICE)):
             ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
         for key in [*ours, *(key for key in theirs if key not in ours)]:
-            sides = ({**defaults, **side} for side in (ours, theirs))
-            here, there = (_short(side[key]) if key in side else "nothing" for side in sides)
+            here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
             if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
                 lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
         return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-        free_keys = {key for key, _ in marked(self, "changes_results", False)}
+        free_keys = set(_free(self))
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        defaults = dict(marked(self, "later", True))
-        deciding = {key: value for key, value in leaves(plain) if key not in free_keys}
-        return {key: value for key, value in deciding.items() if key not in defaults or value != defaults[key]}
+        return {key: value for key, value in leaves(plain) if key not in free_keys}
 
 
 def canonical(value: Any) -> Any:
@@ -307,14 +296,14 @@ def canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def marked(section: BaseModel, name: str, value: bool, path: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """Returns every key whose field has this mark (`free`, `later`), and the default of the field."""
+def _free(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Returns every key whose field is `free`."""
     for key, info in type(section).model_fields.items():
         extra, inner = info.json_schema_extra, getattr(section, key)
-        if isinstance(extra, dict) and extra.get(name) is value:
-            yield (*path, key), info.default
+        if isinstance(extra, dict) and extra.get("changes_results") is False:
+            yield (*path, key)
         elif isinstance(inner, BaseModel):
-            yield from marked(inner, name, value, (*path, key))
+            yield from _free(inner, (*path, key))
 
 
 def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:

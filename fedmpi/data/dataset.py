@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.config.fields import DATA_PLACES, Section, later
+from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
 from fedmpi.data.files import Source
 from fedmpi.data.subset import Ints, choose
@@ -97,9 +97,9 @@ class DataOptions(Section):
     """True if `info` reads the examples."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
-    num_train: NumExamples = later(0, subset=True)
+    num_train: NumExamples = Field(default=0, json_schema_extra={"subset": True})
     """Training examples to use, for trials: so many in all, drawn class by class (or group by group); 0 means all."""
-    num_test: NumExamples = later(0, subset=True)
+    num_test: NumExamples = Field(default=0, json_schema_extra={"subset": True})
     """Test examples to use, drawn in the same way; 0 means all."""
 
     def info(self) -> DataInfo:

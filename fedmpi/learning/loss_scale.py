@@ -5,7 +5,7 @@ below 6e-8 would be zero in half precision. So the gradient of a net's outputs i
 each parameter, in float32, divided by it: methods, clipping and the optimizer see the gradient itself. A step whose
 gradient is not finite is left out and halves the scale; 2,000 others in a row double it.
 
-Differences from torch.amp.GradScaler: every client begins with `train.loss_scale` again, so that its bits depend on no
+Differences from torch.amp.GradScaler: every client begins with `INITIAL` again, so that its bits depend on no
 other one; and nothing waits for the device. So a scale that is too large leaves out the first steps of each client, and
 all of one that has few. Such a client has not diverged: its loss is finite, its net is the one that it was given, and
 another `train.lr` would not help. It contributes as a client without steps does; the run warns and its records count.
@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+INITIAL = 1024.0
+"""What a loss is first multiplied by."""
 NUM_GOOD_STEPS = 2000
 """In a row, after which the scale is doubled, as GradScaler does."""
 

@@ -27,13 +27,13 @@ class PublishedFactors:
     solver: Solver
     bases: WarmBases | None
 
-    def specs(self, rank_ratio: float, *, channels_last: bool) -> dict[str, Spec]:
+    def specs(self, rank_ratio: float) -> dict[str, Spec]:
         """Names and shapes."""
         specs = {}
         for layer in self.layers.values():
             r = layer.r(rank_ratio)
             for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
-                specs[name] = Spec(shape, channels_last=channels_last and len(shape) == 4)
+                specs[name] = Spec(shape, channels_last=len(shape) == 4)
         return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
 
     @property

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.fields import NotNegative, Shares, later
+from fedmpi.config.fields import NotNegative, Shares
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import spectrum
@@ -79,12 +79,12 @@ class FedHMOptions(ServerOptions):
     solver: Literal["auto", "gram", "exact"] = "gram"
     """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD;
     `auto`: from the last round's factors where that is much faster, audited (`fedmpi/lowrank/warm.py`)."""
-    aggregation: Literal["paper", "delta"] = later("paper")
+    aggregation: Literal["paper", "delta"] = "paper"
     """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
     clients did not get, and adds the mean of what they changed."""
-    residual: Share = later(1.0)
+    residual: Share = 1.0
     """Share of what clients did not get that the server keeps (`delta`); 0 is the paper's mean."""
-    coverage: Share = later(0.0)
+    coverage: Share = 0.0
     """How much `delta` raises an entry that only some clients can change: a change that clients with a share c of the
     weight could make counts 1 / c to this power. 0 is the mean over all clients, 1 that over those which cover it."""
 
@@ -170,9 +170,7 @@ class FedHM(ServerMethod):
             return specs
         if not any(map(self._is_dense, nets)):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self.factorization.specs(
-            ratio, channels_last=self.context.train.memory_format == "channels_last"
-        )
+        return specs | self.factorization.specs(ratio)
 
     @cached_property
     def factorization(self) -> PublishedFactors:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from fedmpi.config.fields import Positive, Section, later
+from fedmpi.config.fields import Positive, Section
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
 
@@ -47,7 +47,7 @@ class Mean(Section):
     """x <- the mean."""
 
     num_moments: ClassVar[int] = 0
-    name: Literal["mean"] = later("mean")
+    name: Literal["mean"] = "mean"
     """The mean of what clients send is the server's new state."""
 
 

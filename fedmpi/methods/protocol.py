@@ -90,8 +90,7 @@ class Method:
     def _specs_of(self, net: nn.Module) -> dict[str, Spec]:
         from fedmpi.tensors import specs_of
 
-        channels_last = self.context.train.memory_format == "channels_last"
-        return specs_of(net.named_parameters(), channels_last=channels_last)
+        return specs_of(net.named_parameters(), channels_last=True)
 
     # The shape of a round.
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
-from fedmpi.config.fields import Shares, later
+from fedmpi.config.fields import Shares
 from fedmpi.methods.fedopt import ServerMethod
 from fedmpi.methods.protocol import all_nets, copy_into
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
@@ -144,7 +144,7 @@ class KeepRatioOptions(MethodOptions):
     keep_ratio: Shares = (0.4, 0.2)
     """Share of every layer's channels (PriSM and OrthDrop: kernels and outputs) that each tier trains, largest first;
     rounded up. Two tiers have 40 and 60 % of the clients, unless `clients.tier_blocks` says otherwise."""
-    test_tiers: bool = later(False)
+    test_tiers: bool = False
     """Test each tier's net beside the whole one: the leading channels, or kernels and outputs. The paper tests the
     whole net alone. Clients of `prism` train drawn kernels, so none of them has exactly its tier's leading net."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from fedmpi.config.fields import Count, Section, later
+from fedmpi.config.fields import Count, Section
 from fedmpi.config.schema import Config
 from fedmpi.errors import counted
 from fedmpi.models.width import Width
@@ -84,9 +84,9 @@ class ScaledNet(Model):
 class Normalized(Section):
     """Options of a net that normalizes by the batch, or in groups of channels of each example."""
 
-    norm: Literal["batch", "group"] = later("batch")
+    norm: Literal["batch", "group"] = "batch"
     """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests."""
-    norm_groups: Count = later(4)
+    norm_groups: Count = 4
     """Groups of a GroupNorm; they must divide the channels of every such layer, at every width."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:

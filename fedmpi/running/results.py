@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from fedmpi import costs
-from fedmpi.config.schema import Train
 from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
@@ -55,7 +54,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
     }
 
 
-def untrained(train: Train, round_number: int, reports: Sequence[ClientReport]) -> str:
+def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:
     """A line where fp16 left out every step of some clients; else empty."""
     found = sum(1 for report in reports if 0 < report.steps == report.left_out)
     if not found:
@@ -63,8 +62,7 @@ def untrained(train: Train, round_number: int, reports: Sequence[ClientReport]) 
     which = (
         f"round {round_number}: fp16 left out every step of {found} of {counted(len(reports), 'training')}, so they "
     )
-    lower = f"lower train.loss_scale, which is {train.loss_scale:.0f}, or take train.precision=fp32"
-    return f"{which}changed nothing: their gradients, times the loss scale, were not finite; {lower}"
+    return f"{which}changed nothing: their gradients, times the loss scale, were not finite; take train.precision=fp32"
 
 
 def sizes(setup: Setup) -> list[TierRow]:

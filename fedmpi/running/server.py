@@ -202,7 +202,7 @@ class Server:
 
     def _warn_of_untrained(self, round_number: int, result: RoundResult) -> None:
         """Once: every client begins with the same loss scale, so the rounds that follow are like this one."""
-        if not self._has_untrained and (line := untrained(self._setup.config.train, round_number, result.reports)):
+        if not self._has_untrained and (line := untrained(round_number, result.reports)):
             self._has_untrained = True
             self.warn(line)
 

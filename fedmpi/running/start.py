@@ -28,7 +28,7 @@ from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.errors import ConfigError, StartupError, UserError, one_line
 from fedmpi.federation.assignment import worker_ranks
-from fedmpi.learning import twice
+from fedmpi.learning import loss_scale, twice
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.learning.determinism import make_deterministic
 from fedmpi.learning.evaluate import EvaluationPlan
@@ -290,11 +290,11 @@ def _trainers(
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
     keep_freed_memory()
-    own, channels_last = method.traits.own_decay, config.train.memory_format == "channels_last"
-    layouts = [net_layout(net.named_parameters(), own, channels_last=channels_last) for net in skeletons]
+    own = method.traits.own_decay
+    layouts = [net_layout(net.named_parameters(), own, channels_last=True) for net in skeletons]
     largest = max(layout.num_bytes for layout in layouts)
     is_fp16, is_adamw = config.train.precision == "fp16", config.train.optimizer == "adamw"
-    scale = config.train.loss_scale if is_fp16 else None
+    scale = loss_scale.INITIAL if is_fp16 else None
     buffers = Buffers(largest, resident.device, squares=is_adamw, loss_scale=scale)
     return tuple(
         LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own), comm.look)

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, UserError
+from fedmpi.learning import loss_scale
 from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.mpi.starting import world
 from fedmpi.rounds.state import ServerState, Setup
@@ -248,7 +249,7 @@ class BareLoop:
         net, train = self._nets[tier].train(), self._train
         sgd = torch.optim.SGD(net.parameters(), lr=1e-4, momentum=train.momentum, weight_decay=train.weight_decay)
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(train.precision)
-        scaler = torch.amp.GradScaler(self._device.type, init_scale=train.loss_scale, enabled=dtype == torch.float16)
+        scaler = torch.amp.GradScaler(self._device.type, init_scale=loss_scale.INITIAL, enabled=dtype == torch.float16)
         for batch in batches:
             sgd.zero_grad()
             with torch.autocast(self._device.type, dtype, enabled=dtype is not None):

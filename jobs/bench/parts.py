@@ -169,7 +169,7 @@ def factorize(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) ->
 
 def factors_of(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
     """Returns what the server publishes of a state."""
-    layout = Layout.of(factorization.specs(ratio, channels_last=False))
+    layout = Layout.of(factorization.specs(ratio))
     out = layout.views(layout.new_buffer("cpu"))
     factorization.write(state, out)
     return out

@@ -93,13 +93,8 @@ def test_moments_are_server_state_that_clients_do_not_get(tmp_path: Path) -> Non
     assert state.params.keys() == names | moments and published.params.keys() == names
 
 
-def test_the_mean_leaves_hashes_as_they_were() -> None:
-    """Runs made before `method.server` was there continue: their config has no such key."""
+def test_servers_have_hashes_of_their_own() -> None:
     config = small_config("method.name=fedavg")
-    saved = config.to_dict()
-    assert saved["method"].pop("server") == {"name": "mean"} and config.diff(saved) == []
-    (line,) = small_config("method.name=fedavg", "method.server.name=avgm").diff(saved)[:1]
-    assert "method.server" in line and "avgm" in line
     hashes = {
         small_config("method.name=fedavg", f"method.server.name={name}").hash() for name in ("mean", "avgm", "adam")
     }

@@ -185,7 +185,6 @@ NETS: dict[str, tuple[str, ...]] = {
     "lenet5": ("model.name=lenet5", "data.shape=[1,28,28]", "model.width=0.25"),
     "vgg16": ("model.name=vgg16", "data.shape=[3,32,32]", "data.num_train=32", "model.width=0.0625"),
     "group": ("model.norm=group",),
-    "contiguous": ("train.memory_format=contiguous",),
     "clipped": ("train.clip_norm=0.5", "train.optimizer=adamw", "train.lr=0.001"),
     "careful": ("train.on_divergence=upload_last_finite",),
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),

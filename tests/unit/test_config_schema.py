@@ -81,20 +81,6 @@ def test_diff_says_what_run_has_and_what_is_asked(told: Told) -> None:
     assert config("data.name=cifar10", "data.root=x").hash() == config("data.name=cifar10").hash()
 
 
-@pytest.mark.parametrize(
-    ("key", "other"), [("train.optimizer", "adamw"), ("model.norm", "group"), ("method.server.name", "avgm")]
-)
-def test_a_run_that_lacks_a_newer_key_has_its_default(key: str, other: str) -> None:
-    """A file written before the key was there, and its hash."""
-    ours = config("method.name=fedavg")
-    saved = ours.to_dict()
-    del saved[key.split(".")[0]][key.split(".")[1]]
-    hashed = {".".join(path) for path in ours._deciding(ours.to_dict())}
-    assert ours.diff(saved) == [] and key not in hashed
-    lines = config("method.name=fedavg", f"{key}={other}").diff(saved)
-    assert any(line.startswith(key) and other in line for line in lines)
-
-
 def test_rounds_count_where_the_schedule_depends_on_them(told: Told) -> None:
     cosine = config("train.schedule.name=cosine", "rounds=10")
     assert cosine.hash() != config("train.schedule.name=cosine", "rounds=11").hash()
