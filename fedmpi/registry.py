@@ -116,20 +116,14 @@ def installed(section: str) -> dict[str, EntryPoint]:
     return {name: next(iter(by_value.values())) for name, by_value in sorted(points.items()) if len(by_value) == 1}
 
 
-def several(section: str, name: str) -> str:
-    """Returns what to write for a name that several installed packages have; empty for another name."""
-    offers = _offers(section, name)
-    return " or ".join(offers) if len(offers) > 1 and not is_built_in(section, name) else ""
-
-
-def hidden(section: str, name: str) -> str:
-    """Returns what to write for what installed packages offer under a built-in name, which stays fedmpi's; or ''."""
-    return " or ".join(_offers(section, name)) if is_built_in(section, name) else ""
-
-
-def _offers(section: str, name: str) -> list[str]:
+def offers(section: str, name: str) -> str:
+    """Returns what to write for what installed packages offer under a name that does not mean it: a built-in one, which
+    stays fedmpi's, or one that several packages have; empty for another name.
+    """
     points = {point.value: point for point in _entry_points().select(group=GROUPS[section], name=name)}
-    return [f"{section}.name={value} (package {points[value].dist.name})" for value in sorted(points)]
+    if len(points) < 2 and not is_built_in(section, name):
+        return ""
+    return " or ".join(f"{section}.name={value} (package {points[value].dist.name})" for value in sorted(points))
 
 
 @cache
@@ -146,16 +140,11 @@ def is_built_in(section: str, name: str) -> bool:
 
 
 def named_in_full(config: Any) -> list[tuple[str, str]]:
-    """Returns (section, name) of each section of a config that names a class in full."""
+    """Returns (section, name) of each section of a config that names a class in full: a command that resumes a run
+    repeats these, because a run directory alone makes fedmpi import nothing.
+    """
     named = [(section, getattr(config, section).name) for section in BUILT_IN]
     return [(section, name) for section, name in named if is_in_full(name)]
-
-
-def words_in_full(config: Any) -> list[str]:
-    """Returns `section.name=package.module:Class` for each section of a config that names one in full: a command that
-    resumes a run repeats these words, because a run directory alone makes fedmpi import nothing.
-    """
-    return [f"{section}.name={name}" for section, name in named_in_full(config)]
 
 
 def is_in_full(name: str) -> bool:

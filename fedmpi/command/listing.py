@@ -36,8 +36,8 @@ def listing() -> str:
         lines.append(f"{title} ({section}.name)")
         for name, options in registry.built_in(section):
             lines.append(f"  {f'{name}NAME' if name.endswith(':') else name:{width}}  {summary(options)}")
-            if hidden := registry.hidden(section, name):
-                lines.append(f"  {name:{width}}  installed, not used: write {hidden}")
+            if offer := registry.offers(section, name):
+                lines.append(f"  {name:{width}}  installed, not used: write {offer}")
         for name, point in registry.installed(section).items():
             lines.append(f"  {name:{width}}  installed: {point.value}")
     return "\n".join(lines)

@@ -23,13 +23,8 @@ def is_address(word: str) -> bool:
     return file_and_cell(word)[0].endswith((".yaml", ".yml"))
 
 
-def _shipped() -> Path:
-    package = Path(__file__).resolve().parents[1]
-    checkout = package.with_name("configs")
-    return checkout if (package.with_name("setup.cfg")).is_file() else package / "configs"
-
-
-CONFIGS = _shipped()
+_PACKAGE = Path(__file__).resolve().parents[1]
+CONFIGS = _PACKAGE.with_name("configs") if _PACKAGE.with_name("setup.cfg").is_file() else _PACKAGE / "configs"
 """The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
 
 

@@ -153,7 +153,11 @@ class _Reader:
         self._bytes_left = MAX_BYTES
 
     def tree(self, address: str, shown: str, extended_by: tuple[str, ...]) -> Tree:
-        own = _own(self._document(Path(address), shown), shown)
+        document = self._document(Path(address), shown)
+        if not isinstance(document.value or {}, dict):
+            text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
+            raise ConfigError(shown, text)
+        own = Tree(shown, document)
         origin = f"{shown}: extends ({own.origin(('extends',))})"
         bases = own.leaves.pop(("extends",), None)
         tree = Tree(shown)
@@ -208,14 +212,6 @@ def _content(path: Path, shown: str, most_bytes: int) -> bytes:
         raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes, with all that it extends") from None
     except (OSError, ValueError) as error:
         raise ConfigError(shown, f"cannot be read: {reason(error)}") from None
-
-
-def _own(document: Document, shown: str) -> Tree:
-    """Returns what the file itself says. Raises ConfigError."""
-    if not isinstance(document.value or {}, dict):
-        text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
-        raise ConfigError(shown, text)
-    return Tree(shown, document)
 
 
 # From a tree to a config.
@@ -420,7 +416,7 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if not isinstance(name, str):
         raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
     if not registry.is_known(section, name):
-        if several := registry.several(section, name):
+        if several := registry.offers(section, name):
             raise ValueError(f"installed packages offer more than one {section} {found(name)}; write {several}")
         meant = explain.suggest(name, known) + registry.without_class(name)
         raise ValueError(f"no {section} {found(name)}.{meant} Known names: {', '.join(known)}")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from model_inputs import params
 from narrow_nets import context, exchanged
-from small_runs import one_round, small_config, small_setup
+from small_runs import one_round, small_setup
 from torch import Tensor, nn
 
 from fedmpi.federation.assignment import Task
@@ -154,15 +154,6 @@ def test_a_tiers_net_has_the_leading_kernels_and_outputs() -> None:
     assert parts["0.u.weight"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert parts["0.v.weight"].tolist() == [[11, 12], [21, 22]]
     assert [net.net for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
-
-
-@pytest.mark.parametrize("name", ["prism", "orthdrop", "origdrop"])
-def test_runs_from_before_the_tiers_could_be_tested_continue(name: str) -> None:
-    config = small_config(f"method.name={name}")
-    saved = config.to_dict()
-    assert saved["method"].pop("test_tiers") is False and config.diff(saved) == []
-    (line,) = small_config(f"method.name={name}", "method.test_tiers=true").diff(saved)
-    assert "method.test_tiers" in line and "True" in line
 
 
 def test_refresh_leaves_the_net_as_it_is(federation_of: Callable) -> None:

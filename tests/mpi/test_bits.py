@@ -51,7 +51,6 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "batch": ("evaluation.bn=batch",),
     "bf16": ("train.precision=bf16",),
     "fp16": ("train.precision=fp16",),
-    "contiguous": ("train.memory_format=contiguous",),
     "drop": ("train.on_divergence=drop", "train.lr=30", "train.schedule.milestones=[]"),
     "one-client": ("clients.per_round=1",),
 }
@@ -74,7 +73,7 @@ SHARED = {
     "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
     "exact": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "method.solver=exact", "method.unroll=code"),
     "no-dense-client": (*UNEVEN, "method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.aggregation=delta"),
-    "contiguous": (*DYNAMIC, "method.name=fedhm", "train.memory_format=contiguous", "mpi.exchange=reduce"),
+    "reduce": (*DYNAMIC, "method.name=fedhm", "mpi.exchange=reduce"),
 }
 
 

@@ -174,7 +174,7 @@ STATE = {f"{name}.weight": randn(outputs, inputs) for name, (inputs, outputs) in
 
 def written(*parts: set[str]) -> Params:
     """What these parts add up to, each written by itself into zeros, as whole numbers."""
-    layout = Layout.of(FACTORS.specs(0.5, channels_last=False))
+    layout = Layout.of(FACTORS.specs(0.5))
     total = layout.new_buffer()
     for part in parts:
         buffer = layout.new_buffer()
@@ -192,7 +192,7 @@ def test_the_costliest_layer_comes_first_and_goes_to_the_rank_with_least_to_do()
 
 
 def test_parts_add_up_to_the_whole_to_the_bit() -> None:
-    layout = Layout.of(FACTORS.specs(0.5, channels_last=False))
+    layout = Layout.of(FACTORS.specs(0.5))
     whole = layout.views(layout.new_buffer())
     FACTORS.write(STATE, whole)
     assert set(FACTORS.names) == set(whole)
