@@ -27,7 +27,7 @@ from typing import get_args
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import ConfigError
-from fedmpi.export.choices import Form, FormatName
+from fedmpi.export import Form, FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import io
 import json
@@ -21,6 +22,7 @@ import fedmpi
 from fedmpi.config import yaml_text
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError, one_line
+from fedmpi.export import FormatName
 from fedmpi.export.nets import TrainedNet
 
 Answers = Callable[[Tensor], Tensor]
@@ -33,14 +35,15 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 class Pt2:
     """The net as a graph of torch's operators (`torch.export`)."""
 
-    suffix = ".pt2"
+    name: FormatName = "pt2"
     needs = "torch alone"
     snippet = """\
 import torch
+{inputs}
 net = torch.export.load({path!r}).module()
 with torch.no_grad():
     print(net(x).argmax(1))"""
-    """Code that prints class numbers of inputs `x`; `{made}` is an expression for a net of the same layers."""
+    """Code that prints class numbers. `{inputs}` makes `x`; `{made}` is an expression for a net of the same layers."""
     arrays = "torch"
     """The package whose array `x` is."""
     is_exact = True
@@ -48,9 +51,9 @@ with torch.no_grad():
 
     def pack(self, trained: TrainedNet) -> bytes:
         """Returns the file. Raises `ConfigError` where the net has no such form, or a package is missing."""
-        program, file = _traced(trained, self.suffix), io.BytesIO()
-        with _tracing(self.suffix, trained.name):
-            torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata(trained))})
+        file = io.BytesIO()
+        with _tracing(self.name, trained):
+            torch.export.save(_traced(trained), file, extra_files={"metadata.json": json.dumps(metadata(trained))})
         return file.getvalue()
 
     def load(self, path: Path, trained: TrainedNet) -> Answers:
@@ -61,11 +64,12 @@ with torch.no_grad():
 class Safetensors(Pt2):
     """The state dict by torch's own names."""
 
-    suffix = ".safetensors"
+    name = "safetensors"
     needs = "torch, safetensors and the net's code, as the file has its values only; pt2 needs no code"
     snippet = """\
 import torch, fedmpi
 from safetensors.torch import load_file
+{inputs}
 net = {made}  # or one of your own with these layers
 net.load_state_dict(load_file({path!r}))
 with torch.no_grad():
@@ -74,22 +78,23 @@ with torch.no_grad():
     def pack(self, trained: TrainedNet) -> bytes:
         """Packs a tensor of two names twice, because a plain `load_state_dict` wants both."""
         tensors = {name: value.detach().contiguous().clone() for name, value in trained.net.state_dict().items()}
-        packed: bytes = _package("safetensors.torch", self.suffix).save(tensors, metadata=metadata(trained))
+        packed: bytes = _package("safetensors.torch", self.name).save(tensors, metadata=metadata(trained))
         return packed
 
     def load(self, path: Path, trained: TrainedNet) -> Answers:
-        net = trained.fresh()
-        net.load_state_dict(_package("safetensors.torch", self.suffix).load_file(path))
-        return net.eval()
+        net = copy.deepcopy(trained.net)
+        net.load_state_dict(_package("safetensors.torch", self.name).load_file(path))
+        return net
 
 
 class Onnx(Pt2):
     """One ONNX file, whose products ONNX Runtime sums in another order."""
 
-    suffix = ".onnx"
+    name = "onnx"
     needs = "onnxruntime and numpy"
     snippet = """\
 import onnxruntime, numpy
+{inputs}
 net = onnxruntime.InferenceSession({path!r})
 print(net.run(None, {{"input": x}})[0].argmax(1))"""
     arrays = "numpy"
@@ -97,22 +102,21 @@ print(net.run(None, {{"input": x}})[0].argmax(1))"""
 
     def pack(self, trained: TrainedNet) -> bytes:
         for package in ("onnx", "onnxscript"):
-            _package(package, self.suffix)
+            _package(package, self.name)
         num_bytes = sum(value.nbytes for value in trained.net.state_dict().values())
         if num_bytes > _MOST_ONNX_BYTES:
             why = f"one file holds 2 GB, the net has {num_bytes / 1e9:.1f}; take pt2 or safetensors"
             raise ConfigError("--format=onnx", why)
-        program = _traced(trained, self.suffix)
         names: dict[str, Any] = {"input_names": ["input"], "output_names": ["logits"]}
-        with _tracing(self.suffix, trained.name):
-            exported = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+        with _tracing(self.name, trained):
+            exported = torch.onnx.export(_traced(trained), dynamo=True, verbose=False, **names)
             assert exported is not None
             exported.model.metadata_props.update(metadata(trained))
             packed: bytes = exported.model_proto.SerializeToString()
         return packed
 
     def load(self, path: Path, trained: TrainedNet) -> Answers:
-        runtime = _package("onnxruntime", self.suffix)
+        runtime = _package("onnxruntime", self.name)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
@@ -120,27 +124,27 @@ print(net.run(None, {{"input": x}})[0].argmax(1))"""
         return lambda inputs: torch.from_numpy(session.run(None, {"input": inputs.contiguous().numpy()})[0])
 
 
-FORMATS = {"pt2": Pt2(), "safetensors": Safetensors(), "onnx": Onnx()}
+FORMATS: dict[FormatName, Pt2] = {form.name: form for form in (Pt2(), Safetensors(), Onnx())}
 
 
-def _package(name: str, suffix: str) -> Any:
+def _package(name: str, form: FormatName) -> Any:
     """Imports it. Raises `ConfigError` that says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError:
         top = name.partition(".")[0]
-        raise ConfigError(f"--format={suffix[1:]}", f"needs the package {top}; pip install 'fedmpi[export]'") from None
+        raise ConfigError(f"--format={form}", f"needs the package {top}; pip install 'fedmpi[export]'") from None
 
 
-def _traced(trained: TrainedNet, suffix: str) -> torch.export.ExportedProgram:
-    """Returns the graph, with a free batch size. Raises `ConfigError` where the net's Python depends on values."""
-    with _tracing(suffix, trained.name), torch.no_grad():
-        batch = ({0: torch.export.Dim.DYNAMIC},)
-        return torch.export.export(trained.net, (trained.example(),), dynamic_shapes=batch)
+@torch.no_grad()
+def _traced(trained: TrainedNet) -> torch.export.ExportedProgram:
+    """Returns the graph, with a free batch size."""
+    batch = ({0: torch.export.Dim.DYNAMIC},)
+    return torch.export.export(trained.net, (trained.example(),), dynamic_shapes=batch)
 
 
 @contextmanager
-def _tracing(suffix: str, name: str) -> Iterator[None]:
+def _tracing(form: FormatName, trained: TrainedNet) -> Iterator[None]:
     """Turns a failure within the block into a `ConfigError` of one line, and hides torch's own warnings."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -153,7 +157,7 @@ def _tracing(suffix: str, name: str) -> Iterator[None]:
         cause = error.__cause__ or error
         why = one_line(f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}")
         advice = "take --format=safetensors, which needs no graph"
-        raise ConfigError(f"--format={suffix[1:]}", f"the net of {name} cannot be traced: {why}; {advice}") from error
+        raise ConfigError(f"--format={form}", f"the net of {trained.name} cannot be traced: {why}; {advice}") from error
     finally:
         logging.disable(before)
 
@@ -208,33 +212,34 @@ def usage(path: Path, trained: TrainedNet, form: Pt2, overrides: Sequence[str] =
     """Returns a program that loads the file, prepares examples as the run did, and prints their classes. `overrides`
     are the command's.
     """
-    lines = form.snippet.format(path=str(path), made=_made(trained, overrides)).splitlines()
-    imports = [line for line in lines if line.startswith(("import ", "from "))]
-    rest = [line for line in lines if line not in imports]
-    return "\n".join([*imports, *_inputs(trained.saved.setup.data.info, form.arrays), *rest])
+    inputs = _inputs(trained.saved.setup.data.info, form.arrays)
+    return form.snippet.format(path=str(path), inputs=inputs, made=_made(trained, overrides))
 
 
 def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
     """Returns the expression that opens the run and makes the net again."""
-    given = {key: yaml_text.parse(value).value for key, _, value in (word.partition("=") for word in overrides)}
-    run = ", ".join(map(repr, [str(trained.saved.path), *([given] if given else [])]))
+    run = repr(str(trained.saved.path))
+    if overrides:
+        given = {key: yaml_text.parse(value).value for key, _, value in (word.partition("=") for word in overrides)}
+        run = f"{run}, {given}"
     kind, _, name = trained.name.partition(" ")
-    said = f"{trained.saved.number}, {trained.form!r}"
+    opened = f"fedmpi.open_run({run})"
+    chosen = f"{trained.saved.number}, {trained.form!r}"
     if kind == "tier":
-        return f"fedmpi.open_run({run}).net({name!r}, {said})"
-    return f"fedmpi.open_run({run}).client_net({name}, {said}{', cut=True' if trained.is_cut else ''})"
+        return f"{opened}.net({name!r}, {chosen})"
+    return f"{opened}.client_net({name}, {chosen}{', cut=True' if trained.is_cut else ''})"
 
 
-def _inputs(info: DataInfo, arrays: str) -> list[str]:
+def _inputs(info: DataInfo, arrays: str) -> str:
     """Returns lines that make `x`: zeros of the right shape and type, prepared as the run does it."""
     kind = f"{arrays}.{'int64' if info.kind == 'tokens' else 'float32'}"
     shape = ", ".join(map(str, (1, *info.example_shape)))
     lines = ["# your examples, any number", f"x = {arrays}.zeros(({shape}), dtype={kind})"]
-    if info.kind != "image":
-        return lines
-    if not (info.mean or info.std):
-        return [*lines, "x = x / 255"]
-    made = "torch.tensor" if arrays == "torch" else "numpy.array"
-    for name, values in (("mean", info.mean), ("std", info.std)):
-        lines.append(f"{name} = {made}({list(values)}, dtype={kind}).reshape(-1, 1, 1)")
-    return [*lines, "x = (x / 255 - mean) / std"]
+    if info.kind == "image" and (info.mean or info.std):
+        made = "torch.tensor" if arrays == "torch" else "numpy.array"
+        for name, values in (("mean", info.mean), ("std", info.std)):
+            lines.append(f"{name} = {made}({list(values)}, dtype={kind}).reshape(-1, 1, 1)")
+        lines.append("x = (x / 255 - mean) / std")
+    elif info.kind == "image":
+        lines.append("x = x / 255")
+    return "\n".join(lines)

@@ -3,73 +3,42 @@
 from __future__ import annotations
 
 import logging
-import statistics
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from fedmpi import costs
 from fedmpi.export.formats import Answers, Pt2
 from fedmpi.export.nets import TrainedNet
 
+if TYPE_CHECKING:
+    from torch.utils.benchmark import Measurement
+
 BATCHES = (1, 64)
-_LEAST = 5
-_ENOUGH_S = 0.5
+_TIMED_S = 0.5
+_TOLERANCE = 2 / 10_000
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Seconds of a pass: the median, and the first and last decile."""
-
-    median_s: float
-    low_s: float
-    high_s: float
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What a net costs."""
-
-    params: int
-    macs: int
-    """Of one example."""
-    latency: dict[int, Latency]
-    """By batch size; of the file's own runtime."""
-    peak_bytes: dict[int, int]
-    """By batch size: weights, input, and the most bytes of tensors that are alive at once in a pass of torch's net.
-    What an operator needs inside is not seen."""
-
-
-def measure(trained: TrainedNet, answers: Answers) -> Measured:
-    shape = trained.saved.setup.data.info.example_shape
-    found = costs.measure(trained.net, shape)
-    inputs = {size: trained.example()[:1].expand(size, *shape).clone() for size in BATCHES}
-    with torch.no_grad():
-        latency = {size: _latency(answers, batch) for size, batch in inputs.items()}
-        peaks = {size: peak_bytes(trained.net, batch) for size, batch in inputs.items()}
-    return Measured(found.params, found.macs, latency, peaks)
-
-
-def _latency(answers: Answers, inputs: Tensor) -> Latency:
-    """Times passes for about a second, on one thread, after some that do not count."""
+@torch.no_grad()
+def latency(answers: Answers, inputs: Tensor) -> Measurement:
+    """Times passes on one thread of the CPU."""
     # Else the import warns on each machine that has CUDA's compiler and no GPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     from torch.utils import benchmark
 
-    values = {"answers": answers, "inputs": inputs}
-    # Files run on the CPU, so there is no accelerator to wait for.
-    timer = benchmark.Timer("answers(inputs)", globals=values, num_threads=1, timer=time.perf_counter)
-    times = [*timer.timeit(_LEAST).times, *timer.blocked_autorange(min_run_time=_ENOUGH_S).times]
-    deciles = statistics.quantiles(times, n=10, method="inclusive")
-    return Latency(statistics.median(times), deciles[0], deciles[-1])
+    given = {"answers": answers, "inputs": inputs}
+    # By default the timer waits for whatever accelerator there is.
+    timer = benchmark.Timer("answers(inputs)", globals=given, num_threads=1, timer=time.perf_counter)
+    return timer.blocked_autorange(min_run_time=_TIMED_S)
 
 
+@torch.no_grad()
 def peak_bytes(net: nn.Module, inputs: Tensor) -> int:
     """Weights, `inputs`, and the most bytes that operators have returned and that are alive at once."""
     weights = sum(value.nbytes for value in [*net.parameters(), *net.buffers()])
@@ -84,35 +53,27 @@ class _Alive(TorchDispatchMode):
     def __init__(self, inputs: Tensor) -> None:
         TorchDispatchMode.__init__(self)
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.peak_bytes = 0
         self._add(inputs)
-        self.peak_bytes = self._now()
 
-    def __torch_dispatch__(
-        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if not func.is_view:  # a view is of what counts already, or of a weight
-            for tensor in out if isinstance(out, (tuple, list)) else [out]:
+            for tensor in tree_leaves(out):
                 self._add(tensor)
-            self.peak_bytes = max(self.peak_bytes, self._now())
         return out
 
     def _add(self, tensor: object) -> None:
         if isinstance(tensor, Tensor):
             storage = tensor.untyped_storage()
             self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-
-    def _now(self) -> int:
         self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
-        return sum(num_bytes for _, num_bytes in self._storages.values())
-
-
-_TOLERANCE = 2 / 10_000
+        self.peak_bytes = max(self.peak_bytes, sum(num_bytes for _, num_bytes in self._storages.values()))
 
 
 @dataclass(frozen=True)
 class Checked:
-    """What a file gives on the test examples."""
+    """Answers to the test examples beside those of a net."""
 
     correct: int
     expected: int
@@ -120,30 +81,42 @@ class Checked:
     num_other: int
     """Predictions that are not the net's own."""
     largest_difference: float
-    """Between two logits of the file and of the net."""
-    holds: bool
+    """Between two logits."""
+    num_allowed: int
+    """Predictions that may differ."""
+
+    @property
+    def holds(self) -> bool:
+        return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
+
+    def verdict(self) -> str:
+        """Says it in words."""
+        wanted = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
+        return f"{'ok' if self.holds else 'FAIL'}: {wanted}; {self.difference()}"
+
+    def difference(self) -> str:
+        return f"{self.num_other} other predictions, outputs differ by {self.largest_difference:.2g} at most"
 
 
 def check(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
-    """Whether a file that torch runs gives the reported number of correct answers exactly; one of ONNX, and one of a
-    net that is cut, but for 2 of 10,000 predictions (at least one).
+    """Tests a file. One that torch runs must give the reported number of correct answers exactly; one of ONNX, and one
+    of a net that is cut, but for 2 of 10,000 predictions (at least one).
     """
-    correct, num_other, largest = compared(form.load(path, trained), trained)
-    expected, total = trained.accuracy.correct, trained.accuracy.num_tested
-    allowed = 0 if form.is_exact and not trained.is_cut else max(1, int(total * _TOLERANCE))
-    holds = max(abs(correct - expected), num_other) <= allowed
-    return Checked(correct, expected, total, num_other, largest, holds)
+    is_exact = form.is_exact and not trained.is_cut
+    num_allowed = 0 if is_exact else max(1, int(trained.accuracy.num_tested * _TOLERANCE))
+    return compared(form.load(path, trained), trained, num_allowed)
 
 
 @torch.no_grad()
-def compared(answers: Answers, trained: TrainedNet) -> tuple[int, int, float]:
-    """On the test examples: right answers, predictions other than the net's own, and the largest difference of a
-    logit."""
-    correct = num_other = 0
+def compared(answers: Answers, trained: TrainedNet, num_allowed: int = 0) -> Checked:
+    """Compares answers to the test examples with those of the net."""
+    correct = 0
+    num_other = 0
     largest = 0.0
     for inputs, targets in trained.batches():
         found, own = answers(inputs), trained.net(inputs)
         correct += int((found.argmax(1) == targets).sum())
         num_other += int((found.argmax(1) != own.argmax(1)).sum())
         largest = max(largest, float((found - own).abs().max()))
-    return correct, num_other, largest
+    accuracy = trained.accuracy
+    return Checked(correct, accuracy.correct, accuracy.num_tested, num_other, largest, num_allowed)

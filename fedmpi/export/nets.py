@@ -9,8 +9,9 @@ these were each test batch's own, or are not in the checkpoint, they are estimat
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
 from fedmpi.errors import ConfigError, RunDirError
-from fedmpi.export.choices import Form
+from fedmpi.export import Form
 from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
@@ -27,7 +28,6 @@ from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.hermes import Hermes
-from fedmpi.methods.protocol import copy_into
 from fedmpi.models.nets.lstm import Lstm
 from fedmpi.models.surgery.cutting import cut
 from fedmpi.models.surgery.groups import Masks
@@ -62,13 +62,9 @@ class TrainedNet:
     saved: SavedRound
     name: str
     """`tier 0.25`, or `client 17`."""
-    label: str
-    """The same for a file's name."""
     form: Form
     net: nn.Module
     """In eval mode, with statistics; (B, ...) -> logits (B, num_classes)."""
-    fresh: Callable[[], nn.Module]
-    """Makes a net of the same layers with other values."""
     accuracy: Accuracy
     test_examples: Tensor
     """Numbers of the test examples that the accuracy is about, int64."""
@@ -78,33 +74,34 @@ class TrainedNet:
     """Whether pruned rows and columns are gone; the accuracy is then the uncut net's."""
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Inputs and labels of the test, in the batches in which the run tests."""
+        """Yields inputs and labels of the test, in the batches in which the run tests."""
         data, size = self.saved.setup.data, self.saved.setup.config.evaluation.batch_size
         for start, stop in batch_bounds(len(self.test_examples), size):
             yield data.test_batch_of(self.test_examples[start:stop])
 
     def example(self) -> Tensor:
-        """Two inputs, laid out in memory as those of a test."""
+        """Returns two inputs, laid out in memory as those of a test."""
         inputs = self.saved.setup.data.test_batch(0, 2)[0]
         return inputs if len(inputs) == 2 else inputs.repeat_interleave(2, 0)
 
 
 def net_of_tier(saved: SavedRound, tier: str | None = None, form: Form | None = None) -> TrainedNet:
-    """The net of this name in the records; None for the only one. Raises ConfigError with the names.
+    """Returns the net of this name in the records; None for the only one. Raises ConfigError with the names.
 
     `form` None is as clients have it.
     """
     name, number = _named(saved, tier)
-    setup, flat = saved.setup, saved.setup.trainers[number].net
-    setup.method.narrow(saved.published.params, number, flat.params)
+    flat = saved.setup.trainers[number].net
+    saved.setup.method.narrow(saved.published.params, number, flat.params)
     accuracy, statistics = _tested(saved, name, number, flat)
-    everything = torch.arange(accuracy.num_tested)
-    return _trained(saved, (f"tier {name}", f"tier{name}"), number, statistics, form, accuracy, everything)
+    form = _form(flat, form, f"tier {name}")
+    net = plain(flat, statistics, form)
+    return TrainedNet(saved, f"tier {name}", form, net, accuracy, torch.arange(accuracy.num_tested))
 
 
 def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> TrainedNet:
-    """The net that this client is tested with: out of its memory, adapted, with statistics of its own data. Raises
-    ConfigError for one that has none.
+    """Returns the net that this client is tested with: out of its memory, adapted, with statistics of its own data.
+    Raises ConfigError for one that has none.
     """
     setup, number = saved.setup, saved.number
     tests, count = setup.personal_tests, setup.config.clients.count
@@ -123,42 +120,24 @@ def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> T
     correct = count_correct(flat, setup.data, own, size, restat)
     as_tested = count_correct(flat, setup.data, own, size, None) if in_batches else correct
     accuracy = Accuracy(correct, len(own), as_tested / len(own) if len(own) else None, in_batches)
-    statistics = own_statistics(flat, setup.data, *restat, size)
-    names = f"client {client}", f"client{client}"
-    trained = _trained(saved, names, task.tier, statistics, form, accuracy, own)
-    if not isinstance(setup.method, Hermes):
-        return trained
-    return replace(trained, masks=client_of(setup, task, published, published.versions.get(client)).memory or {})
+    form = _form(flat, form, f"client {client}")
+    net = plain(flat, own_statistics(flat, setup.data, *restat, size), form)
+    masks = None
+    if isinstance(setup.method, Hermes):
+        masks = client_of(setup, task, published, published.versions.get(client)).memory or {}
+    return TrainedNet(saved, f"client {client}", form, net, accuracy, own, masks)
 
 
-def _trained(
-    saved: SavedRound,
-    names: tuple[str, str],
-    number: int,
-    statistics: Tensor | None,
-    form: Form | None,
-    accuracy: Accuracy,
-    test_examples: Tensor,
-) -> TrainedNet:
-    """What the trainer of net `number` holds now, as a net of its own."""
-    method, params = saved.setup.method, saved.setup.trainers[number].net.params
-    net = method.net(number)
-    has_factors = bool(factorized_layers(net))
+def _form(flat: FlatNet, form: Form | None, name: str) -> Form:
+    """Returns the form asked for, by default that of clients. Raises ConfigError where the net has no factors."""
+    has_factors = bool(factorized_layers(flat.module))
     if form == "factorized" and not has_factors:
-        raise ConfigError("--factorized", f"the net of {names[0]} has no layer that runs as two factors; leave it out")
-    chosen: Form = form or ("factorized" if has_factors else "dense")
-    with_values(net)
-    copy_into({name: value.data for name, value in net.named_parameters()}, params)
-
-    def fresh() -> nn.Module:
-        zeros = None if statistics is None else torch.zeros_like(statistics)
-        return plain(with_values(method.net(number)), zeros, chosen)
-
-    return TrainedNet(saved, *names, chosen, plain(net, statistics, chosen), fresh, accuracy, test_examples)
+        raise ConfigError("--factorized", f"the net of {name} has no layer that runs as two factors; leave it out")
+    return form or ("factorized" if has_factors else "dense")
 
 
 def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
-    """The accuracy of a tier's net that is in place, and the statistics that it has it with."""
+    """Returns the accuracy of a tier's net that is in place, and the statistics that it has it with."""
     setup = saved.setup
     reported = net_scores(saved.record).get(name, {}).get("accuracy")
     wanted, found = num_statistics(flat.module), saved.snapshot.statistics.get(name)
@@ -168,9 +147,8 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
     num_test = setup.data.info.num_test
     if reported is not None and (found is not None or not wanted):
         return Accuracy(round(reported * num_test), num_test, reported), found
-    plan = replace(setup.evaluation, costs=(1.0,), num_statistics=(wanted,))
     (score,) = test_nets(
-        plan,
+        replace(setup.evaluation, costs=(1.0,), num_statistics=(wanted,)),
         lambda _: flat,
         setup.data,
         setup.comm.allreduce_sum,
@@ -183,96 +161,80 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
 
 
 def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
-    """The name and the number of a net. Raises ConfigError with the names."""
+    """Returns the name and the number of a net. Raises ConfigError with the names."""
     nets, tested = _nets(saved), saved.setup.method.tested()
     if tier is None and len(tested) == 1:
         tier = tested[0].name
-    if tier is None or not nets:
-        what = "which net?" if tier is None else f"{tier}, but this method has no common net;"
-        raise ConfigError("--tier", f"{what} allowed: {_names(saved)}")
-    if (found := named_among(tier, nets)) is None:
-        raise ConfigError("--tier", f"no net {tier!r}; allowed: {_names(saved)}")
+    found = None if tier is None else named_among(tier, nets)
+    if found is None:
+        problem = "which net?" if tier is None else f"no net {tier!r};"
+        raise ConfigError("--tier", f"{problem} allowed: {_names(saved)}")
     return found, nets[found]
 
 
 def _nets(saved: SavedRound) -> dict[str, int]:
-    """Name -> number of the nets that are tested, and then of tiers that are not; none where clients have their own."""
+    """Maps names to numbers: of nets that are tested, then of tiers that are not; none where clients have their own."""
     method = saved.setup.method
     tested = {net.name: net.net for net in method.tested()}
     return tested | {tier.name: tier.index for tier in method.tiers if tested and tier.name not in tested}
 
 
 def _names(saved: SavedRound) -> str:
-    clients = f"--client=0 to {saved.setup.config.clients.count - 1}"
-    tiers = f"--tier={', '.join(_nets(saved))}"
-    return ", or ".join([tiers] * bool(_nets(saved)) + [clients] * (saved.setup.personal_tests is not None))
+    allowed = []
+    if nets := _nets(saved):
+        allowed.append(f"--tier={', '.join(nets)}")
+    if saved.setup.personal_tests is not None:
+        allowed.append(f"--client=0 to {saved.setup.config.clients.count - 1}")
+    return ", or ".join(allowed)
 
 
 def cut_net(trained: TrainedNet) -> TrainedNet:
-    """The same answers up to float rounding, from smaller layers. Raises ConfigError for a net that is not pruned."""
+    """Returns the same answers up to float rounding, from smaller layers. Raises ConfigError for a net that is not
+    pruned."""
     if trained.masks is None:
         raise ConfigError("--cut", f"{trained.name} is not pruned; only the nets of hermes's clients are (--client=N)")
-    small = cut(trained.net, trained.masks).requires_grad_(False)
-
-    def fresh() -> nn.Module:
-        net = copy.deepcopy(small)
-        with torch.no_grad():
-            for value in net.state_dict().values():
-                value.zero_()
-        return net
-
-    return replace(trained, label=f"{trained.label}-cut", net=small, fresh=fresh, is_cut=True)
+    return replace(trained, net=cut(trained.net, trained.masks).requires_grad_(False), is_cut=True)
 
 
 # Layers.
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
-
-def plain(net: nn.Module, statistics: Tensor | None, form: Form) -> nn.Module:
-    """`net`, changed in place: `statistics` (num_statistics,) in its BatchNorms (None: it has none), in this form."""
-    for part in net.modules():
+def plain(flat: FlatNet, statistics: Tensor | None, form: Form) -> nn.Module:
+    """Returns a copy of the net in this form, with `statistics` (num_statistics,) in its BatchNorms (None: it has
+    none).
+    """
+    net = copy.deepcopy(flat.module)
+    for value in net.parameters():
+        value.data = value.data.clone(memory_format=torch.contiguous_format)
+    for part in [*net.modules()]:
         _remove_our_hooks(part)
-    for part in net.modules():
         if isinstance(part, nn.LSTM):
             _close(part)
     if form == "dense":
         for name, part in [*net.named_modules()]:
             if isinstance(part, (LowRank, Kernels)):
-                parent, _, child = name.rpartition(".")
-                setattr(net.get_submodule(parent), child, _multiplied_out(part))
+                net.set_submodule(name, _multiplied_out(part))
     if statistics is not None:
         _put(net, statistics)
     return net.eval().requires_grad_(False)
 
 
-def with_values(net: nn.Module) -> nn.Module:
-    """`net`, whose parameters a method may leave on the meta device, with zeros for those; ties stay."""
-    made: dict[int, nn.Parameter] = {}
-    for part in net.modules():
-        for name, value in part._parameters.items():
-            if value is not None and value.is_meta:
-                part._parameters[name] = made.setdefault(id(value), nn.Parameter(torch.zeros(value.shape)))
-    return net
-
-
 def factorized_layers(net: nn.Module) -> list[str]:
-    """The names of the layers that run as two; an LSTM's gates do not, because their products run."""
+    """Returns the names of the layers that run as two; an LSTM's gates do not, because their products run."""
     gates = tuple(f"{name}." for name, part in net.named_modules() if isinstance(part, nn.LSTM))
     found = [name for name, part in net.named_modules() if isinstance(part, (LowRank, Kernels))]
     return [name for name in found if not name.startswith(gates)]
 
 
 def _remove_our_hooks(part: nn.Module) -> None:
-    """Those of the user's own net stay: some (torch's spectral norm) compute its weights."""
-    for kind in _HOOKS:
-        hooks = getattr(part, kind)
+    """Leaves those of the user's own net: some (torch's spectral norm) compute its weights."""
+    for hooks in (part._forward_hooks, part._forward_pre_hooks):
         for key in [key for key, hook in hooks.items() if hook.__module__.startswith("fedmpi.")]:
             del hooks[key]
 
 
 def _close(lstm: nn.LSTM) -> None:
-    """Each of its matrices in one tensor again, as torch stacks the gates; the class is torch's own."""
+    """Puts each of its matrices in one tensor again, as torch stacks the gates; the class is torch's own."""
     for name, gates in [*lstm.named_children()]:
         weights = [getattr(gates, gate).weight.detach() for gate in GATES]
         del lstm._modules[name]
@@ -283,20 +245,16 @@ def _close(lstm: nn.LSTM) -> None:
 
 
 def _multiplied_out(layer: LowRank | Kernels) -> nn.Module:
-    """The plain layer of the same outputs, up to float rounding."""
-    weight, bias, (u, v) = layer.weight.detach(), layer.bias, (layer.u, layer.v)
-    n, m = weight.shape[:2]
-    dense: nn.Linear | nn.Conv2d
+    """Returns the plain layer of the same outputs, up to float rounding."""
+    weight, bias, u, v = layer.weight.detach(), layer.bias, layer.u, layer.v
+    num_outputs, num_inputs = weight.shape[:2]
+    dense: nn.Linear | nn.Conv2d = nn.Linear(num_inputs, num_outputs, bias=bias is not None, device="meta")
     if isinstance(u, nn.Conv2d) and isinstance(v, nn.Conv2d):
-        height, breadth = weight.shape[2:]
         # Along each axis one of the two halves is neutral: 1, and a padding of 0.
-        stride, dilation, padding = (
-            (max(int(one[0]), int(two[0])), max(int(one[1]), int(two[1])))
-            for one, two in ((u.stride, v.stride), (u.dilation, v.dilation), (u.padding, v.padding))
-        )
-        dense = nn.Conv2d(m, n, (height, breadth), stride, padding, dilation, bias=bias is not None, device="meta")
-    else:
-        dense = nn.Linear(m, n, bias=bias is not None, device="meta")
+        names = ("stride", "padding", "dilation")
+        geometry: Any = {name: tuple(map(max, getattr(u, name), getattr(v, name))) for name in names}
+        geometry["kernel_size"] = tuple(weight.shape[2:])
+        dense = nn.Conv2d(num_inputs, num_outputs, bias=bias is not None, device="meta", **geometry)
     dense.weight = nn.Parameter(weight.clone())
     if bias is not None:
         dense.bias = nn.Parameter(bias.detach().clone())

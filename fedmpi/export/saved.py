@@ -23,8 +23,6 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 
-_MOST_SHOWN = 20
-
 
 @dataclass(frozen=True)
 class SavedRound:
@@ -53,19 +51,18 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     config = config_of(folder, overrides)
     records = {record["round"]: record for record in read_records(folder)}
     number = chosen_round(folder, which, records)
-    record = records.get(number, {})
     path = folder.checkpoint_path(number)
     snapshot = checkpoint.load(path)
     checkpoint.check(folder, snapshot, number, path)
     if differences := config.diff(snapshot.config):
         raise RunDirError(str(run), f"was run with other settings ({'; '.join(differences)}); export it with its own")
-    comm, config = SerialComm(), _for_tests_here(config)
-    setup = start.prepare(config, comm, folder)
+    setup = start.prepare(_for_tests_here(config), SerialComm(), folder)
     resuming.check_data(setup, folder, snapshot)
     if problem := checkpoint.unfit(snapshot.server, setup.method.state_specs()):
         raise RunDirError(str(path), problem)
     state = resuming.initial_state(setup, snapshot)
-    return SavedRound(folder.path, setup, snapshot, record, state, publish(setup, state, number + 1, 0))
+    published = publish(setup, state, number + 1, 0)
+    return SavedRound(folder.path, setup, snapshot, records.get(number, {}), state, published)
 
 
 def _for_tests_here(config: Config) -> Config:
@@ -76,34 +73,31 @@ def _for_tests_here(config: Config) -> Config:
 
 
 def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
-    """The number of the round, one of the run's own. Raises RunDirError with the saved ones."""
+    """Returns the number of the round, one of the run's own. Raises RunDirError with the saved ones."""
     found = lineage([*records.values()])
     inherited = found.parent.round if found.parent else 0
-    checkpoints = [number for number, _ in folder.checkpoints()]
-    saved = [number for number in checkpoints if number > inherited]
+    saved = [number for number, _ in folder.checkpoints() if number > inherited]
     if found.parent and which.isdecimal() and 0 < int(which) <= inherited:
         raise RunDirError(str(folder.path), f"{found.parent.whose}; export round {int(which)} from there")
     if not saved:
         raise RunStateError(str(folder.path), _nothing_saved(folder, found))
-    shown = ", ".join(map(str, saved[:_MOST_SHOWN])) + f" and {len(saved) - _MOST_SHOWN} more" * (
-        len(saved) > _MOST_SHOWN
-    )
     if which == "last":
         return saved[0]
+    shown = f"saved: {', '.join(map(str, saved))}"
     if which == "best":
         best = best_round({record["round"]: mean_accuracy(record) for record in found.own}, saved)
         if best is None:
-            raise RunDirError("--round", f"best, but none of the saved rounds was tested; saved: {shown}")
+            raise RunDirError("--round", f"best, but none of the saved rounds was tested; {shown}")
         return best
     if not which.isdecimal():
-        raise RunDirError("--round", f"expected best, last or a round's number, got {which!r}; saved: {shown}")
+        raise RunDirError("--round", f"expected best, last or a round's number, got {which!r}; {shown}")
     if int(which) not in saved:
-        raise RunDirError("--round", f"round {int(which)} is not saved; saved: {shown}")
+        raise RunDirError("--round", f"round {int(which)} is not saved; {shown}")
     return int(which)
 
 
 def _nothing_saved(folder: RunDir, found: Lineage) -> str:
-    """Why there is nothing to export, and what to do."""
+    """Says why there is nothing to export, and what to do."""
     end = ending(folder, [*found.inherited, *found.own])
     none = "no round is saved" if found.parent is None else f"{found.parent.whose}, and none since is saved"
     if end.state == RUNNING:

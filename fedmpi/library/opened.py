@@ -19,7 +19,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.dataset import load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, UserError
-from fedmpi.export.choices import Form, FormatName, Round, format_of, tier_name
+from fedmpi.export import Form, FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, scalars
@@ -223,7 +223,7 @@ class Run:
         from fedmpi.library.surroundings import given_back
 
         with given_back():
-            from fedmpi.export.command import net_of, verdict, write
+            from fedmpi.export.command import net_of, write
             from fedmpi.export.formats import FORMATS
             from fedmpi.export.measure import check as checked
 
@@ -231,7 +231,7 @@ class Run:
             trained = net_of(self._saved(round), tier, client, form)
             written = write(trained, written_as, path)
             if check and not (found := checked(written, trained, written_as)).holds:
-                raise UserError(str(written), verdict(found))
+                raise UserError(str(written), found.verdict())
             return written
 
     @checks_arguments
