@@ -11,8 +11,6 @@ from typing import Literal, get_args
 
 from fedmpi.errors import ConfigError
 
-Form = Literal["dense", "factorized"]
-"""Whether the factors of a layer are multiplied out."""
 FormatName = Literal["pt2", "safetensors", "onnx"]
 Round = Literal["last", "best"] | int
 """A saved round: the last one, the one of the highest mean accuracy, or by its number."""

@@ -10,7 +10,7 @@ to prepare its inputs, its accuracy, size, latency on one thread and memory, and
   --round R            best (highest mean accuracy of the saved rounds), last (the default), or a number
   --format F           pt2 (needs torch alone), safetensors (the values alone: needs the net's code, too), onnx (needs
                        ONNX Runtime alone); by default the ending of --out, else pt2
-  --dense | --factorized  factors multiplied out, or two layers in a row; by default as clients have it
+  --dense              the two layers that stand for a factorized one are multiplied out
   --cut                leaves out the rows and columns that a client of hermes has pruned, and prints the costs of both
   --out FILE           by default RUN's name, net and round in this folder
   --check              the whole test set through the file, against the printed accuracy; exit code 1 if that fails
@@ -27,7 +27,7 @@ from typing import get_args
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import ConfigError
-from fedmpi.export import Form, FormatName
+from fedmpi.export import FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,9 +47,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     which.add_argument("--client", type=int)
     parser.add_argument("--round", default="last", metavar="best|last|N")
     parser.add_argument("--format", choices=get_args(FormatName))
-    form = parser.add_mutually_exclusive_group()
-    for name in get_args(Form):
-        form.add_argument(f"--{name}", dest="form", action="store_const", const=name)
+    parser.add_argument("--dense", action="store_true")
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--check", action="store_true")

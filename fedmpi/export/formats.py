@@ -223,11 +223,12 @@ def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
         given = {key: yaml_text.parse(value).value for key, _, value in (word.partition("=") for word in overrides)}
         run = f"{run}, {given}"
     kind, _, name = trained.name.partition(" ")
-    opened = f"fedmpi.open_run({run})"
-    chosen = f"{trained.saved.number}, {trained.form!r}"
-    if kind == "tier":
-        return f"{opened}.net({name!r}, {chosen})"
-    return f"{opened}.client_net({name}, {chosen}{', cut=True' if trained.is_cut else ''})"
+    words = [repr(name) if kind == "tier" else name, str(trained.saved.number)]
+    if trained.form == "dense":
+        words.append("dense=True")
+    if trained.is_cut:
+        words.append("cut=True")
+    return f"fedmpi.open_run({run}).{'net' if kind == 'tier' else 'client_net'}({', '.join(words)})"
 
 
 def _inputs(info: DataInfo, arrays: str) -> str:

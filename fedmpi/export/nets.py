@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
 from fedmpi.errors import ConfigError, RunDirError
-from fedmpi.export import Form
 from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
@@ -62,7 +61,8 @@ class TrainedNet:
     saved: SavedRound
     name: str
     """`tier 0.25`, or `client 17`."""
-    form: Form
+    form: str
+    """`factorized` where layers run as two, else `dense`."""
     net: nn.Module
     """In eval mode, with statistics; (B, ...) -> logits (B, num_classes)."""
     accuracy: Accuracy
@@ -85,21 +85,20 @@ class TrainedNet:
         return inputs if len(inputs) == 2 else inputs.repeat_interleave(2, 0)
 
 
-def net_of_tier(saved: SavedRound, tier: str | None = None, form: Form | None = None) -> TrainedNet:
+def net_of_tier(saved: SavedRound, tier: str | None = None, *, dense: bool = False) -> TrainedNet:
     """Returns the net of this name in the records; None for the only one. Raises ConfigError with the names.
 
-    `form` None is as clients have it.
+    Its factorized layers stay as two, as clients have them, unless it is to be `dense`.
     """
     name, number = _named(saved, tier)
     flat = saved.setup.trainers[number].net
     saved.setup.method.narrow(saved.published.params, number, flat.params)
     accuracy, statistics = _tested(saved, name, number, flat)
-    form = _form(flat, form, f"tier {name}")
-    net = plain(flat, statistics, form)
+    net, form = plain(flat, statistics, dense=dense)
     return TrainedNet(saved, f"tier {name}", form, net, accuracy, torch.arange(accuracy.num_tested))
 
 
-def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> TrainedNet:
+def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> TrainedNet:
     """Returns the net that this client is tested with: out of its memory, adapted, with statistics of its own data.
     Raises ConfigError for one that has none.
     """
@@ -120,20 +119,11 @@ def net_of_client(saved: SavedRound, client: int, form: Form | None = None) -> T
     correct = count_correct(flat, setup.data, own, size, restat)
     as_tested = count_correct(flat, setup.data, own, size, None) if in_batches else correct
     accuracy = Accuracy(correct, len(own), as_tested / len(own) if len(own) else None, in_batches)
-    form = _form(flat, form, f"client {client}")
-    net = plain(flat, own_statistics(flat, setup.data, *restat, size), form)
+    net, form = plain(flat, own_statistics(flat, setup.data, *restat, size), dense=dense)
     masks = None
     if isinstance(setup.method, Hermes):
         masks = client_of(setup, task, published, published.versions.get(client)).memory or {}
     return TrainedNet(saved, f"client {client}", form, net, accuracy, own, masks)
-
-
-def _form(flat: FlatNet, form: Form | None, name: str) -> Form:
-    """Returns the form asked for, by default that of clients. Raises ConfigError where the net has no factors."""
-    has_factors = bool(factorized_layers(flat.module))
-    if form == "factorized" and not has_factors:
-        raise ConfigError("--factorized", f"the net of {name} has no layer that runs as two factors; leave it out")
-    return form or ("factorized" if has_factors else "dense")
 
 
 def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
@@ -199,8 +189,8 @@ def cut_net(trained: TrainedNet) -> TrainedNet:
 # Layers.
 
 
-def plain(flat: FlatNet, statistics: Tensor | None, form: Form) -> nn.Module:
-    """Returns a copy of the net in this form, with `statistics` (num_statistics,) in its BatchNorms (None: it has
+def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.Module, str]:
+    """Returns a copy of the net and its form, with `statistics` (num_statistics,) in its BatchNorms (None: it has
     none).
     """
     net = copy.deepcopy(flat.module)
@@ -210,13 +200,14 @@ def plain(flat: FlatNet, statistics: Tensor | None, form: Form) -> nn.Module:
         _remove_our_hooks(part)
         if isinstance(part, nn.LSTM):
             _close(part)
+    form = "factorized" if factorized_layers(net) and not dense else "dense"
     if form == "dense":
         for name, part in [*net.named_modules()]:
             if isinstance(part, (LowRank, Kernels)):
                 net.set_submodule(name, _multiplied_out(part))
     if statistics is not None:
         _put(net, statistics)
-    return net.eval().requires_grad_(False)
+    return net.eval().requires_grad_(False), form
 
 
 def factorized_layers(net: nn.Module) -> list[str]:

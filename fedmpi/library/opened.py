@@ -19,7 +19,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.dataset import load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, UserError
-from fedmpi.export import Form, FormatName, Round, format_of, tier_name
+from fedmpi.export import FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, scalars
@@ -173,10 +173,10 @@ class Run:
         return Clients(partition.indices, partition.offsets, counts)
 
     @checks_arguments
-    def net(self, tier: TierName | None = None, round: Round = "last", form: Form | None = None) -> nn.Module:
+    def net(self, tier: TierName | None = None, round: Round = "last", *, dense: bool = False) -> nn.Module:
         """The net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes). Its
         BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
-        training data. `tier` None is the only one; `form` is `dense` or `factorized` (None: as clients have it).
+        training data. `tier` None is the only one; Factorized layers stay as two unless it is to be `dense`.
         Raises UserError with the nets or rounds that there are.
         """
         from fedmpi.library.surroundings import given_back
@@ -184,12 +184,10 @@ class Run:
         with given_back():
             from fedmpi.export.command import net_of
 
-            return net_of(self._saved(round), tier, None, form).net
+            return net_of(self._saved(round), tier, None, dense=dense).net
 
     @checks_arguments
-    def client_net(
-        self, client: int, round: Round = "last", form: Form | None = None, *, cut: bool = False
-    ) -> nn.Module:
+    def client_net(self, client: int, round: Round = "last", *, dense: bool = False, cut: bool = False) -> nn.Module:
         """The net that this client is tested with, as `net` gives it; `cut` leaves out the rows and columns that a
         client of hermes has pruned. Raises UserError where clients have none.
         """
@@ -199,7 +197,7 @@ class Run:
             from fedmpi.export.command import net_of
             from fedmpi.export.nets import cut_net
 
-            trained = net_of(self._saved(round), None, client, form)
+            trained = net_of(self._saved(round), None, client, dense=dense)
             return (cut_net(trained) if cut else trained).net
 
     @checks_arguments
@@ -211,7 +209,7 @@ class Run:
         client: int | None = None,
         round: Round = "last",
         format: FormatName | None = None,
-        form: Form | None = None,
+        dense: bool = False,
         check: bool = False,
     ) -> Path:
         """Writes one net to a file, as `fedmpi export` does, and gives its path; None is a name in the current folder.
@@ -228,7 +226,7 @@ class Run:
             from fedmpi.export.measure import check as checked
 
             written_as = FORMATS[format_of(path, format)]
-            trained = net_of(self._saved(round), tier, client, form)
+            trained = net_of(self._saved(round), tier, client, dense=dense)
             written = write(trained, written_as, path)
             if check and not (found := checked(written, trained, written_as)).holds:
                 raise UserError(str(written), found.verdict())

@@ -23,8 +23,6 @@ _ARGUMENTS = {
     "out": ("path=",),
     "check": ("check=True",),
     "cut": ("cut=True",),
-    "dense": ("form='dense'",),
-    "factorized": ("form='factorized'",),
     "x": ("x=",),
     "y": ("y=",),
 }

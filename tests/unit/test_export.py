@@ -199,7 +199,7 @@ def test_a_plain_net_of_the_same_layers_takes_the_state(tmp_path: Path, trained_
     """Dense: the very layers of the user's class. Factorized: the layer `u`, then `v`."""
     from safetensors.torch import load_file
 
-    trained = trained_of("mine", "0.5", form="dense")
+    trained = trained_of("mine", "0.5", dense=True)
     net = Plain(4, (1, 8, 8))
     net.load_state_dict(load_file(written(tmp_path, trained, "safetensors")))
     inputs, _ = trained.saved.setup.data.test_batch(0, 48)
@@ -214,7 +214,7 @@ def test_a_plain_net_of_the_same_layers_takes_the_state(tmp_path: Path, trained_
 
 @pytest.mark.parametrize(("name", "net"), [("fedhm", "0.25"), ("prism", "0.4"), ("lstm", "0.25")])
 def test_dense_nets_have_the_layers_of_the_full_one(trained_of: Trained, name: str, net: str) -> None:
-    dense, whole = trained_of(name, net, form="dense"), trained_of(name, "server" if name == "prism" else "1")
+    dense, whole = trained_of(name, net, dense=True), trained_of(name, "server" if name == "prism" else "1")
     assert dense.form == "dense" and not factorized_layers(dense.net)
     shapes, expected = ({k: v.shape for k, v in one.net.state_dict().items()} for one in (dense, whole))
     assert shapes == expected

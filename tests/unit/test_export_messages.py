@@ -26,8 +26,6 @@ run --round first
 run --tier 0.3
 run --tier 1 --client 3
 run --client 3
-run --tier 1 --factorized
-run --tier 1 --dense --factorized
 run --tier 1 --format tflite
 run --tier 1 --out missing/net.pt2
 run --tier 1 --out net.tfl
@@ -38,7 +36,6 @@ run method.name=heterofl --tier 1
 own
 own --tier 1
 own --client 8
-own --client 0 --factorized
 own --client 0 --cut
 run --tier 1 --cut
 code

@@ -44,7 +44,6 @@ MISTAKES: list[Callable[[Runs, Path], Any]] = [
     lambda runs, here: runs.shared.net(1, round=7),
     lambda runs, here: runs.shared.client_net(3),
     lambda runs, here: runs.own.client_net(8),
-    lambda runs, here: runs.own.client_net(0, form="factorized"),
     lambda runs, here: runs.own.client_net(0, cut=True),
     lambda runs, here: runs.own.export(here / "net.pt2"),
     lambda runs, here: runs.shared.export(here / "net.tfl", tier=1),
