@@ -195,7 +195,3 @@ class TooFewRanksError(Exception):
 
 class UnknownError(ValueError):
     """A name that means nothing, or something that cannot be used: its text says why, in one line."""
-
-
-class OtherKindError(UnknownError):
-    """What is named is nothing of this section, as a data set where a method is expected."""

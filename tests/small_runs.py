@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from fedmpi.check.small import SMALL, Finished, finished, one_round, run_all, small_config, small_setup
+from fedmpi.check.small import SMALL, Finished, finished, run_all, small_config, small_setup
 from fedmpi.mpi.serial import SerialComm
+from fedmpi.train_round import train_round as one_round
 
 __all__ = ["SMALL", "TOY", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup", "undisturbed"]
 

@@ -26,12 +26,15 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fedmpi import methods
 from fedmpi.check import bits, things
 from fedmpi.check.contract import BrokenError
 from fedmpi.check.small import small_config
 from fedmpi.command.manners import Parser, report, run_command, show
+from fedmpi.config.address import is_address
 from fedmpi.errors import RoundError, UserError, one_line
 from fedmpi.mpi.launch import claimed
+from fedmpi.running.start import method_context
 
 RANKS = 3
 
@@ -62,14 +65,16 @@ def parse(argv: Sequence[str]) -> Namespace:
 
 def _is_place(words: Sequence[str]) -> bool:
     """Tells the name of what a user brings from a setting, a config, and a folder's file."""
-    return any("=" not in word and not word.endswith((".yaml", ".yml")) and ".yaml@" not in word for word in words)
+    return any("=" not in word and not is_address(word) for word in words)
 
 
 def _check(arguments: Namespace) -> int:
     place, *given = arguments.words
     kind = arguments.kind or things.kind_of(place)
     words = things.words_of(kind, place, given)
-    things.make(kind, small_config(*words))  # a mistake in the words ends here
+    config = small_config(*words)  # a mistake in the words ends here
+    if kind == "method":
+        methods.create(method_context(config, config.data.info()))
     show(f"{kind} {place}")
     with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as folder:
         found = [passes(said, check) for said, check in _all_checks(kind, Path(folder), words)]

@@ -1,4 +1,4 @@
-"""Whether the bits of a run depend on the number of ranks, on the exchange or on an interruption.
+"""Compares the bits of a run on several ranks, of another exchange and with an interruption with those of a plain one.
 
 `python -m fedmpi.check.bits FOLDER WORD...` makes the interrupted run on the ranks that a launcher has started.
 """
@@ -25,10 +25,14 @@ _LIMIT_S = 600.0
 
 
 def difference(ours: Finished, theirs: Finished) -> str:
-    """What differs, by name; empty if nothing does."""
-    lines = [] if ours.server == theirs.server else ["server state"]
-    lines += [] if ours.memories == theirs.memories else ["client memories"]
-    lines += [f"{len(ours.records)} rounds != {len(theirs.records)}"] * (len(ours.records) != len(theirs.records))
+    """Names what differs; empty if nothing does."""
+    lines = []
+    if ours.server != theirs.server:
+        lines.append("server state")
+    if ours.memories != theirs.memories:
+        lines.append("client memories")
+    if len(ours.records) != len(theirs.records):
+        lines.append(f"{len(ours.records)} rounds != {len(theirs.records)}")
     for here, there in zip(ours.records, theirs.records, strict=False):
         changed = [key for key in here if here[key] != there.get(key)]
         lines += [f"round {here['round']} {key}: {here[key]} != {there.get(key)}" for key in changed]
@@ -36,14 +40,14 @@ def difference(ours: Finished, theirs: Finished) -> str:
 
 
 def interrupted_run(comm: Communicator, folder: Path, words: Sequence[str]) -> None:
-    """Two rounds by gather and, resumed, a third by reduce; personal tests on."""
+    """Trains two rounds by gather and, resumed, a third by reduce; personal tests on."""
     for rounds, exchange in ((2, "gather"), (3, "reduce")):
         config = small_config(*words, "evaluation.personal=on", f"rounds={rounds}", f"mpi.exchange={exchange}")
         run_all(config, comm, folder, resume=rounds == 3)
 
 
 def straight_run(folder: Path, words: Sequence[str]) -> Finished:
-    """The same three rounds in one go, alone in this process."""
+    """Trains the same three rounds in one go, alone in this process."""
     run_all(small_config(*words, "evaluation.personal=on", "rounds=3"), SerialComm(), folder)
     return finished(folder)
 
@@ -74,7 +78,7 @@ def _launch(ranks: int, folder: Path, words: Sequence[str]) -> None:
 
 
 def has_launcher(ranks: int) -> bool:
-    """Whether this machine has an mpirun."""
+    """Tells whether this machine has an mpirun."""
     try:
         return bool(start_words(ranks))
     except UserError:

@@ -9,6 +9,7 @@ import math
 import random
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -16,17 +17,16 @@ from pathlib import Path
 import torch
 
 from fedmpi import train_round as rounds
-from fedmpi.check.small import one_round, small_setup
+from fedmpi.check.small import small_setup
 from fedmpi.exactsum import ExactSum
 from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.methods.protocol import Method, sums_of
-from fedmpi.methods.values import Client, Phase
-from fedmpi.rounds import state as setups
+from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, Results, open_exchange
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, open_phase, plan_phase
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
@@ -45,6 +45,14 @@ def require(holds: bool, line: str) -> None:
         raise BrokenError(line)
 
 
+@contextmanager
+def unchanged(params: Params, line: str) -> Iterator[None]:
+    """Requires that the block leaves these tensors as they are."""
+    before = digest_of(params)
+    yield
+    require(digest_of(params) == before, line)
+
+
 @dataclass(frozen=True)
 class PhaseOfRound:
     """One phase of round 1: what was published, who trained, and what each sent."""
@@ -61,30 +69,27 @@ class PhaseOfRound:
         return self.setup.method
 
     def client(self, task: Task) -> Client:
-        """The client as the server sees it after training: with its new memory."""
-        digest = self.results[task.client][0].memory_digest
-        version = (task.round_number, digest) if digest else None
-        return setups.client_of(self.setup, task, self.published, version)
+        """Returns the client as the server sees it after training: with its new memory."""
+        opened = open_phase(self.setup, self.assignment, self.published)
+        return opened.client_of(task, self.results[task.client][0].memory_digest)
 
     def uploads(self) -> Iterator[tuple[Task, Params]]:
-        yield from ((task, self.results[task.client][1]) for task in self.assignment.tasks)
+        for task in self.assignment.tasks:
+            yield task, self.results[task.client][1]
 
     def exchanged(self, kind: str) -> Results:
-        bounds, client_of = self.published.bounds, lambda task, digest: self.client(task)
-        phase = OpenPhase(self.setup.comm, self.method, self.assignment, bounds, client_of)
-        exchange = open_exchange(kind, phase)
+        exchange = open_exchange(kind, open_phase(self.setup, self.assignment, self.published))
         for (task,) in self.assignment.waves:
             if task is not None:
                 exchange.post(task, self.results[task.client])
         return exchange.finish(self.state.params)
 
-    def next_state(self) -> ServerState:
-        tasks, results = self.assignment.tasks, self.exchanged("gather")
-        state, brought = rounds.update(self.setup, self.state, results, self.phase, tasks, self.published)
-        return rounds.refresh(self.setup, state, brought)
+    def updated(self, results: Results) -> tuple[ServerState, Contributions | None]:
+        tasks = self.assignment.tasks
+        return rounds.update(self.setup, self.state, results, self.phase, tasks, self.published)
 
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
-        """The exact sum of what these clients have sent, in this order, with unequal weights."""
+        """Returns the exact sum of what these clients have sent, in this order, with unequal weights."""
         specs, tensor_of = self.method.state_specs(), sums_of(self.method)
         bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
         sums = {name: specs[tensor] for name, tensor in tensor_of.items()}
@@ -103,7 +108,7 @@ class Trial:
         self._folder, self._words = folder, words
 
     def setup(self, *more: str, folder: Path | None = None) -> Setup:
-        """A new one, in a folder of its own unless one is given."""
+        """Makes a new one, in a folder of its own unless one is given."""
         return small_setup(folder or self.new_folder(), *self._words, *more)
 
     def new_folder(self) -> Path:
@@ -116,16 +121,17 @@ class Trial:
         state = ServerState(setup.method.initial_state())
         for number, phase in enumerate(setup.method.phases(1)):
             if found:
-                state = found[-1].next_state()
+                state, contributions = found[-1].updated(found[-1].exchanged("gather"))
+                state = rounds.refresh(setup, state, contributions)
             published = publish(setup, state, 1, number)
-            assignment = setups.plan_phase(setup, 1, phase)
+            assignment = plan_phase(setup, 1, phase)
             results = trained(setup, published, assignment.tasks)
             found.append(PhaseOfRound(setup, phase, state, published, assignment, results))
         return found
 
 
 def trained(setup: Setup, published: Published, tasks: Sequence[Task]) -> dict[int, Result]:
-    """Every client of a phase, one after the other on this rank, with uploads of their own."""
+    """Trains every client of a phase, one after the other on this rank; the uploads are their own."""
     results = {}
     for task in tasks:
         report, upload = simulate_client(setup, task, published)
@@ -146,14 +152,16 @@ def published_for(method: Method, state: Params, nets: Collection[int]) -> Param
 
 def publishing_is_whole(trial: Trial) -> None:
     """publish writes all that published_specs says, for each tier and for all, and leaves the state as it is"""
-    setup = trial.setup()
-    method, state = setup.method, setup.method.initial_state()
-    before, tiers = digest_of(state), [tier.index for tier in method.tiers]
-    for nets in (*({tier} for tier in tiers), set(tiers)):
-        out = published_for(method, state, nets)
-        left = [name for name, value in out.items() if not bool(torch.isfinite(value).all())]
-        require(not left, f"publish leaves {', '.join(left)} unwritten or not finite for nets {sorted(nets)}")
-    require(digest_of(state) == before, "publish changes the state in place")
+    method = trial.setup().method
+    state, tiers = method.initial_state(), [tier.index for tier in method.tiers]
+    with unchanged(state, "publish changes the state in place"):
+        for nets in (*({tier} for tier in tiers), set(tiers)):
+            left = not_finite(published_for(method, state, nets))
+            require(not left, f"publish leaves {left} unwritten or not finite for nets {sorted(nets)}")
+
+
+def not_finite(params: Params) -> str:
+    return ", ".join(name for name, value in params.items() if not bool(torch.isfinite(value).all()))
 
 
 def narrowing_is_whole(trial: Trial) -> None:
@@ -164,13 +172,12 @@ def narrowing_is_whole(trial: Trial) -> None:
     for tier in method.tiers:
         params, filled = setup.trainers[tier.index].net.params, []
         for published in (everything, published_for(method, state, {tier.index})):
-            before = digest_of(published)
             for value in params.values():
                 value.fill_(math.nan)
-            method.narrow(published, tier.index, params)
-            require(digest_of(published) == before, "narrow changes the published tensors in place")
-            left = [name for name, value in params.items() if not bool(torch.isfinite(value).all())]
-            require(not left, f"narrow leaves {', '.join(left)} of tier {tier.name} unwritten")
+            with unchanged(published, "narrow changes the published tensors in place"):
+                method.narrow(published, tier.index, params)
+            left = not_finite(params)
+            require(not left, f"narrow leaves {left} of tier {tier.name} unwritten")
             filled.append(digest_of(params))
         require(filled[0] == filled[1], f"tier {tier.name} gets other values when it is published alone")
 
@@ -185,13 +192,12 @@ def everybody_trains(trial: Trial) -> None:
 
 def training_is_stateless(trial: Trial) -> None:
     """a client sends the same whenever it is trained, and leaves what was published as it is"""
+    why = "trained again, after others, it must do the same: keep nothing in self, draw from client.generator"
     for phase in trial.phases:
-        before = digest_of(phase.published.params)
-        again = trained(phase.setup, phase.published, phase.assignment.tasks[::-1])
-        require(digest_of(phase.published.params) == before, "training changes the published tensors in place")
+        with unchanged(phase.published.params, "training changes the published tensors in place"):
+            again = trained(phase.setup, phase.published, phase.assignment.tasks[::-1])
         for client, (report, upload) in phase.results.items():
             also, same = again[client]
-            why = "trained again, after others, it must do the same: keep nothing in self, draw from client.generator"
             require(digest_of(same) == digest_of(upload), f"client {client} sends another upload: {why}")
             require(also.loss == report.loss, f"client {client} has another loss: {why}")
             require(also.memory_digest == report.memory_digest, f"client {client} has another memory: {why}")
@@ -208,35 +214,37 @@ def uploads_fit_their_specs(trial: Trial) -> None:
 def lifted_tensors_fit(trial: Trial) -> None:
     """lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no upload"""
     for phase in trial.phases:
-        specs, bounds, tensor_of = phase.method.state_specs(), phase.published.bounds, sums_of(phase.method)
         for task, upload in phase.uploads():
-            before = digest_of(upload)
-            largest = dict(zip(specs, phase.method.magnitudes(upload, phase.client(task)).tolist(), strict=True))
-            regions = phase.method.regions(phase.client(task))
-            require(set(regions) <= set(tensor_of), "regions has names that sums has not")
-            for name, value in phase.method.lift(upload, phase.client(task)):
-                require(name in tensor_of, f"lift gives {name}, which sums has not")
-                tensor = tensor_of[name]
-                whole = phase.state.params[tensor]
-                wanted = (whole[regions[name]] if name in regions else whole).shape
-                fits = f"lift gives {name} as {list(value.shape)}, its region is {list(wanted)}"
-                require(value.shape == wanted, fits)
-                # Bounds of products of factors are computed in float32: a few roundings of 2^-24.
-                highest = float(value.abs().max()) if value.numel() else 0.0
-                promised = f"lift gives {highest:g} in {name}, magnitudes promises at most {largest[tensor]:g}"
-                require(highest <= largest[tensor] * (1 + 3 * 2**-24), promised)
-                limit = bounds[tensor]
-                require(highest <= limit, f"lift gives {highest:g} in {name}, beyond its bound {limit:g}")
-            require(digest_of(upload) == before, "lift or magnitudes changes the upload in place")
+            with unchanged(upload, "lift or magnitudes changes the upload in place"):
+                _lifted_fits(phase, phase.client(task), upload)
+
+
+def _lifted_fits(phase: PhaseOfRound, client: Client, upload: Params) -> None:
+    method, tensor_of = phase.method, sums_of(phase.method)
+    largest = dict(zip(method.state_specs(), method.magnitudes(upload, client).tolist(), strict=True))
+    regions = method.regions(client)
+    require(set(regions) <= set(tensor_of), "regions has names that sums has not")
+    for name, value in method.lift(upload, client):
+        require(name in tensor_of, f"lift gives {name}, which sums has not")
+        tensor = tensor_of[name]
+        whole = phase.state.params[tensor]
+        wanted = (whole[regions[name]] if name in regions else whole).shape
+        require(value.shape == wanted, f"lift gives {name} as {list(value.shape)}, its region is {list(wanted)}")
+        # Bounds of products of factors are computed in float32: a few roundings of 2^-24.
+        highest = float(value.abs().max()) if value.numel() else 0.0
+        promised = f"lift gives {highest:g} in {name}, magnitudes promises at most {largest[tensor]:g}"
+        require(highest <= largest[tensor] * (1 + 3 * 2**-24), promised)
+        limit = phase.published.bounds[tensor]
+        require(highest <= limit, f"lift gives {highest:g} in {name}, beyond its bound {limit:g}")
 
 
 def contributions_add(trial: Trial) -> None:
     """sums depend neither on the order of clients nor on how they are split"""
+    line = "lift or regions gives something else when clients come in another order"
     for phase in trial.phases:
         tasks = list(phase.assignment.tasks)
         in_order = phase.added(tasks)
         shuffled = random.Random(0).sample(tasks, len(tasks))
-        line = "lift or regions gives something else when clients come in another order"
         require(torch.equal(phase.added(shuffled), in_order), line)
         require(torch.equal(phase.added(shuffled[:1]) + phase.added(shuffled[1:]), in_order), line)
         sums = "what clients send adds nothing to state_specs" if phase.method.state_specs() else "a sum of nothing"
@@ -246,40 +254,36 @@ def contributions_add(trial: Trial) -> None:
 def exchanges_agree(trial: Trial) -> None:
     """gather and reduce give the same means; update, refresh and audit change neither state nor means in place"""
     for phase in trial.phases:
-        before = digest_of(phase.state.params)
-        gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
-        require(digest_of(gathered.means) == digest_of(reduced.means), "gather and reduce give different means")
-        means = digest_of(gathered.means)
-        sent, tasks = digest_of(phase.published.params), phase.assignment.tasks
-        state, brought = rounds.update(phase.setup, phase.state, gathered, phase.phase, tasks, phase.published)
-        updated = digest_of(state.params)
-        new = rounds.refresh(phase.setup, state, brought)
-        refreshed = digest_of(new.params)
-        require(digest_of(state.params) == updated, "refresh changes the state in place")
-        if audit := phase.method.traits.audit:
-            audited = audit(new.params)
-            require(digest_of(new.params) == refreshed, "audit changes the state in place")
-            require(digest_of(audit(audited)) == digest_of(audited), "audit differs the second time")
-        require(digest_of(phase.state.params) == before, "update changes the old state in place")
-        require(digest_of(gathered.means) == means, "update changes the means in place")
-        require(digest_of(phase.published.params) == sent, "update changes the published tensors in place")
+        with unchanged(phase.state.params, "update changes the old state in place"):
+            gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
+            require(digest_of(gathered.means) == digest_of(reduced.means), "gather and reduce give different means")
+            with (
+                unchanged(gathered.means, "update changes the means in place"),
+                unchanged(phase.published.params, "update changes the published tensors in place"),
+            ):
+                state, contributions = phase.updated(gathered)
+                with unchanged(state.params, "refresh changes the state in place"):
+                    new = rounds.refresh(phase.setup, state, contributions)
+                if audit := phase.method.traits.audit:
+                    with unchanged(new.params, "audit changes the state in place"):
+                        audited = audit(new.params)
+                    require(digest_of(audit(audited)) == digest_of(audited), "audit differs the second time")
 
 
 def a_saved_state_continues(trial: Trial) -> None:
     """round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
     folder = RunDir(trial.new_folder())
     setup = trial.setup("rounds=2", "evaluation.personal=on", folder=folder.path)
-    first = ServerState(setup.method.initial_state())
-    state, published, _ = one_round(setup, 1, first, publish(setup, first, 1, 0))
+    state, published, _ = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
     checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(folder, partial(require, False))
     require(loaded is not None and list(loaded.server) == list(state.params), "the saved state has other tensors")
     assert loaded is not None
     remembers = not state.memories or setup.method.traits.keeps_memory
     require(remembers, "clients remember, but traits.keeps_memory is not set")
-    straight, _, there = one_round(setup, 2, state, published)
+    straight, _, there = rounds.train_round(setup, 2, state, published)
     restored = ServerState(dict(loaded.server), dict(loaded.clients))
-    detour, _, here = one_round(setup, 2, restored, publish(setup, restored, 2, 0))
+    detour, _, here = rounds.train_round(setup, 2, restored)
     why = "after saving and loading round 2 differs in its"
     require(digest_of(detour.params) == digest_of(straight.params), f"{why} state: keep nothing in self between rounds")
     require(detour.memories == straight.memories, f"{why} client memories")
@@ -297,12 +301,12 @@ def _summary(result: RoundResult) -> object:
 def a_personal_test_changes_nothing(trial: Trial) -> None:
     """testing every client leaves state, published tensors and memories as they were, and can be repeated"""
     setup = trial.setup("evaluation.personal=on")
-    first = ServerState(setup.method.initial_state())
-    state, published, result = one_round(setup, 1, first, publish(setup, first, 1, 0))
-    before = digest_of(state.params), digest_of(published.params)
-    again = test_clients(setup, 1, state, published)
-    require(digest_of(state.params) == before[0], "testing clients changes the state")
-    require(digest_of(published.params) == before[1], "testing clients changes the published tensors")
+    state, published, result = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
+    with (
+        unchanged(state.params, "testing clients changes the state"),
+        unchanged(published.params, "testing clients changes the published tensors"),
+    ):
+        again = test_clients(setup, 1, state, published)
     require((again and again.summary()) == _summary(result), "testing clients again gives other scores")
 
 

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-import fedmpi
-from fedmpi.errors import counted, one_line
+from fedmpi.errors import one_line
 
-State = Literal["ok", "warning", "problem"]
-"""From harmless to what ends a run."""
 _WIDTH = 80
 _INDENT = 26
 
 
 @dataclass(frozen=True)
 class Finding:
-    """`advice` says what to do, and is empty where the state is `ok`."""
+    """`advice` says what to do, and is empty where the state is `ok`. A `problem` ends a run."""
 
     name: str
-    state: State
+    state: Literal["ok", "warning", "problem"]
     found: str
     advice: str = ""
 
@@ -44,29 +40,3 @@ def warning(name: str, found: str, advice: str) -> Finding:
 
 def problem(name: str, found: str, advice: str) -> Finding:
     return Finding(name, "problem", found, advice)
-
-
-def is_ready(findings: Sequence[Finding]) -> bool:
-    return all(finding.state != "problem" for finding in findings)
-
-
-def verdict(findings: Sequence[Finding]) -> str:
-    """Returns the last line of the page."""
-    problems = sum(finding.state == "problem" for finding in findings)
-    warnings = sum(finding.state == "warning" for finding in findings)
-    counts = f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}"
-    return f"{'ready' if is_ready(findings) else 'not ready'}: {counts}"
-
-
-def as_json(findings: Sequence[Finding], ranks: int) -> dict[str, Any]:
-    """Returns what `--json` prints: `format`, `fedmpi`, `ranks`, `ready`, and `findings` by name."""
-    return {
-        "format": 1,
-        "fedmpi": fedmpi.__version__,
-        "ranks": ranks,
-        "ready": is_ready(findings),
-        "findings": {
-            finding.name: {key: value for key, value in asdict(finding).items() if key != "name"}
-            for finding in findings
-        },
-    }

@@ -10,16 +10,17 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import fedmpi
 from fedmpi.check import ranks, run_folder
 from fedmpi.check.bits import difference
-from fedmpi.check.finding import Finding, as_json, is_ready, ok, problem, verdict, warning
+from fedmpi.check.finding import Finding, ok, problem, warning
 from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.command.manners import described, say, show
 from fedmpi.config.load import load, one_config
-from fedmpi.errors import LaunchError, UserError
+from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
 from fedmpi.mpi.launch import check_launch
@@ -44,12 +45,12 @@ def check_machine(arguments: Namespace, rank: int) -> int:
         ranks.check_launcher(os.environ)
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:
-        return _without_mpi(arguments, rank, error)
+        if rank > 0:  # rank 0 prints for all
+            return code_in_turn(rank, 1, SILENT_S)
+        alone = problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md")
+        return code_in_turn(rank, show_page([alone], 1, as_json=arguments.json))
     try:
-        page = Page(comm, as_json=arguments.json)
-        for finding in findings(comm, folder):
-            page.add(finding)
-        code = page.close()
+        code = show_page(findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
         say(described(error, comm))
         comm.abort(1)
@@ -57,26 +58,26 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     return comm.leave(int(comm.allgather_text(str(code))[0]))
 
 
-class Page:
-    """Prints, on rank 0 alone: lines as they are found, or all of them as JSON at the end."""
-
-    def __init__(self, comm: Communicator, *, as_json: bool) -> None:
-        self._is_silent = not comm.is_root
-        self._size = comm.size
-        self._as_json = as_json
-        self._findings: list[Finding] = []
-
-    def add(self, finding: Finding) -> None:
-        self._findings.append(finding)
-        if not self._is_silent and not self._as_json:
+def show_page(findings: Iterable[Finding], num_ranks: int, *, as_json: bool, is_silent: bool = False) -> int:
+    """Prints lines as they are found, or all of them as JSON at the end; returns the exit code."""
+    found = []
+    for finding in findings:
+        found.append(finding)
+        if not as_json and not is_silent:
             show(finding.line())
-
-    def close(self) -> int:
-        """Prints the end; returns the exit code."""
-        if not self._is_silent:
-            text = json.dumps(as_json(self._findings, self._size), indent=2) if self._as_json else None
-            show(text or verdict(self._findings))
-        return 0 if is_ready(self._findings) else 1
+    num_problems = sum(finding.state == "problem" for finding in found)
+    is_ready = num_problems == 0
+    if is_silent:
+        return 0
+    if as_json:
+        by_name = {one.name: {"state": one.state, "found": one.found, "advice": one.advice} for one in found}
+        page = {"format": 1, "fedmpi": fedmpi.__version__, "ranks": num_ranks, "ready": is_ready, "findings": by_name}
+        show(json.dumps(page, indent=2))
+    else:
+        num_warnings = sum(finding.state == "warning" for finding in found)
+        counts = f"{counted(num_problems, 'problem')}, {counted(num_warnings, 'warning')}"
+        show(f"{'ready' if is_ready else 'not ready'}: {counts}")
+    return 0 if is_ready else 1
 
 
 def findings(comm: Communicator, folder: Path) -> Iterator[Finding]:
@@ -93,15 +94,6 @@ def findings(comm: Communicator, folder: Path) -> Iterator[Finding]:
         yield finding
     yield time_limit(os.environ, time.time())
     yield same_bits(comm)
-
-
-def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
-    """Prints the page where the ranks do not find each other: rank 0's one problem, for which the others wait."""
-    if rank > 0:
-        return code_in_turn(rank, 1, SILENT_S)
-    page = Page(SerialComm(), as_json=arguments.json)
-    page.add(problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md"))
-    return code_in_turn(rank, page.close())
 
 
 def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:
@@ -126,11 +118,12 @@ def same_bits(comm: Communicator) -> Finding:
     An error of one rank alone is raised there, and the caller ends the job.
     """
     output = io.StringIO()  # of the runs: it is not about the machine
-    silent = contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(output)
-    with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as own, silent[0], silent[1]:
+    config = small_config(f"mpi.round_timeout_s={_TRIAL_LIMIT_S}", f"mpi.startup_timeout_s={_TRIAL_LIMIT_S}")
+    with contextlib.ExitStack() as stack:
+        own = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmpi-check-"))
         folder = Path(comm.allgather_text(own)[0])
-        limits = f"mpi.round_timeout_s={_TRIAL_LIMIT_S}", f"mpi.startup_timeout_s={_TRIAL_LIMIT_S}"
-        config = small_config(*limits)
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(output))
         started = time.perf_counter()
         try:
             run_all(config, comm, folder / "together")
@@ -146,9 +139,7 @@ def same_bits(comm: Communicator) -> Finding:
 
 def compared(together: Finished, alone: Finished, size: int, took_s: float) -> Finding:
     """Returns the finding on two finished runs."""
-    on_all = f"{size} ranks" if size > 1 else "one process"
     if different := difference(together, alone):
         advice = "do not trust results of this installation: compare CPUs, torch builds and variables of all nodes"
-        return problem("same bits", f"a run on {on_all} differs from one alone: {different}", advice)
-    twice = "the bits of one process alone" if size > 1 else "the same bits twice"
-    return ok("same bits", f"three rounds on {on_all} in {took_s:.1f} s: {twice}")
+        return problem("same bits", f"on {counted(size, 'rank')} a run differs from one alone: {different}", advice)
+    return ok("same bits", f"three rounds on {counted(size, 'rank')} in {took_s:.1f} s: the bits of one process alone")

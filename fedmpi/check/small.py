@@ -1,4 +1,4 @@
-"""The small federation in which things are tried: a config in a line, its parts in this process, what a run leaves."""
+"""The small federation in which things are tried: its config, its set-up in this process, and the results of a run."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from fedmpi.experiment import run
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup
+from fedmpi.rounds.state import Setup
 from fedmpi.running import start
 from fedmpi.running.folder import Asked, Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.stored import digest_of
-from fedmpi.train_round import train_round
 
 SMALL = """
     data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=120 data.num_test=48
@@ -31,26 +30,19 @@ SMALL = """
 
 
 def small_config(*overrides: str) -> Config:
-    """`SMALL` with these overrides on top; one that gives a section another name has that section to itself."""
+    """Returns `SMALL` with these overrides on top; one that gives a section another name has that section to itself."""
     renamed = tuple(f"{override.partition('.name=')[0]}." for override in overrides if ".name=" in override)
     return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides])
 
 
 def small_setup(folder: Path, *overrides: str) -> Setup:
-    """What a single process is given for a run in `folder`."""
+    """Sets up a run in `folder`, in this process alone."""
     return start.prepare(small_config(*overrides), SerialComm(), RunDir(folder))
-
-
-def one_round(
-    setup: Setup, number: int, state: ServerState, published: Published | None = None
-) -> tuple[ServerState, Published, RoundResult]:
-    """Runs one round; returns the new state, what the server publishes next, and the result."""
-    return train_round(setup, number, state, published)
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What of a finished run must not depend on ranks, exchange, interruptions or time."""
+    """The part of a finished run that must not depend on ranks, exchange, interruptions or time."""
 
     server: str
     memories: Mapping[int, tuple[int, str]]
@@ -71,5 +63,5 @@ def finished(folder: Path) -> Finished:
 def run_all(
     config: Config, comm: Communicator, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
-    """The whole run, as the command would do it."""
+    """Makes the whole run, as the command would do it."""
     run(config, comm, Asked(str(folder), resume, origin, ("test",)))

@@ -1,4 +1,4 @@
-"""What a name stands for, the small federation it is tried in, and what beside the bits is checked of each kind."""
+"""Finds the kind of a named thing and the small federation that it is tried in, and lists the checks of each kind."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from fedmpi import methods, registry
+from fedmpi import registry
 from fedmpi.check import contract
 from fedmpi.check.contract import BrokenError, Trial, require
 from fedmpi.check.small import run_all, small_config
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition
-from fedmpi.errors import ConfigError, OtherKindError, UnknownError
+from fedmpi.errors import ConfigError, UnknownError
 from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import observers
-from fedmpi.running.start import check_model, method_context
+from fedmpi.running.start import check_model
 from fedmpi.store.stored import digest_of
 
 KINDS = ("method", "model", "data", "partition", "observer")
@@ -34,44 +34,44 @@ Check = Callable[[], None]
 
 
 def kind_of(place: str) -> str:
-    """The one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one.
+    """Returns the one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one.
 
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
     if lacking := "" if ":" in place else registry.without_class(place).strip():
         raise ConfigError("command line", f"{place!r} names no class or function. {lacking}")
-    found, refused = [], dict[str, bool]()  # whether a refusal is of something else altogether
-    for kind in KINDS[:-1]:
+    if registry.is_in_full(place):
         try:
-            registry.options(kind, place)
-            found.append(kind)
+            registry.imported(place)
         except UnknownError as error:
-            refused[str(error)] = isinstance(error, OtherKindError)
-    if not found:
-        try:
-            observers.named(small_config(f"output.observers=[{place}]"))
-            return "observer"
-        except ConfigError as error:
-            if flawed := [line for line, is_other in refused.items() if not is_other]:
-                raise ConfigError(place, *flawed) from None
-            kinds = f"{', '.join(KINDS[:-1])} or {KINDS[-1]}"
-            why = f"is no {kinds}; --kind KIND says what it lacks to be one"
-            raise ConfigError(place, "; ".join([why, *error.problems])) from None
+            raise ConfigError(place, str(error)) from None
+    *sections, observer = KINDS
+    found = [kind for kind in sections if _may_be(kind, place)]
+    if not found and _may_be(observer, place):
+        return observer
     if len(found) > 1 and "data" in found:
         found.remove("data")
     if len(found) > 1:
         raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
+    if not found:
+        kinds = f"{', '.join(sections)} or {observer}"
+        raise ConfigError(place, f"is no {kinds} as it is; --kind KIND says what it lacks to be one")
     return found[0]
 
 
-def make(kind: str, config: Config) -> None:
-    """Makes a user's method once. Raises `ConfigError` where that fails: a mistake before any check."""
-    if kind == "method":
-        methods.create(method_context(config, config.data.info()))
+def _may_be(kind: str, place: str) -> bool:
+    try:
+        if kind == "observer":
+            observers.named(small_config(f"output.observers=[{place}]"))
+        else:
+            registry.options(kind, place)
+    except (UnknownError, ConfigError):
+        return False
+    return True
 
 
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
-    """The overrides of the small federation that it is tried in; what is `given` comes last."""
+    """Returns the overrides of the small federation that it is tried in; what is `given` comes last."""
     words = ["output.progress=plain", f"output.observers=[{place}]"] if kind == "observer" else [f"{kind}.name={place}"]
     words.append(_UNEVEN if kind == "method" else "method.name=fedavg")
     named = [*words, *(word for word in given if word.startswith("data."))]
@@ -82,7 +82,7 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, Check]]:
-    """Each check of this kind with what holds if it passes, in words."""
+    """Returns each check of this kind with what holds if it passes, in words."""
     if kind == "method":
         trial = Trial(folder, words)
         return [(_said(check), partial(check, trial)) for check in contract.CHECKS]

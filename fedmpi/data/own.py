@@ -27,7 +27,7 @@ from fedmpi.config.keywords import Keywords
 from fedmpi.data.dataset import DTYPES, PARTS, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
-from fedmpi.errors import DataError, OtherKindError, UnknownError, UserError, as_one_line, counted, type_in_words
+from fedmpi.errors import DataError, UnknownError, UserError, as_one_line, counted, type_in_words
 from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
@@ -318,7 +318,7 @@ def options_of_data(name: str, named: object) -> type[Section]:
         return named
     if inspect.isfunction(named):
         return _of_function(name, named, FunctionData, ())
-    raise OtherKindError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
+    raise UnknownError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
 
 
 def options_of_partition(name: str, named: object) -> type[Section]:
@@ -327,7 +327,7 @@ def options_of_partition(name: str, named: object) -> type[Section]:
         return named
     if inspect.isfunction(named):
         return _of_function(name, named, FunctionPartition, _PARTITION_ARGUMENTS)
-    raise OtherKindError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
+    raise UnknownError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, OtherKindError, UnknownError, UserError, as_one_line, type_in_words
+from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line, type_in_words
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodContext, MethodOptions
 
@@ -33,7 +33,7 @@ def create(context: MethodContext) -> Method:
 def options_of(name: str, found: object) -> type[MethodOptions]:
     """The options class of a user's method `found`, which a config calls `name`. Raises `UnknownError`."""
     if not isinstance(found, type) or not issubclass(found, Method):
-        raise OtherKindError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
+        raise UnknownError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
     options = getattr(found, "Options", None)
     if not isinstance(options, type) or not issubclass(options, MethodOptions):
         base = "fedmpi.methods.values.MethodOptions"

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, Field, create_model
 
 from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
-from fedmpi.errors import ConfigError, OtherKindError, UnknownError, as_one_line, one_line
+from fedmpi.errors import ConfigError, UnknownError, as_one_line, one_line
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.width import Width
 
@@ -122,7 +122,7 @@ def options_of(name: str, found: object) -> type[Section]:
     if not callable(found) or (isinstance(found, type) and not issubclass(found, module)):
         expected = "a torch.nn.Module class, a function that makes one, or a class of options"
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
-        raise OtherKindError(f"{name!r} is {kind}; expected {expected}")
+        raise UnknownError(f"{name!r} is {kind}; expected {expected}")
     return _options_of_signature(name, found)
 
 
