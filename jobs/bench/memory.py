@@ -1,13 +1,14 @@
-"""Measures the memory of all ranks of a job, beside that of as many bare loops (`bare_process.py`).
+"""Measures the memory of the ranks of a job, beside that of bare loops (`bare_process.py`).
 
     python jobs/bench/memory.py [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
     python jobs/bench/memory.py --growth [section.key=value ...] [--ranks 3] [--case small,resnet18,...]
     python jobs/bench/memory.py --population [section.key=value ...] [--ranks 3]
 
-The first prints the most memory that all ranks of a run have together, by the proportional size (PSS) that Linux
-counts: it divides what several processes share among them. Bare loops train a ResNet-18, so the run does, too. --growth
-prints a worker's peak for cohorts of 10 and of 100 clients beside that of a bare loop. --population prints what
-registered clients cost that take no part: 1,000, 100,000 and 1,000,000 of them, and a cohort of 20 clients.
+Memory is the proportional size (PSS) that Linux counts: it divides what several processes share among them. The first
+prints the most that all ranks of a run have together, beside as many bare loops. These train a ResNet-18, so the run
+does, too. --growth prints a worker's peak, without libraries, for cohorts of 10 and of 100 clients beside that of a
+bare loop. --population prints what registered clients cost that take no part: 1,000, 100,000 and 1,000,000 of them, and
+a cohort of 20 clients.
 """
 
 from __future__ import annotations
@@ -23,14 +24,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import measuring
 import psutil
-from measuring import CASES, LONG, BareLoop, Pairs, seconds_together
-from overhead import train_bare
+from measuring import CASES, LONG, Pairs, seconds_together
 
 from fedmpi.config.load import load
 from fedmpi.mpi.mpirun import environment, start_words
@@ -39,7 +38,7 @@ from fedmpi.report.table_text import print_lines
 LOOKS_EVERY_S = 0.03
 TWO_ROUNDS = "rounds=2 evaluation.every=1 train.local_epochs=1 clients.count=20 data.num_test=200"
 """Settings on top of a case: two rounds of four clients, each with its test."""
-HUNDRED = "clients.count=100 data.num_train=6400 train.local_epochs=1"
+HUNDRED = "rounds=1 clients.count=100 data.num_train=6400 train.local_epochs=1"
 """Settings on top of a case for --growth: the same data and the same batch whatever the cohort."""
 POPULATION = f"""{LONG} data.name=synthetic data.shape=[1,4,4] data.num_train=2000000 data.num_test=1000
     partition.name=dirichlet_equal partition.alpha=.inf partition.examples=2 model.name=mlp method.name=fedhm
@@ -58,7 +57,7 @@ def main() -> None:
     for name in arguments.case:
         title, given = CASES[name]
         if arguments.growth:
-            words = measuring.settings(arguments, f"{given} {HUNDRED}", "clients.per_round")
+            words = measuring.settings(arguments, f"{given} {HUNDRED}", "model.name clients.per_round")
             print_growth(title, words, arguments.ranks)
         else:
             words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}", "model.name")
@@ -71,13 +70,20 @@ def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) ->
     found = [(peak_of_job(words, ranks), peak_of_loops(settings, ranks)) for _ in range(pairs)]
     ratio = Pairs([job.total_bytes for job, _ in found], [loops.total_bytes for _, loops in found])
     job, loops = found[ratio.ratios.index(statistics.median_low(ratio.ratios))]
-    workers = [job.rank_bytes[rank] for rank in job.rank_bytes if rank > 0] or [job.rank_bytes[0]]
     print(
         f"{title}: all {ranks} ranks / as many bare loops = {ratio.text()}; {mb(job.total_bytes)}, "
         f"{mb(job.shared_bytes)} of it shared, to {mb(loops.total_bytes)}; libraries apart "
-        f"rank 0 has {mb(job.rank_bytes[0])} at most, a worker {mb(max(workers))}",
+        f"rank 0 has {mb(job.rank_bytes[0])} at most, a worker {mb(job.of_worker())}",
         flush=True,
     )
+
+
+def print_growth(title: str, words: Sequence[str], ranks: int) -> None:
+    """Prints a worker's peak for two cohorts beside that of a bare loop."""
+    bare = peak_of_loops(bare_settings([*words, "clients.per_round=10"], ranks), 1).of_worker()
+    small, large = (peak_of_job([*words, f"clients.per_round={cohort}"], ranks).of_worker() for cohort in (10, 100))
+    ratios = f"{small / bare:.2f} at 10 clients a round, {large / bare:.2f} at 100"
+    print(f"{title}: worker's peak / bare loop's = {ratios} (bare {mb(bare)})", flush=True)
 
 
 def peak_of_job(words: Sequence[str], ranks: int) -> Peak:
@@ -115,6 +121,11 @@ class Peak:
         self.shared_bytes = 0
         self.rank_bytes: dict[int, int] = {}
         """By rank, without libraries."""
+
+    def of_worker(self) -> int:
+        """Returns that of the largest worker, or of the one process."""
+        workers = [num_bytes for rank, num_bytes in self.rank_bytes.items() if rank > 0]
+        return max(workers or self.rank_bytes.values())
 
     def look(self, processes: Mapping[int, int]) -> None:
         """Takes the sizes of these processes now, each a process number by its rank; then waits a moment."""
@@ -164,39 +175,23 @@ def mb(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:.0f} MB"
 
 
-def print_growth(title: str, words: Sequence[str], ranks: int) -> None:
-    """Prints a worker's peak for two cohorts beside that of a bare loop."""
-    bare = measuring.launched(bare_loop, [*words, "clients.per_round=4"])
-    small, large = (
-        measuring.launched(engine, [*words, f"clients.per_round={cohort}"], ranks, num_rounds=1)["worker"]
-        for cohort in (10, 100)
-    )
-    ratios = f"{small / bare:.2f} at 10 clients a round, {large / bare:.2f} at 100"
-    print(f"{title}: worker's peak / bare loop's = {ratios} (bare {mb(bare)})", flush=True)
-
-
 def print_population(words: Sequence[str], ranks: int) -> None:
     """Prints a line for each number of clients, with ratios to the first."""
     lines, first = [], dict[str, float]()
     for count in (1_000, 100_000, 1_000_000):
-        found = measuring.launched(engine, [*words, f"clients.count={count}"], ranks, num_rounds=5)
+        found = measuring.launched(engine, [*words, f"clients.count={count}"], ranks)
         first = first or found
-        shown = {
-            "startup_s": f"{found['startup_s']:.3f} s",
-            "round_s": f"{found['round_s']:.3f} s",
-            "all": mb(found["all"]),
-        }
-        lines.append([f"{count:,}", *(f"{cell} (x {found[key] / first[key]:.2f})" for key, cell in shown.items())])
+        shown = [f"{found['startup_s']:.3f} s", f"{found['round_s']:.3f} s", mb(found["peak_bytes"])]
+        ratios = [found[key] / first[key] for key in ("startup_s", "round_s", "peak_bytes")]
+        lines.append([f"{count:,}", *(f"{cell} (x {ratio:.2f})" for cell, ratio in zip(shown, ratios, strict=True))])
     print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
 
 
-def engine(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> dict[str, float]:
+def engine(comm: Any, folder: Path, words: Sequence[str]) -> dict[str, float]:
     """Returns the seconds until the first round could begin (without loading torch), the median seconds of a round, and
-    the largest peaks of all ranks and of the workers.
+    the largest resident memory that any rank ever had.
     """
-    importlib.import_module(
-        "torch._dynamo"
-    )  # torch loads it when a net is first measured: seconds that no client costs
+    importlib.import_module("torch._dynamo")  # torch loads it when a net is first measured, which no client costs
     rounds: list[Any] = []
 
     def begin() -> None:
@@ -207,23 +202,10 @@ def engine(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> di
 
     startup_s = seconds_together(comm, begin)
     next(rounds[0])  # the first broadcast, and warm-up
-    round_s = [seconds_together(comm, lambda: next(rounds[0])) for _ in range(num_rounds)]
-    peaks = measuring.of_all(comm, [peak_bytes()])[:, 0].tolist()
-    workers = peaks[1:] or peaks
-    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "all": max(peaks), "worker": max(workers)}
-
-
-def bare_loop(comm: Any, folder: Path, words: Sequence[str]) -> int:
-    """Trains a round's steps with the loop's own nets and optimizer only; returns the peak."""
-    setup = replace(measuring.prepared(comm, folder, words), trainers=())
-    train_bare(setup, BareLoop(setup, range(len(setup.method.tiers))), 1)
-    return peak_bytes()
-
-
-def peak_bytes() -> int:
-    """Returns the most resident memory that this process ever had (Linux counts in KiB, macOS in bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    round_s = [seconds_together(comm, lambda: next(rounds[0])) for _ in range(5)]
+    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peaks = measuring.of_all(comm, [1024 * peak_kib])
+    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "peak_bytes": float(peaks.max())}
 
 
 if __name__ == "__main__":
