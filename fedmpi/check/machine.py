@@ -45,10 +45,7 @@ def check_machine(arguments: Namespace, rank: int) -> int:
         ranks.check_launcher(os.environ)
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:
-        if rank > 0:  # rank 0 prints for all
-            return code_in_turn(rank, 1, SILENT_S)
-        alone = problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md")
-        return code_in_turn(rank, show_page([alone], 1, as_json=arguments.json))
+        return _without_mpi(arguments, rank, error)
     try:
         code = show_page(findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
@@ -56,6 +53,14 @@ def check_machine(arguments: Namespace, rank: int) -> int:
         comm.abort(1)
         raise
     return comm.leave(int(comm.allgather_text(str(code))[0]))
+
+
+def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
+    """Prints the page where the ranks do not find each other: rank 0's one problem, for which the others wait."""
+    if rank > 0:
+        return code_in_turn(rank, 1, SILENT_S)
+    finding = problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md")
+    return code_in_turn(rank, show_page([finding], 1, as_json=arguments.json))
 
 
 def show_page(findings: Iterable[Finding], num_ranks: int, *, as_json: bool, is_silent: bool = False) -> int:
