@@ -1,12 +1,17 @@
 """Random streams: what is drawn depends on (purpose, numbers) alone, and the mixing never changes unnoticed."""
 
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from small_runs import small_setup
 
 from fedmpi import seeds
+from fedmpi.federation.assignment import Task
+from fedmpi.rounds.client import local_work
+from fedmpi.rounds.state import Published, client_of
 
 
 @pytest.mark.parametrize(
@@ -71,3 +76,13 @@ def test_global_generators_are_left_alone() -> None:
     seeds.numpy_generator("x", 1).random(3)
     assert torch.equal(torch.get_rng_state(), before[0])
     assert (np.random.get_state()[1] == before[1]).all()
+
+
+def test_a_client_draws_by_its_number_wherever_it_stands_in_the_cohort(tmp_path: Path) -> None:
+    """Client 3 in round 2, as the first of its cohort and as the third."""
+    setup = small_setup(tmp_path, "method.name=fedavg")
+    for place in (0, 2):
+        task = Task(3, 0, 2, "train", 15, 1.0, place, 4)
+        client = client_of(setup, task, Published({}, {}, {}), None)
+        seed = local_work(setup, client).generator.initial_seed()
+        assert seed == seeds.mix("batches:train", setup.config.seed, 2, 3)
