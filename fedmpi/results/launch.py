@@ -92,13 +92,10 @@ def make(
     if len(left) < len(jobs):
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
     makers = _Makers(start_words(ranks, launcher), environment(ranks, at_once), before_start)
-    handlers = {SIGNAL: makers.pass_on, signal.SIGTERM: signal.default_int_handler}
+    handlers = {SIGNAL: makers.pass_on, signal.SIGINT: makers.interrupt, signal.SIGTERM: makers.interrupt}
     handlers_before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         return makers.make_all(left, at_once)
-    except KeyboardInterrupt:
-        print("stopped; the same command continues from here", file=sys.stderr, flush=True)
-        return INTERRUPTED
     finally:
         for number, handler in handlers_before.items():
             signal.signal(number, handler)
@@ -113,13 +110,14 @@ class _Makers:
         self._before_start = before_start
         self._under_way: list[_Maker] = []
         self._is_stopping = False
+        self._is_interrupted = False
         self._has_failures = False
 
     def make_all(self, jobs: Sequence[Job], at_once: int) -> int:
         """Returns the exit code. All processes end before it returns or raises."""
         waiting = deque(enumerate(jobs, 1))
         try:
-            while self._under_way or (waiting and not self._is_stopping):
+            while not self._is_interrupted and (self._under_way or (waiting and not self._is_stopping)):
                 if waiting and not self._is_stopping and len(self._under_way) < at_once:
                     number, job = waiting.popleft()
                     self._start(job, f"[{number}/{len(jobs)}] {job.name}")
@@ -130,6 +128,9 @@ class _Makers:
                 maker.process.terminate()
             for maker in self._under_way:
                 maker.end()
+        if self._is_interrupted:
+            print("stopped; the same command continues from here", file=sys.stderr, flush=True)
+            return INTERRUPTED
         if self._is_stopping:
             return TO_CONTINUE
         return FAILED if self._has_failures else 0
@@ -139,6 +140,10 @@ class _Makers:
         self._is_stopping = True
         for maker in self._under_way:
             maker.process.send_signal(number)
+
+    def interrupt(self, number: int, frame: Any) -> None:
+        """Ends all runs soon. An exception could come before a new process is in the list, or while all are ended."""
+        self._is_interrupted = True
 
     def _start(self, job: Job, title: str) -> None:
         self._before_start(job)

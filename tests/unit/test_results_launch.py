@@ -102,9 +102,10 @@ def test_a_signal_reaches_all_runs(plan: list[Job], python: Path) -> None:
 def test_an_interrupt_ends_all(
     plan: list[Job], python: Path, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_script(
-        python, f"echo $$ >>{python}.pids; [ $(cat {python}.pids | wc -l) = 1 ] || kill -{number} $PPID; sleep 60"
-    )
+    """Also where a second signal comes while they are ended."""
+    again = f"trap 'kill -{number} $PPID; exit' TERM"
+    both = f"until [ $(cat {python}.pids | wc -l) = 2 ]; do sleep 0.05; done"
+    write_script(python, f"{again}; echo $$ >>{python}.pids; {both}; kill -{number} $PPID; while :; do sleep 0.1; done")
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
     started_s = time.monotonic()
     assert make(plan, at_once=2) == 130 and time.monotonic() - started_s < 50
