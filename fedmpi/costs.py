@@ -1,7 +1,7 @@
 """What one example costs a net: parameters, multiply-accumulates, activations.
 
 The planning step, before a run: a forward pass without weights and without products. Two counts
-of the compute (FedHM, arXiv:2111.14655; methods.md 2.12):
+of the compute (FedHM, arXiv:2111.14655):
 
 `macs`  multiply-accumulates of convs and matrix products: half of what torch's FLOP counter says.
 `macs_with_norm_and_activations`  the rule behind FedHM's figures: macs, and 2 for each output of

@@ -1,7 +1,7 @@
 """Every random number of a run: (purpose, seed, and what it is for) -> an independent generator.
 
 Nothing else in fedmpi draws random numbers. Nets that draw from the global generators of torch (dropout),
-Python or numpy find them seeded from here (`learning.global_generator`). So what is drawn depends
+Python or numpy find them seeded from here (`learning.determinism.global_generator`). So what is drawn depends
 neither on the number of ranks nor on what ran before. The mixing is BLAKE2b over
 the words, as independent streams as a cryptographic hash can make them.
 """

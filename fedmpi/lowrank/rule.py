@@ -9,7 +9,7 @@ By type, exactly (a subclass may use its weight in ways that we do not see):
 
 By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which
 the net registers them and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for
-ResNet-34; arXiv:2111.14655, 4.1, methods.md 2.3).
+ResNet-34; arXiv:2111.14655, 4.1).
 
 By name: `overrides` beat position and type, so a 1x1 conv or the last Linear can be asked for; the
 first pattern that matches counts.

@@ -1,6 +1,6 @@
 """The net that PriSM's Table 1 counts: every layer's inputs and outputs cut to a share, but the stem whole.
 
-Niu et al., arXiv:2208.13141, Tables 1 and 10 (methods.md 5.8, 5.9-6). No public code builds it: a
+Niu et al., arXiv:2208.13141, Tables 1 and 10. No public code builds it: a
 narrower net of the same kind, except that the first conv keeps all its outputs, the next one reads
 all of them, and a residual stream that starts there continues its leading channels.
 """

@@ -26,7 +26,7 @@ Blocks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_leng
 
 
 class Inputs(Protocol):
-    """What a model needs to know of the data; `data.DataInfo` has it."""
+    """What a model needs to know of the data; `data.dataset.DataInfo` has it."""
 
     def __hash__(self) -> int: ...
     @property

@@ -14,8 +14,8 @@ CEIL_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Width:
-    """A share of a net's channels, and what becomes of fractions: `round` (FedHM's code) or `ceil` (HeteroFL's;
-    methods.md 3.2). The net itself has `of_model` times the channels of its paper, rounded to the nearest."""
+    """A share of a net's channels, and what becomes of fractions: `round` (FedHM's code) or `ceil` (HeteroFL's
+    code). The net itself has `of_model` times the channels of its paper, rounded to the nearest."""
 
     factor: float = 1.0
     rounding: Rounding = "round"

@@ -1,4 +1,4 @@
-"""Costs against the papers' figures (methods.md 2.12), against an independent count, and of the small nets by hand."""
+"""Costs against the papers' figures, against an independent count, and of the small nets by hand."""
 
 from types import SimpleNamespace
 

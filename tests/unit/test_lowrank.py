@@ -56,7 +56,7 @@ def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> Non
 
 
 def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
-    """methods.md 2.4 and 5.1 in their own words: paper (1, 2, 0, 3) -> (mk, nk), code (0, 2, 1, 3) -> (nk, mk),
+    """The orders of axes, written out: paper (1, 2, 0, 3) -> (mk, nk), code (0, 2, 1, 3) -> (nk, mk),
     PriSM n x mk^2."""
     if unroll == "output":
         return weight.flatten(1)

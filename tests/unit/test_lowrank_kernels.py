@@ -73,7 +73,7 @@ def test_dense_tensors_stay_as_they_are() -> None:
 @pytest.mark.parametrize("kernel", [None, (3, 3)])
 @pytest.mark.parametrize(("m", "n"), [(4, 6), (20, 5)])
 def test_refresh_keeps_the_product_and_makes_kernels_orthogonal(kernel: tuple[int, int] | None, m: int, n: int) -> None:
-    """U'V' within 1e-5 of itself (methods.md 15); sigma of the product, largest first, its root in both factors."""
+    """U'V' within 1e-5 of itself; sigma of the product, largest first, its root in both factors."""
     layer = FactorizedLayer("layer", m, n, kernel, "output")
     r = min(layer.matrix_shape)
     u, v = randn(*layer.u_shape(r)) / 4, randn(*layer.v_shape(r), seed=1) / 4

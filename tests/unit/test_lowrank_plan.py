@@ -28,7 +28,7 @@ def names(net: nn.Module, rule: Rule) -> list[str]:
 
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
 def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
-    """methods.md 15: one SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
+    """One SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
     planned = names(create.skeleton(options, INFO), Rule(options.dense_layers))
     assert len(planned) == count
     assert not any("shortcut" in name or name == "fc" for name in planned)
@@ -40,7 +40,7 @@ def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
 )
 @pytest.mark.parametrize("unroll", ["paper", "code"])
 def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
-    """methods.md 2.3's table for ResNet-18 at 1/2, 1/4, 1/8, in millions."""
+    """Millions of parameters of ResNet-18 at 1/2, 1/4, 1/8."""
     net = create.skeleton(ResNet18(), INFO)
     layers = plan_layers(net, Rule(dense_layers, unroll))
     sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]

@@ -47,7 +47,7 @@ def torchvisions(name: str) -> Torchvision:
 
 FEATURES, IMAGENET = Info("vector", (561,), 6), images((3, 224, 224), 1000)
 SIZES = [
-    # methods.md 1 and 3.6.
+    # HeteroFL counts parameters by its own code; FedHM prints millions.
     (ResNet18(), images(), 11_173_962),
     (ResNet34(), images(num_classes=100), 21_328_292),
     (ResNet18(width=0.62), images(), 4_293_347),
@@ -59,7 +59,7 @@ SIZES = [
     # Pre-activation. Less: BN of the stem and of the shortcuts 2 (128 + 256 + 512), and a first block's bn1 has half
     # the channels, 2 (64 + 128 + 256). More: the last BN.
     (ResNet18(order="pre"), images(), 11_173_962 - 128 - 1792 - 896 + 1024),
-    # methods.md 6.9, 5.8, 12.6. VGG-16: 54 classes more are 54 * 4097, two channels less are 2 * 9 * 64 less. AlexNet
+    # VGG-16: 54 classes more are 54 * 4097, two channels less are 2 * 9 * 64 less. AlexNet
     # with 62 classes and one channel: 938 * 4097 and 2 * 121 * 64 less. LeNet-5 with one: 2 * 25 * 6 less.
     (Vgg16(), images(), 134_301_514),
     (Vgg16(), images((3, 28, 28), 64), 134_522_752),
@@ -75,7 +75,7 @@ SIZES = [
     (Lenet5(width=0.5), images(), 228 + 608 + 12_060 + 2_562 + 430),
     (CnnHermes(width=0.5), images(num_classes=62), 380 + 1_260 + 250 * 256 + 256 + 257 * 62),
     (CnnFemnist(width=0.5), images(num_classes=62), 1_216 + 12_832 + (64 * 32 + 1) * 62),
-    # methods.md 6.9: 562 * 1024 + 1025 * 512 + 513 * 6, half of it, Hermes's Table 4, and no hidden layer.
+    # 562 * 1024 + 1025 * 512 + 513 * 6, half of it, Hermes's Table 4, and no hidden layer.
     (Mlp(), FEATURES, 1_103_366),
     (MlpHar(), FEATURES, 1_103_366),
     (MlpHar(width=0.5), FEATURES, 562 * 512 + 513 * 256 + 257 * 6),
@@ -109,7 +109,7 @@ def test_sizes(options: ModelOptions, info: Info, expected: int) -> None:
 def test_pre_activation_has_the_same_two_decimals_but_once(
     options: type[ResNet18], num_classes: int, post: dict[float, str], pre: dict[float, str]
 ) -> None:
-    """methods.md 3.6: in millions, pre-activation gives what post-activation does, except 5.38 of Tiny ImageNet."""
+    """In millions, pre-activation gives what post-activation does, except 5.38 of Tiny ImageNet."""
     info = images(num_classes=num_classes)
     for width, expected in post.items():
         sizes = [params(create.skeleton(options(order=order), info, width)) / 1e6 for order in ("post", "pre")]
@@ -194,7 +194,7 @@ def test_data_of_another_kind_are_refused(options: ModelOptions, kind: str, mess
 
 
 def test_dense_layers_by_default() -> None:
-    """methods.md 2.3: ResNet-18 stem + first block, ResNet-34 stem + two stages; other CNNs the stem."""
+    """ResNet-18 stem + first block, ResNet-34 stem + two stages; other CNNs the stem."""
     resnets = {"resnet18": 3, "resnet34": 15}
     without_stem = {"mlp": 0, "mlp_har": 0, "lstm_imdb": 0, "lstm_char": 0}
     for name, options in registry.built_in("model"):
@@ -359,7 +359,7 @@ def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytes
         torch.use_deterministic_algorithms(False)
 
 
-# HeteroFL's pre-activation ResNets (methods.md 3.3).
+# HeteroFL's pre-activation ResNets.
 
 
 @pytest.mark.parametrize(("stride", "expected"), [(1, [-1.0, 6.0]), (2, [0.0, 8.0])])

@@ -31,7 +31,7 @@ def tokens(seed: int = 0, length: int = 5) -> Tensor:
     [(LstmImdb(), 2, 920_385), (LstmImdb(), 4, 921_156), (LstmImdb(width=0.5), 2, 247_201)],
 )
 def test_sizes(options: LstmImdb, num_classes: int, expected: int) -> None:
-    """methods.md 5.8: 1001 * 64 + 4 * 256 * (64 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257; four classes: 3 * 257 more.
+    """1001 * 64 + 4 * 256 * (64 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257; four classes: 3 * 257 more.
 
     Half: 1001 * 32 + 4 * 128 * (32 + 128 + 2) + 4 * 128 * (2 * 128 + 2) + 129.
     """

@@ -232,7 +232,7 @@ def test_a_larger_eps_is_the_division(norm: nn.Module) -> None:
 
 
 def test_before_batch_norm_it_changes_nothing_up_to_eps() -> None:
-    """var / (var + eps) of x and of x / p differ by less than eps / var, here 1e-5 / var; methods.md 15."""
+    """var / (var + eps) of x and of x / p differ by less than eps / var, here 1e-5 / var."""
     net = nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False))
     x = 2 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
     plain = net.double()(x).detach()

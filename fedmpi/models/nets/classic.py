@@ -1,8 +1,8 @@
 """VGG-16 without BatchNorm and AlexNet: torchvision's layers, for images of any size.
 
 Simonyan, Zisserman, "Very deep convolutional networks for large-scale image recognition",
-arXiv:1409.1556 (Hermes, methods.md 6.9); Krizhevsky, "One weird trick for parallelizing
-convolutional neural networks", arXiv:1404.5997 (FDNNC, methods.md 12.6). The poolings to 7 x 7 and
+arXiv:1409.1556 (Hermes); Krizhevsky, "One weird trick for parallelizing
+convolutional neural networks", arXiv:1404.5997 (FDNNC). The poolings to 7 x 7 and
 6 x 6 give the linear layers the same size for every image.
 
 Initialisation: AlexNet as torch does it; VGG-16 Kaiming normal, fan-in, on every weight, because at

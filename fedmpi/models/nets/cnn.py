@@ -3,10 +3,10 @@
 LeNet-5: LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
 1998, with the sizes of Table 4, IC-CIFAR10, of Li, Sun, Li, Pu, Li, Chen, "Hermes: An efficient
 federated learning framework for heterogeneous mobile clients", MobiCom 2021. `cnn_hermes`: its
-column IC-EMNIST; the table leaves the kernels open, and 5 x 5 without padding gives the 201,438
-parameters of methods.md 6.9. `cnn_femnist`: Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning
+column IC-EMNIST; the table leaves the kernels open, and 5 x 5 without padding gives 201,438
+parameters. `cnn_femnist`: Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning
 of large models at the edge via principal sub-model training" (PriSM), arXiv:2208.13141, Table 5
-with the kernels, widths and 62 classes of its code (methods.md 5.8). Initialisation: torch's default.
+with the kernels, widths and 62 classes of its code. Initialisation: torch's default.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `lstm_imdb`: Niu, Prakash, Kundu, Lee, Avestimehr, "Federated learning of large models at the edge
 via principal sub-model training" (PriSM), arXiv:2208.13141, Table 6: 920,385 parameters at 1,001
-words and two classes (methods.md 5.8).
+words and two classes.
 
 `lstm_char`: McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-efficient learning of deep
 networks from decentralized data", arXiv:1602.05629, section 3, as LEAF (arXiv:1812.01097) has it:

@@ -1,11 +1,11 @@
-"""The CIFAR ResNets of FedHM (methods.md 1), at any depth, width, number of classes and input size.
+"""The CIFAR ResNets of FedHM, at any depth, width, number of classes and input size.
 
 He, Zhang, Ren, Sun, "Deep residual learning for image recognition", arXiv:1512.03385, as used by
 Yao et al., "FedHM: Efficient federated learning for heterogeneous models via low-rank
 factorization", arXiv:2111.14655. Initialisation: Kaiming normal, fan-in, on every conv and linear
 weight; BatchNorm 1 and 0; linear bias as torch does it.
 
-And their pre-activation twins, BatchNorm before each conv, of HeteroFL's code (methods.md 3.3): He, Zhang,
+And their pre-activation twins, BatchNorm before each conv, of HeteroFL's code: He, Zhang,
 Ren, Sun, "Identity mappings in deep residual networks", arXiv:1603.05027, as used by Diao, Ding, Tarokh,
 "HeteroFL: Computation and communication efficient federated learning for heterogeneous clients",
 arXiv:2010.01264: the stem is a bare conv, shortcuts have no BatchNorm, and one BatchNorm and ReLU stand

@@ -3,7 +3,7 @@
 What methods that cut widths need in `narrow` and `regions`. They are the leading entries along every
 dimension, so nets of falling width are nested. An LSTM stacks the weights of its four gates (a GRU
 of three) along the first dimension: there it is the leading entries of each gate, so that the same
-hidden units stay in all gates, in the recurrent inputs and in the next layer (methods.md 14). Heads of
+hidden units stay in all gates, in the recurrent inputs and in the next layer. Heads of
 an attention are stacked likewise: a narrow net has the leading numbers of every head, as in HeteroFL's
 code for its transformer (src/fed.py), so that all heads stay.
 """
