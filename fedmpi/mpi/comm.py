@@ -58,6 +58,12 @@ def _may_lose_ranks(collective: Collective) -> Collective:
     return cast(Collective, call)
 
 
+@functools.cache
+def _block() -> Any:
+    """Returns the MPI type of an aligned block of bytes: with it counts of large messages fit into 32 bits."""
+    return MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
+
+
 class Comm:
     """The ranks of this job; after `recover` those that are left."""
 
@@ -77,7 +83,6 @@ class Comm:
         self._launcher = Launcher.of_this_process()
         if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped
             end_with_parent()
-        self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
         self._patience_s = math.inf
         self._num_vain = 0
         self._while_waiting: Callable[[], None] = _nothing
@@ -142,8 +147,8 @@ class Comm:
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         blocks = [count // ALIGN_BYTES for count in num_bytes]
         starts = [sum(blocks[:rank]) for rank in range(self.size)]
-        mine = [send.numpy(), blocks[self.rank], self._block]
-        target = [receive.numpy(), blocks, starts, self._block] if self.is_root else None
+        mine = [send.numpy(), blocks[self.rank], _block()]
+        target = [receive.numpy(), blocks, starts, _block()] if self.is_root else None
         self.traffic.moved(sum(1 for count in num_bytes[1:] if count), sum(num_bytes[1:]))
         return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
 

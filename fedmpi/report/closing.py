@@ -45,7 +45,7 @@ class TierRow:
     """One tier of the closing table; accuracies are shares in [0, 1], None where nothing was evaluated."""
 
     name: str
-    rank_ratio: float | None = None
+    capacity: float | None = None
     params: int | None = None
     macs: int | None = None
     """Per example, forward."""
@@ -61,7 +61,7 @@ class TierRow:
         return {key: value for key, value in asdict(self).items() if not key.startswith(("accuracy", "best"))}
 
     def cells(self) -> tuple[str, ...]:
-        ratio = "-" if self.rank_ratio is None else f"{self.rank_ratio:g}"
+        ratio = "-" if self.capacity is None else f"{self.capacity:g}"
         best_round = "-" if self.best_round is None else str(self.best_round)
         costs = (si(self.params), si(self.macs), size(self.down_bytes), size(self.up_bytes))
         return (self.name, ratio, *costs, percent(self.accuracy_last), percent(self.accuracy_best), best_round)

@@ -49,7 +49,7 @@ class TierForecast:
     """One tier. MACs are of one forward pass of one example; bytes, examples and compute per client and round."""
 
     name: str
-    rank_ratio: float
+    capacity: float
     clients: int
     params: int
     macs: int
@@ -252,7 +252,7 @@ def _tier(
     turn = method.costs(Turn(tier, samples, [net.macs for net in nets]))
     return TierForecast(
         name=method.tiers[tier].name,
-        rank_ratio=method.tiers[tier].capacity,
+        capacity=method.tiers[tier].capacity,
         clients=blocks[tier],
         **asdict(nets[tier]),
         down_bytes=turn.down_bytes,
@@ -315,7 +315,7 @@ def _table(tiers: Sequence[TierForecast]) -> list[str]:
     rows = [
         (
             tier.name,
-            f"{tier.rank_ratio:g}",
+            f"{tier.capacity:g}",
             str(tier.clients),
             f"{tier.params:,}",
             si(tier.macs),

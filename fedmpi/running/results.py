@@ -71,9 +71,9 @@ def sizes(setup: Setup) -> list[TierRow]:
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
     shape = setup.config.data.used().example_shape
-    for name, (number, rank_ratio) in (tiers | others).items():
+    for name, (number, capacity) in (tiers | others).items():
         cost = costs.measure(method.net(number, empty=True), shape)
-        row = TierRow(name, rank_ratio, cost.params, cost.macs)
+        row = TierRow(name, capacity, cost.params, cost.macs)
         if name in tiers:
             turn = method.costs(Turn(number))
             row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)

@@ -24,7 +24,7 @@ def test_the_plan_has_the_papers_sizes(run_main: RunMain, tmp_path: Path, names:
     assert (code, errors) == (0, "")
     tiers = json.loads(out)["tiers"]
     assert [tier["params"] for tier in tiers] == SIZES[names]
-    assert [tier["rank_ratio"] for tier in tiers] == [1, 0.5, 0.25, 0.125]
+    assert [tier["capacity"] for tier in tiers] == [1, 0.5, 0.25, 0.125]
     assert all({"name", "macs"} <= tier.keys() for tier in tiers)
 
 

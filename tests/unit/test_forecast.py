@@ -40,8 +40,8 @@ def plan(*overrides: str, num_ranks: int = 3) -> Forecast:
 def test_tiers_by_hand() -> None:
     """Bytes are 4 per parameter; compute is MACs x 2 epochs x 1437 / 10 examples."""
     full, half = plan(*TINY).tiers
-    assert (full.name, full.rank_ratio, full.clients, full.params, full.macs) == ("1", 1.0, 4, FULL, 5780)
-    assert (half.name, half.rank_ratio, half.clients, half.params, half.macs) == ("0.5", 0.5, 6, HALF, 2708)
+    assert (full.name, full.capacity, full.clients, full.params, full.macs) == ("1", 1.0, 4, FULL, 5780)
+    assert (half.name, half.capacity, half.clients, half.params, half.macs) == ("0.5", 0.5, 6, HALF, 2708)
     assert (full.down_bytes, full.up_bytes) == (4 * FULL, 4 * FULL)
     assert (half.down_bytes, half.up_bytes) == (4 * HALF, 4 * HALF)
     assert half.training_macs == pytest.approx(2708 * 2 * 143.7, rel=1e-12)
@@ -172,7 +172,7 @@ def test_both_forms_have_every_tier_and_the_totals(told: Told) -> None:
     run = plan(*TINY)
     found, text = json.loads(run.text("json")), run.text("text")
     assert found["bytes_per_run"] == run.bytes_per_run and found["warnings"] == []
-    assert [[tier[key] for key in ("name", "rank_ratio", "params", "macs")] for tier in found["tiers"]] == [
+    assert [[tier[key] for key in ("name", "capacity", "params", "macs")] for tier in found["tiers"]] == [
         ["1", 1.0, FULL, 5780],
         ["0.5", 0.5, HALF, 2708],
     ]
