@@ -95,7 +95,7 @@ MOVES_WITHOUT_TRAINING = {
     "fedhm-dynamic": "as fedhm: clients return a truncation",
     "fedhm-low-only": "as fedhm: clients return a truncation",
     "fedhm-adamw": "as fedhm: clients return a truncation",
-    "fedhm-delta": "float32 factors are no exact truncation: test_fedhm_delta.py has the distance",
+    "fedhm-delta": "float32 factors are no exact truncation: test_fedhm.py has the distance",
     "fedhm-delta-low": "as fedhm-delta, and what lies beyond all ranks goes",
     "fedhm-coverage": "as fedhm-delta: float32 factors are no exact truncation",
     "fedhm-auto": "as fedhm-delta: float32 factors are no exact truncation",

@@ -1,4 +1,4 @@
-"""FjORD: a sampled width's gradient by hand and against that net's own, draws, distillation, means by samples."""
+"""FjORD: a sampled width's gradient by hand and against that net's own, draws, distillation."""
 
 from collections import Counter
 from itertools import product
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from model_inputs import Info, params
-from narrow_nets import client_of, context, context_of, filled, flat, make_small, means, state_of
+from narrow_nets import client_of, context, context_of, flat, make_small, state_of
 from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
@@ -163,17 +163,6 @@ def test_the_own_width_teaches_itself_nothing() -> None:
         gradients.append(net.grads)
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradient, gradients[1][name], rtol=0, atol=1e-6)
-
-
-def test_means_are_weighted_by_samples_over_those_who_cover_an_entry() -> None:
-    """4 units from 1 example (sends 8), 2 units from 3 examples (sends 4): (8 + 12) / 4, then 8. Of ceil(0.3 * 4) = 2
-    units from both: a client that covers 2 units alone leaves the others at 7."""
-    method = Fjord(context(FjordOptions(widths=(1.0, 0.3))))
-    pairs = [(client_of(0, 0, 1), filled(method, 8.0, 0)), (client_of(1, 1, 3), filled(method, 4.0, 1))]
-    found = means(method, state_of(method, 7.0), *pairs)
-    assert found["hidden.weight"].flatten().tolist() == [5, 5, 8, 8]
-    assert found["out.weight"].tolist() == [[5, 5, 8, 8]] * 3 and found["out.bias"].tolist() == [5] * 3
-    assert means(method, state_of(method, 7.0), pairs[1])["hidden.weight"].flatten().tolist() == [4, 4, 7, 7]
 
 
 def test_every_width_is_tested_and_channels_are_rounded_up() -> None:

@@ -1,0 +1,336 @@
+"""HeteroFL, FedRolex, OrigDrop and FjORD's means: who holds which entries, means by hand, sizes, what is tested."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from model_inputs import Info, params
+from narrow_nets import client_of, context, context_of, filled, flat, means, state_of
+from small_runs import small_setup
+
+from fedmpi.learning.local import MaskedCrossEntropy
+from fedmpi.methods.fedrolex import FedRolex, FedRolexOptions
+from fedmpi.methods.fjord import Fjord, FjordOptions
+from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
+from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import MethodOptions, Turn
+from fedmpi.methods.widths import WidthMethod
+from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
+
+CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
+TEXT = Info("tokens", (5,), 2, 1001)
+METHODS = {HeteroFLOptions: HeteroFL, FedRolexOptions: FedRolex, OrigDropOptions: OrigDrop, FjordOptions: Fjord}
+
+# Means. The net has 4 hidden units at width 1; the server's numbers are 7 before the round.
+
+
+@dataclass(frozen=True)
+class Case:
+    options: MethodOptions
+    clients: list[tuple[int, int, float]]
+    """Of client 0, 1, ...: the tier, how many examples it has, the number that it sends everywhere."""
+    hidden: list[float]
+    bias: list[float]
+    rows: list[list[float]] | None = None
+    """Weights of the classes; by default those of the hidden units in each row, because all clients send all rows."""
+    labels: dict[int, list[bool]] | None = None
+    """The classes that each client has."""
+    round_number: int = 1
+
+
+THREE = (1.0, 0.5, 0.25)  # 4, 2 and 1 units
+ALL = {client: [True, True, True] for client in range(4)}
+LABELS = {0: [True, False, False], 1: [True, True, False]}
+CASES = {
+    # Unit 0 is 18 / 4, unit 1 is 15 / 3. Unweighted: that the first has 100 examples does not matter.
+    "heterofl": Case(
+        HeteroFLOptions(widths=THREE),
+        [(0, 100, 10.0), (1, 1, 4.0), (1, 1, 1.0), (2, 1, 3.0)],
+        [4.5, 5, 10, 10],
+        [4.5] * 3,
+        labels=ALL,
+    ),
+    "heterofl: what nobody holds stays": Case(HeteroFLOptions(widths=THREE), [(2, 1, 3.0)], [3, 7, 7, 7], [3] * 3),
+    # Class 0 is (2 + 6) / 2 where both hold it, then 2; class 1 is 6, then the old 7; class 2 has nobody.
+    "heterofl: rows of classes come from their owners": Case(
+        HeteroFLOptions(widths=THREE),
+        [(0, 1, 2.0), (1, 1, 6.0)],
+        [4, 4, 2, 2],
+        [4, 6, 7],
+        rows=[[4, 4, 2, 2], [6, 6, 7, 7], [7, 7, 7, 7]],
+        labels=LABELS,
+    ),
+    "heterofl: rows of classes come from all": Case(
+        HeteroFLOptions(widths=THREE, label_aware=False),
+        [(0, 1, 2.0), (1, 1, 6.0)],
+        [4, 4, 2, 2],
+        [4] * 3,
+        labels=LABELS,
+    ),
+    # Round 3: j = 2, a client of one unit has unit 2.
+    "fedrolex: what nobody holds stays": Case(
+        FedRolexOptions(widths=THREE), [(2, 1, 3.0)], [7, 7, 3, 7], [3] * 3, round_number=3
+    ),
+    # Round 4, two units (3 and 0) and class 1 alone: two entries of one row.
+    "fedrolex: rows of classes come from their owners": Case(
+        FedRolexOptions(widths=THREE),
+        [(1, 1, 3.0)],
+        [3, 7, 7, 3],
+        [7, 3, 7],
+        rows=[[7, 7, 7, 7], [3, 7, 7, 3], [7, 7, 7, 7]],
+        labels={0: [False, True, False]},
+        round_number=4,
+    ),
+    # 3 examples send 2, one sends 6: (3 * 2 + 6) / 4.
+    "fedrolex: by samples": Case(
+        FedRolexOptions(widths=(1.0,), weighting="samples"), [(0, 3, 2.0), (0, 1, 6.0)], [3] * 4, [3] * 3
+    ),
+    # Of 4 units ceil(0.4 * 4) = 2 and ceil(0.2 * 4) = 1: unit 0 from all three, (9 + 1 + 2) / 3, unit 1 from the first
+    # alone, units 2 and 3 are nobody's: they stay, and do not become 0.
+    "origdrop": Case(OrigDropOptions(), [(0, 1, 9.0), (1, 1, 1.0), (1, 1, 2.0)], [4, 9, 7, 7], [4] * 3),
+    # 4 units from 1 example and ceil(0.3 * 4) = 2 from 3: (8 + 3 * 4) / 4, then 8.
+    "fjord": Case(FjordOptions(widths=(1.0, 0.3)), [(0, 1, 8.0), (1, 3, 4.0)], [5, 5, 8, 8], [5] * 3),
+    "fjord: what nobody holds stays": Case(FjordOptions(widths=(1.0, 0.3)), [(1, 3, 4.0)], [4, 4, 7, 7], [4] * 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_each_entry_is_the_mean_over_its_holders(case: Case) -> None:
+    more = {}
+    if case.labels:
+        present = {client: np.array(has) for client, has in case.labels.items()}
+        more = {"present_labels": present.__getitem__}
+    method: WidthMethod = METHODS[type(case.options)](context(case.options, **more))
+    uploads = []
+    for number, (tier, num_examples, value) in enumerate(case.clients):
+        client = client_of(number, tier, num_examples, round_number=case.round_number)
+        uploads.append((client, filled(method, value, tier)))
+    found = means(method, state_of(method, 7.0), *uploads)
+    assert found["hidden.weight"].flatten().tolist() == case.hidden
+    assert found["out.weight"].tolist() == (case.rows or [case.hidden] * 3)
+    assert found["out.bias"].tolist() == case.bias
+
+
+def rolling() -> FedRolex:
+    return FedRolex(context(FedRolexOptions(widths=THREE, scaler=False)))
+
+
+def test_a_round_with_wrap_around_by_hand() -> None:
+    """Round 4: j = 3. Of units 0 to 3 the client of two has 3 and 0, in that order, that of one has 3.
+
+    Sent: 10 for all, (1, 2) for units 3 and 0, 4 for unit 3: unit 0 is (10 + 2) / 2, units 1 and 2 are 10, unit 3 is
+    (10 + 1 + 4) / 3. The classes' rows read the same units; their biases are held by all.
+    """
+    method = rolling()
+    whole, two, one = (client_of(client, tier, round_number=4) for client, tier in enumerate((0, 1, 2)))
+    sent = filled(method, 10.0, 0), filled(method, 0.0, 1), filled(method, 4.0, 2)
+    sent[1]["hidden.weight"].copy_(torch.tensor([[1.0], [2.0]]))
+    sent[1]["out.weight"].copy_(torch.tensor([[1.0, 2.0]] * 3))
+    sent[1]["out.bias"].fill_(1.0)
+    found = means(method, state_of(method, 7.0), *zip((whole, two, one), sent, strict=True))
+    assert found["hidden.weight"].flatten().tolist() == [6, 10, 10, 5]
+    assert found["out.weight"].tolist() == [[6, 10, 10, 5]] * 3
+    assert found["out.bias"].tolist() == [5] * 3
+
+
+def test_a_client_gets_the_window_of_its_round() -> None:
+    """Units 0 to 3 are 0, 1, 2, 3: round 4 gives 3 and 0 to a client of two."""
+    method = rolling()
+    state = state_of(method, 7.0)
+    state["hidden.weight"] = torch.arange(4.0).view(4, 1)
+    state["out.weight"] = torch.arange(12.0).view(3, 4)
+    net = flat(method, 1, state, client_of(0, 1, round_number=4))
+    assert net.params["hidden.weight"].flatten().tolist() == [3, 0]
+    assert net.params["out.weight"].tolist() == [[3, 0], [7, 4], [11, 8]]
+
+
+@pytest.mark.parametrize(("tier", "count"), [(0, 4), (1, 2), (2, 1)])
+def test_every_channel_is_trained_equally_often(tier: int, count: int) -> None:
+    """In 4 rounds each of the 4 units is in as many windows as the window has units; after 4 rounds it begins again."""
+    method = rolling()
+    times, windows = torch.zeros(4), []
+    for number in range(1, 9):
+        region = method.regions(client_of(0, tier, round_number=number)).get("hidden.weight", slice(None))
+        windows.append(torch.arange(4)[region if isinstance(region, slice) else region[0]].tolist())
+        if number <= 4:
+            times[windows[-1]] += 1
+    assert times.tolist() == [count] * 4 and windows[:4] == windows[4:]
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_one_window_through_a_residual_net(order: str) -> None:
+    """Half of 64, 128, ... channels at j = 40: a stage of 64 channels wraps around, and its convs, shortcuts and norms
+    agree; stage 2 has 40 to 103."""
+    method = FedRolex(context_of(FedRolexOptions(widths=(0.5,)), ResNet18(order=order), CIFAR10))
+    regions = method.regions(client_of(0, 0, round_number=41))
+    wrapped, after = [*range(40, 64), *range(8)], slice(40, 104)
+    assert regions["conv1.weight"][0].tolist() == wrapped
+    for conv in ("stages.0.0.conv1", "stages.0.0.conv2", "stages.0.1.conv2"):
+        rows, columns = regions[f"{conv}.weight"]
+        assert rows.flatten().tolist() == columns.flatten().tolist() == wrapped
+    shortcut = "stages.1.0.shortcut.0.weight" if order == "post" else "stages.1.0.shortcut.weight"
+    assert regions[shortcut][0] == after and regions[shortcut][1].tolist() == wrapped
+    assert regions["stages.1.0.conv2.weight"] == (after, after)
+    assert regions["stages.1.0.bn2.weight"] == (after,)
+    assert regions["fc.weight"] == (slice(None), slice(40, 296))
+
+
+def test_the_rows_of_classes_are_the_last_layers() -> None:
+    """A hidden layer may have as many outputs as there are classes: here 3, and the client has class 1 only."""
+    labels = np.array([False, True, False])
+    options, info = HeteroFLOptions(widths=(1.0, 0.5)), Info("vector", (6,))
+    method = HeteroFL(context_of(options, Mlp(hidden=(3,)), info, present_labels=lambda client: labels))
+    regions = method.regions(client_of(0, 0))
+    rows = {name: region[0].tolist() for name, region in regions.items()}
+    assert rows == {"layers.2.weight": [1], "layers.2.bias": [1]}
+
+
+@pytest.mark.parametrize(
+    ("model", "info"),
+    [(Mlp(hidden=(9, 7)), Info("vector", (6,))), (LstmImdb(width=0.0625), TEXT), (Lenet5(), Info())],
+    ids=["mlp", "lstm", "lenet5"],
+)
+def test_what_clients_return_is_put_where_it_came_from(model: ModelOptions, info: Info) -> None:
+    """Clients that return what they got change nothing, and one that adds 1 moves exactly its own entries."""
+    method = OrigDrop(context_of(OrigDropOptions(keep_ratio=(0.6, 0.3)), model, info))
+    state = method.initial_state()
+    clients = [client_of(0, 0), client_of(1, 1)]
+    same = means(method, state, *((client, dict(flat(method, client.task.tier, state).params)) for client in clients))
+    more = means(method, state, (clients[0], {n: v + 1 for n, v in flat(method, 0, state).params.items()}))
+    regions = method.regions(clients[0])
+    for name, value in state.items():
+        torch.testing.assert_close(same[name], value, rtol=0, atol=2.0**-40)
+        moved = torch.zeros_like(value)
+        moved[regions.get(name, ...)] = 1
+        torch.testing.assert_close(more[name] - value, moved, rtol=0, atol=1e-6)
+
+
+# Nets.
+
+
+@pytest.mark.parametrize(
+    ("model", "info", "expected"),
+    [
+        (ResNet18(), CIFAR10, {1.0: 11_173_962, 0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
+        (ResNet34(), CIFAR100, {1.0: 21_328_292, 0.64: 8_769_303, 0.5: 5_349_636, 0.4: 3_423_974}),
+        (ResNet18(), CIFAR10, {0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
+    ],
+)
+def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
+    """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways.
+    HeteroFL-V2: without a client of width 1 there is no net of width 1, and the server has the widest of all."""
+    method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
+    sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
+    assert sizes == list(expected.values())
+    assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
+    assert sum(spec.num_elements for spec in method.state_specs().values()) == sizes[0]
+    assert not method.regions(client_of(0, 0)) and method.regions(client_of(0, 1))
+
+
+def test_ceil_is_the_papers_rounding() -> None:
+    """Of 64, 128, ... channels 1/3: 22, 43, 86, 171 up, 21, 43, 85, 171 to the nearest."""
+    found = {}
+    for rounding in ("round", "ceil"):
+        options = HeteroFLOptions(widths=(1.0, 1 / 3), rounding=rounding)
+        net = HeteroFL(context_of(options, ResNet18(), CIFAR10)).net(1, empty=True)
+        found[rounding] = [stage[0].conv1.out_channels for stage in net.stages]
+    assert found == {"round": [21, 43, 85, 171], "ceil": [22, 43, 86, 171]}
+
+
+def test_every_layer_of_a_resnet_but_the_stem_is_cut_upwards() -> None:
+    """ceil(0.4 * 64) = 26, ... in the blocks and the shortcuts; stem and classes whole; block 1 reads all 64."""
+    method = OrigDrop(context_of(OrigDropOptions(), ResNet18(), CIFAR10))
+    nets = [method.net(number, empty=True) for number in range(3)]
+    channels = [[stage[0].conv1.out_channels for stage in net.stages] for net in nets]
+    assert channels == [[26, 52, 103, 205], [13, 26, 52, 103], [64, 128, 256, 512]]
+    assert [tuple(net.conv1.weight.shape) for net in nets] == [(64, 3, 3, 3)] * 3
+    shapes = [tuple(net.stages[0][0].conv1.weight.shape) for net in nets]
+    assert shapes == [(26, 64, 3, 3), (13, 64, 3, 3), (64, 64, 3, 3)]
+    assert [net.stages[0][1].conv1.in_channels for net in nets] == [26, 13, 64]
+    assert [tuple(net.fc.weight.shape) for net in nets] == [(10, 205), (10, 103), (10, 512)]
+    assert params(nets[2]) == 11_173_962
+
+
+def test_an_lstm_is_cut_in_each_gate() -> None:
+    """Of 256 units 103 in each of the four gates: rows 0..102, 256..358, ...; the next layer's inputs likewise."""
+    method = OrigDrop(context_of(OrigDropOptions(), LstmImdb(), TEXT))
+    state = method.initial_state()
+    net = flat(method, 0, state)
+    assert net.params["lstm.weight_hh_l0"].shape == (4 * 103, 103)
+    whole = state["lstm.weight_ih_l1"]
+    assert torch.equal(net.params["lstm.weight_ih_l1"][103:206], whole[256:359, :103])
+    assert torch.equal(net.params["fc.weight"], state["fc.weight"][:, :103])
+    assert torch.equal(net.params["embedding.weight"], state["embedding.weight"][:, :26])
+
+
+@pytest.mark.parametrize(("clients", "blocks"), [(100, (40, 60)), (20, (8, 12)), (8, (3, 5)), (1, (0, 1))])
+def test_40_percent_have_the_larger_net(clients: int, blocks: tuple[int, int]) -> None:
+    assert OrigDropOptions().tier_blocks(clients) == blocks
+    assert OrigDropOptions(keep_ratio=(0.8, 0.6, 0.4)).tier_blocks(10) == (3, 3, 4)
+
+
+@pytest.mark.parametrize("name", ["origdrop", "fedrolex"])
+def test_only_the_full_net_is_tested(tmp_path: Path, name: str) -> None:
+    """As published, in a net of its own: no tier has it."""
+    key = "keep_ratio" if name == "origdrop" else "widths"
+    setup = small_setup(tmp_path, f"method.name={name}", f"method.{key}=[0.5,0.25]")
+    method = setup.method
+    assert [(net.name, net.net, net.capacity) for net in method.tested()] == [("full", 2, 1.0)]
+    assert len(all_nets(method)) == len(setup.trainers) == 3 and {tier.index for tier in method.tiers} == {0, 1}
+    state, net = method.initial_state(), setup.trainers[2].net
+    method.narrow(state, 2, net.params)
+    assert all(torch.equal(net.params[name], state[name]) for name in state) and len(net.params) == len(state)
+    assert sum(value.numel() for value in state.values()) == params(method.context.make(empty=True))
+
+
+def test_tiers_can_be_tested_too() -> None:
+    method = OrigDrop(context(OrigDropOptions(test_tiers=True)))
+    assert [(net.name, net.net) for net in method.tested()] == [("full", 2), ("0.4", 0), ("0.2", 1)]
+
+
+# HeteroFL's Scaler.
+
+
+def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
+    """p = 1/4: training divides by it (eps becomes eps / 16 before BatchNorm), a test and a re-estimation do not."""
+    words = ("method.name=heterofl", "method.widths=[0.8,0.2]", "model.width=0.25")
+    setups = {on: small_setup(tmp_path / str(on), *words, f"method.scaler={on}") for on in ("true", "false")}
+    inputs, targets = setups["true"].data.test_batch(0, 8)
+    state = setups["true"].method.initial_state()
+    for tier in (0, 1):
+        losses, tested = {}, {}
+        for on, setup in setups.items():
+            net = setup.trainers[tier].net
+            setup.method.narrow(state, tier, net.params)
+            value = setup.method.backward(net, inputs, targets, MaskedCrossEntropy(None), client_of(0, tier))
+            losses[on] = float(value)
+            with torch.no_grad():
+                tested[on] = net.module.train()(inputs)
+        assert torch.equal(tested["true"], tested["false"])
+        assert losses["true"] == pytest.approx(losses["false"], rel=1e-2)
+        assert (losses["true"] == losses["false"]) == (tier == 0)
+
+
+@pytest.mark.parametrize(
+    ("model", "info", "scaler", "expected"),
+    [
+        (Mlp(), Info("vector", (6,)), False, []),
+        (
+            Mlp(),
+            Info("vector", (6,)),
+            True,
+            ["enlarges every layer up to 8-fold in training: choose method.scaler=false"],
+        ),
+        (Mlp(hidden=()), Info("vector", (6,)), True, ["method.scaler changes nothing"]),
+        # PriSM's LSTM has one output for two classes.
+        (LstmImdb(width=0.0625), Info("tokens", (5,), 2), False, ["method.label_aware changes nothing"]),
+    ],
+)
+def test_what_changes_nothing_or_too_much_is_told(
+    model: ModelOptions, info: Info, scaler: bool, expected: list[str]
+) -> None:
+    said = HeteroFL(context_of(HeteroFLOptions(scaler=scaler), model, info)).warnings()
+    assert [line[-len(end) :] for line, end in zip(said, expected, strict=True)] == expected
