@@ -25,6 +25,7 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
+from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
@@ -128,11 +129,17 @@ class Left:
     memories: dict[int, Params]
 
 
+def newest(folder: Path) -> Snapshot:
+    """Returns the newest checkpoint of this run."""
+    snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
+    assert snapshot is not None
+    return snapshot
+
+
 def after(folder: Path, *overrides: str) -> Left:
     """A run of `small_runs.SMALL` with these overrides, alone in this process."""
     run_all(small_config(*overrides), SerialComm(), folder)
-    snapshot = checkpoint.load_newest_intact(RunDir(folder), pytest.fail)
-    assert snapshot is not None
+    snapshot = newest(folder)
     store = MemoryStore(RunDir(folder))
     memories = {client: dict(store.get(client, version) or {}) for client, version in snapshot.clients.items()}
     return Left(dict(snapshot.server), memories)

@@ -5,14 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from by_hand import PLAIN, Bench, after, numbers
+from by_hand import PLAIN, Bench, numbers
 from small_runs import small_setup
 
 from fedmpi.federation.assignment import Task
 from fedmpi.library.calls import load_config
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.values import Client, LocalWork, Turn
-from fedmpi.store.stored import digest_of
 
 DELTA = 2.0**-10
 """A power of two: finite differences of a quadratic loss are then exact in float32."""
@@ -83,15 +82,6 @@ def test_adaptation_is_one_step_on_one_training_batch() -> None:
     chosen = torch.randperm(5, generator=client.generator("batches"))[:2].tolist()
     bench.method.adapt(bench.trainer, client, bench.work(client))
     assert bench.weights == [8.0 - 0.5 * (8.0 - sum(chosen) / 2)]
-
-
-@pytest.mark.parametrize("policy", ["drop", "upload_last_finite"])
-def test_divergence_is_settled_as_elsewhere(tmp_path: Path, policy: str) -> None:
-    """Everybody's first step leaps to 1e29: the state stays, by leaving out, or by the parameters before it."""
-    words = ("method.name=perfedavg", "method.beta=1e12", f"train.on_divergence={policy}", "rounds=1")
-    left = after(tmp_path, *words, "evaluation.personal=off").server
-    method = small_setup(tmp_path / "again", *words).method
-    assert digest_of(left) == digest_of(method.initial_state())
 
 
 def test_what_is_warned_of(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from by_hand import newest
 from golden_file import Told
 from pretend import device
 from pretend.runs import with_accelerators
@@ -28,11 +29,6 @@ def run(folder: Path, rounds: int, asked: str, origin: Path | None = None) -> bo
     with with_accelerators(), device.log.kept() as events:
         run_all(config, SerialComm(), folder, resume=rounds > 1 and origin is None, origin=begins)
     return bool(device.of(events, "up", within="rounds.exchange._receive"))
-
-
-def newest(folder: Path) -> checkpoint.Snapshot:
-    _, path = RunDir(folder).checkpoints()[0]
-    return checkpoint.load(path)
 
 
 @pytest.mark.parametrize(
