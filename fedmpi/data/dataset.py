@@ -155,7 +155,7 @@ def load_data(options: DataOptions) -> Dataset:
     Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
     """
     whole = options.read()
-    counts: dict[Part, int] = {"train": num_rows(whole.train_y), "test": num_rows(whole.test_y)}
+    counts: dict[Part, int] = {"train": _num_rows(whole.train_y), "test": _num_rows(whole.test_y)}
     dataset = _subset(options, check(f"data.name={options.name}", whole, options.info_of(counts)))
     return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))
 
@@ -249,7 +249,7 @@ def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDA
 
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`."""
-    problems = layout_problems(dataset.arrays, info)
+    problems = _layout_problems(dataset.arrays, info)
     for name, array in dataset.arrays.items():
         if array is not None and name not in problems:
             problem = _group_problem(dataset, info, name) if "groups" in name else _value_problem(array, info, name)
@@ -259,16 +259,13 @@ def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     return dataset
 
 
-def num_rows(array: Any) -> int:
-    """Returns the length of what should be an array (one in a file has no `len`); 0 for anything else."""
+def _num_rows(array: Any) -> int:
+    """Returns the length of what should be an array; 0 for anything else."""
     return int(next(iter(getattr(array, "shape", ())), 0))
 
 
-def layout_problems(arrays: Mapping[str, Any], info: DataInfo) -> dict[str, str]:
-    """Returns what is wrong with the shape or type of a Dataset's arrays, by name, without a look at their values.
-
-    An array is anything with `shape` and `dtype` (such as one in a file), or None.
-    """
+def _layout_problems(arrays: Arrays, info: DataInfo) -> dict[str, str]:
+    """Returns what is wrong with the shape or type of a Dataset's arrays, by name."""
     shape = info.example_shape
     if info.kind == "image":
         shape = (*shape[1:], shape[0])

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import lzma
 import os
 import re
 import shlex
 import shutil
-import struct
 import tarfile
 import tempfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +25,6 @@ from fedmpi.errors import FAILED, DataError, UserError, reason
 Tell = Callable[[int, int], None]
 """Long work calls it with what is done (files, members, bytes ...) and the total, 0 if that is unknown."""
 
-MAX_UNPACKED_BYTES = 32 * 10**9
-"""FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
-DAMAGE = (
-    *(ArithmeticError, AssertionError, EOFError, LookupError, MemoryError, OSError, RuntimeError, SyntaxError),
-    *(TypeError, ValueError, Warning, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error),
-)
-"""The errors of decoders at bytes that are not what their format says; RuntimeError covers RecursionError."""
 _NUM_RETRIES = 4  # pooch waits 1, 2, 3 and 4 s before them
 _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 2**18
@@ -142,7 +132,9 @@ def guarded(path: Path, advice: str, problem: str = "damaged or cut off") -> Ite
         if path.exists() and not path.is_file():
             raise ValueError("it is no regular file")
         yield
-    except DAMAGE as error:
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise errors of many kinds
         raise DataError(str(path), f"{problem} ({reason(error)}); {advice}") from error
 
 
@@ -251,44 +243,26 @@ def unpacked_beside(archive: Path, folder: Path, tell: Tell) -> Iterator[Path]:
     except OSError as error:
         raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {reason(error)}") from error
     with temporary as name:
-        unpack(archive, Path(name), tell)
+        with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
+            _extract(archive, Path(name), tell)
+            for inner in sorted(Path(name).rglob("*.zip")):  # UCI packs so
+                _extract(inner, inner.parent, tell)
+                inner.unlink()
         yield Path(name)
 
 
-def unpack(archive: Path, folder: Path, tell: Tell) -> None:
-    """Unpacks an archive into `folder`, and once each .zip within it in its place (UCI packs so). Raises DataError."""
-    with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
-        num_bytes = _extract(archive, folder, 0, tell)
-        for inner in sorted(folder.rglob("*.zip")):
-            num_bytes = _extract(inner, inner.parent, num_bytes, tell)
-            inner.unlink()
-
-
-def _extract(archive: Path, folder: Path, num_bytes: int, tell: Tell) -> int:
-    """Returns `num_bytes` and the sizes of all members; a sum above the limit is refused before it is written.
-
-    `zipfile` takes no name out of the folder and writes no more of a member than it declares; tarfile's filter `data`
-    refuses names and links that lead out of the folder, and devices.
-    """
+def _extract(archive: Path, folder: Path, tell: Tell) -> None:
+    """Unpacks into `folder`. Both libraries keep names within it; tarfile's filter `data` also refuses devices."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
             for done, member in enumerate(members, start=1):
-                num_bytes = _added(num_bytes, member.file_size)
                 file.extract(member, folder)
                 tell(done, len(members))
-        return num_bytes
+        return
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("this Python's tarfile has no filter for data; take a newer Python, or unpack it yourself")
     with tarfile.open(archive) as tar:
         for done, entry in enumerate(tar, start=1):
-            num_bytes = _added(num_bytes, entry.size)
             tar.extract(entry, folder, filter="data")
             tell(done, 0)
-    return num_bytes
-
-
-def _added(num_bytes: int, more: int) -> int:
-    if num_bytes + more > MAX_UNPACKED_BYTES:
-        raise ValueError(f"more than {MAX_UNPACKED_BYTES:,} bytes come out of it")
-    return num_bytes + more

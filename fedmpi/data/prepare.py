@@ -20,14 +20,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fedmpi.config.fields import Folder, free
-from fedmpi.data.dataset import PARTS, DataOptions, Dataset, Part, check, digest_of, layout_problems, num_rows
+from fedmpi.data.dataset import DataOptions, Dataset, check, digest_of
 from fedmpi.data.files import Tell, below_home, how_to_fetch, is_archive, is_here, quoted, unpacked, unpacked_beside
 from fedmpi.disk import plain
 from fedmpi.errors import DataError, reason
 
 KIND = "data"
 COUNTS = ("num_train", "num_test", "num_groups")
-_MAX_RECIPE_CHARACTERS = 10_000
 _ENDING = ".fedmpi.h5"
 _NOT_DECODED = ("name", "root", "num_train", "num_test")
 
@@ -54,18 +53,14 @@ class PreparedOptions(DataOptions):
             raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by `{todo}`")
         try:
             with hdf5.opened(path, KIND) as file:
-                _check_recipe(file.attributes["recipe"], self, todo)
-                counts: dict[Part, int] = {
-                    "train": num_rows(file.entries.get("train_y")),
-                    "test": num_rows(file.entries.get("test_y")),
-                }
-                if problems := layout_problems(file.entries, self.info_of(counts)):
-                    raise DataError(str(path), *problems.values())
-                arrays: dict[str, Any] = {name: file.array(name) if name in file.entries else None for name in PARTS}
+                if others := self._other_options(json.loads(str(file.attributes["recipe"]))):
+                    what = "; ".join(others)
+                    raise DataError(str(path), f"was made with {what}; change the config, or run `{todo}`")
+                arrays: dict[str, Any] = {name: file.array(name) for name in file.entries}
                 return Dataset(**arrays, digest=str(file.attributes["digest"]))
         except hdf5.Damaged as damage:
             raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise DataError(str(path), f"damaged ({reason(error)}); make it again by `{todo}`") from error
 
     @property
@@ -84,22 +79,13 @@ class PreparedOptions(DataOptions):
         defaults = type(self)(name=self.name).recipe()
         return {key: value for key, value in self.recipe().items() if value != defaults[key]}
 
-
-def _check_recipe(attribute: object, options: PreparedOptions, todo: str) -> None:
-    recipe, expected = json.loads(str(attribute)[:_MAX_RECIPE_CHARACTERS]), options.recipe()
-    if not isinstance(recipe, dict):
-        raise ValueError("its recipe is no table")
-    other = [
-        f"data.{key[:40]}={_shown(recipe, key)}, not {_shown(expected, key)}"
-        for key in {**expected, **recipe}
-        if key not in recipe or key not in expected or recipe[key] != expected[key]
-    ]
-    if other:
-        raise DataError(str(options.path), f"was made with {'; '.join(other[:5])}; change the config, or run `{todo}`")
-
-
-def _shown(recipe: dict[str, Any], key: str) -> str:
-    return json.dumps(recipe[key])[:60] if key in recipe else "(nothing)"
+    def _other_options(self, recipe: dict[str, Any]) -> list[str]:
+        """Returns what is not as in the recipe of a file."""
+        return [
+            f"data.{key}={json.dumps(recipe.get(key))}, not {json.dumps(value)}"
+            for key, value in self.recipe().items()
+            if recipe.get(key) != value
+        ]
 
 
 def how_to_prepare(options: PreparedOptions) -> str:
