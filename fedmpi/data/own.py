@@ -102,9 +102,7 @@ def known(options: ArrayOptions) -> _Known:
     """Reads and checks the examples, once in a process. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
-    problems = [*_part_problems(arrays, "train")] or [*_part_problems(arrays, "test")]
-    problems = problems or [*_problems_together(arrays)]
-    if problems:
+    if problems := _part_problems(arrays, "train") or _part_problems(arrays, "test") or [*_problems_together(arrays)]:
         raise DataError(where, *problems)
     kind = _kind(arrays["train_x"])
     assert kind is not None, "the arrays were checked"
@@ -114,7 +112,13 @@ def known(options: ArrayOptions) -> _Known:
         arrays[name] = np.require(array, DTYPES[kind], ["C", "A", "W"])
     for name in ("train_y", "test_y"):
         arrays[name] = arrays[name].astype(np.int64)
-    dataset = _dataset(arrays)
+    if "groups" in arrays:
+        groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
+        arrays["groups"] = groups
+        if "test_groups" in arrays:
+            arrays["test_groups"] = test_groups
+    whole: dict[str, Any] = arrays
+    dataset = Dataset(**whole)
     info = _info(where, options, kind, dataset)
     return _Known(check(where, dataset, info), info)
 
@@ -130,22 +134,25 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError) as error:
         raise DataError(where, f"gave something that is no array: {error}") from error
-    if missing := [name for name in _NEEDED if name not in arrays]:
-        holds = f"it holds {', '.join(sorted(arrays)[:12]) or 'nothing'}"
-        raise DataError(where, f"has no {', '.join(missing)}; {holds}")
-    if unknown := [name for name in arrays if name not in PARTS]:
-        raise DataError(where, f"{unknown[0][:40]!r} means nothing; known: {', '.join(PARTS)}")
+    check_names(where, arrays, _NEEDED, tuple(PARTS))
     if "test_groups" in arrays and "groups" not in arrays:
         raise DataError(where, "has test_groups without groups")
     return arrays
 
 
-def _part_problems(arrays: Mapping[str, NDArray[Any]], part: str) -> Iterator[str]:
+def check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Raises DataError for names that are missing, and for others, because a misspelled one would be left out."""
+    if missing := [name for name in needed if name not in arrays]:
+        holds = f"it holds {', '.join(sorted(arrays)[:12]) or 'nothing'}"
+        raise DataError(where, f"has no {' and no '.join(missing)}; {holds}")
+    if unknown := [name for name in arrays if name not in known]:
+        raise DataError(where, f"{unknown[0][:40]!r} means nothing; known: {', '.join(known)}")
+
+
+def _part_problems(arrays: Mapping[str, NDArray[Any]], part: str) -> list[str]:
     x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
-    if problem := _examples_problem(f"{part}_x", x):
-        yield problem
-    if problem := labels_problem(f"{part}_y", y, f"{part}_x", x):
-        yield problem
+    problems = _examples_problem(f"{part}_x", x), labels_problem(f"{part}_y", y, f"{part}_x", x)
+    return [problem for problem in problems if problem]
 
 
 def _kind(array: NDArray[Any]) -> Kind | None:
@@ -206,15 +213,6 @@ def _problems_together(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
         if array is not None and (array.shape != arrays[of].shape or array.dtype.kind not in "iuUS"):
             expected = f"expected whole numbers or names, one for each of the {len(arrays[of])} examples"
             yield f"{name} is {array.dtype} {array.shape}, {expected}"
-
-
-def _dataset(arrays: Mapping[str, NDArray[Any]]) -> Dataset:
-    """Returns the dataset, with numbers for the names of groups."""
-    dataset = Dataset(arrays["train_x"], arrays["train_y"], arrays["test_x"], arrays["test_y"])
-    if "groups" not in arrays:
-        return dataset
-    groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
-    return replace(dataset, groups=groups, test_groups=test_groups if "test_groups" in arrays else None)
 
 
 def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> DataInfo:

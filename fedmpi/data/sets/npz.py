@@ -1,8 +1,8 @@
 """A file of the user's own, as `numpy.savez` and `numpy.savez_compressed` write it.
 
 It holds `train_x`, `train_y`, `test_x`, `test_y` and, where they are known, `groups` and `test_groups`; or `x`, `y` and
-perhaps `groups`, which `data.test_share` divides. `fedmpi.data.own` says what they may be. Other arrays are refused,
-because a misspelled name would be left out without a word; pickled objects are never read.
+perhaps `groups`, which `data.test_share` divides. `fedmpi.data.own` says what they may be. Pickled objects are never
+read.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import PARTS
 from fedmpi.data.files import below_home, guarded
-from fedmpi.data.own import Arrays, FileOptions, divided
+from fedmpi.data.own import Arrays, FileOptions, check_names, divided
 from fedmpi.errors import DataError
 
 ADVICE = "write it again by numpy.savez; data.path is the path of an .npz file"
@@ -32,18 +31,15 @@ class Npz(FileOptions):
     def arrays(self) -> Arrays:
         where = f"data.path={self.path}"
         arrays = _read(below_home(self.path))
-        is_whole = {"x", "y"} <= {*arrays} and "train_x" not in arrays
-        if is_whole and not self.test_share:
-            raise DataError(where, "holds x and y: say by data.test_share, as 0.2, how many are for tests")
-        if self.test_share and "train_x" in arrays:
+        has_parts = "train_x" in arrays
+        if self.test_share and has_parts:
             raise DataError(where, "holds train_x, so it has a test part; remove data.test_share")
-        wanted = ("x", "y", "groups") if self.test_share else tuple(PARTS)
-        holds = f"it holds {', '.join([*arrays][:12]) or 'nothing'}"
-        if missing := [name for name in wanted if name not in arrays and "groups" not in name]:
-            raise DataError(where, f"has no {' and no '.join(missing)}; {holds}")
-        if others := [name for name in arrays if name not in wanted]:
-            raise DataError(where, f"holds {', '.join(others[:12])}, which nothing reads; allowed: {', '.join(wanted)}")
-        return divided(where, self, arrays["x"], arrays["y"], arrays.get("groups")) if is_whole else arrays
+        if not (self.test_share or has_parts) and {"x", "y"} <= arrays.keys():
+            raise DataError(where, "holds x and y: say by data.test_share, as 0.2, how many are for tests")
+        if not self.test_share:
+            return arrays
+        check_names(where, arrays, ("x", "y"), ("x", "y", "groups"))
+        return divided(where, self, arrays["x"], arrays["y"], arrays.get("groups"))
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
