@@ -10,7 +10,7 @@ from data_fixtures import SHARED_DATA, idx_bytes, refusal
 from golden_file import Told
 
 from fedmpi.data.dataset import load_data
-from fedmpi.data.sets import idx, mnist
+from fedmpi.data.sets import mnist
 from fedmpi.data.sets.emnist import SPLITS, Emnist
 from fedmpi.data.sets.mnist import Mnist, Qmnist
 from fedmpi.errors import DataError
@@ -209,7 +209,7 @@ GOOD = idx_bytes(np.arange(6, dtype=np.int32).reshape(2, 3) - 1)
 def test_int32_is_read_big_endian(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / ("a.gz" if packed else "a")
     path.write_bytes(gzip.compress(GOOD) if packed else GOOD)
-    array = idx.read(path, "int32", (2, 3), "advice")
+    array = mnist.read(path, "int32", (2, 3), "advice")
     assert array.tolist() == [[-1, 0, 1], [2, 3, 4]] and array.dtype == np.dtype("=i4")
 
 
@@ -232,7 +232,7 @@ HOSTILE = {
 def test_hostile_file_is_one_line(tmp_path: Path, case: str, packed: bool) -> None:
     path, (content, problem) = tmp_path / ("a.gz" if packed else "a"), HOSTILE[case]
     path.write_bytes(gzip.compress(content) if packed else content)
-    line = refusal(lambda: idx.read(path, "int32", (2, 3), "do this"))
+    line = refusal(lambda: mnist.read(path, "int32", (2, 3), "do this"))
     assert line.startswith(f"{path}: ") and problem in line and line.endswith("; do this")
 
 
@@ -241,4 +241,4 @@ def test_damaged_gzip_is_one_line(tmp_path: Path, content: bytes | None, told: T
     path = tmp_path / "a.gz"
     if content is not None:
         path.write_bytes(content)
-    told(refusal(lambda: idx.read(path, "int32", (2, 3), "do this")), r"(?<=\().*(?=\);)")
+    told(refusal(lambda: mnist.read(path, "int32", (2, 3), "do this")), r"(?<=\().*(?=\);)")

@@ -6,15 +6,13 @@ checksums: their types, lengths and labels are checked.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.files import File, Source
-from fedmpi.data.sets.idx import IdxOptions
-from fedmpi.data.sets.mnist import MEAN, SIDE, STD
+from fedmpi.data.sets.mnist import MEAN, SIDE, STD, IdxOptions
 
 FILE = File(
     "EMNIST/raw/gzip.zip",
@@ -60,10 +58,7 @@ class Emnist(IdxOptions):
         """Returns images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
         _, num_train, num_test = SPLITS[self.split]
         first_label = 1 if self.split == "letters" else 0
-        arrays: list[NDArray[Any]] = []
-        for part, count in (("train", num_train), ("test", num_test)):
-            images = self.array(f"emnist-{self.split}-{part}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
-            labels = self.array(f"emnist-{self.split}-{part}-labels-idx1-ubyte", "uint8", (count,))
-            upright = np.ascontiguousarray(images.transpose(0, 2, 1))[..., None]
-            arrays += [upright, labels.astype(np.int64) - first_label]
-        return Dataset(*arrays)
+        train_x, train_y = self.part(f"emnist-{self.split}-train", num_train)
+        test_x, test_y = self.part(f"emnist-{self.split}-test", num_test)
+        train_x, test_x = (np.ascontiguousarray(x.transpose(0, 2, 1))[..., None] for x in (train_x, test_x))
+        return Dataset(train_x, train_y - first_label, test_x, test_y - first_label)
