@@ -44,8 +44,14 @@ _DEFAULT_DIR = "~/data"
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     before = signal.signal(signal.SIGTERM, _stop)
+    words = sys.argv[1:] if argv is None else argv
+
+    def run() -> None:
+        arguments = parse(words)
+        arguments.run(arguments)
+
     try:
-        return run_command(lambda: _run(parse(sys.argv[1:] if argv is None else argv)))
+        return run_command(run)
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -53,10 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stop(number: int, frame: Any) -> NoReturn:
     """Cleans up at a scheduler's SIGTERM as Ctrl-C does."""
     raise KeyboardInterrupt
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    arguments.run(arguments)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -85,16 +87,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if name == "show":
             command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
             command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
-    return _with_all_words(*parser.parse_known_args(argv))
-
-
-def _with_all_words(arguments: argparse.Namespace, rest: list[str]) -> argparse.Namespace:
-    """Adds words that stand behind options, which argparse does not take after a subcommand. Raises `ConfigError`."""
-    unknown = [word for word in rest if word.startswith("-")]
-    if unknown or (rest and not hasattr(arguments, "words")):
-        raise ConfigError("command line", f"cannot use {explain.found((unknown or rest)[0])}; see --help")
-    if hasattr(arguments, "words"):
-        arguments.words = [*arguments.words, *rest]
+    arguments, rest = parser.parse_known_args(argv)
+    # argparse does not take words that stand behind options of a subcommand.
+    words = [word for word in rest if hasattr(arguments, "words") and not word.startswith("-")]
+    if unknown := [word for word in rest if word not in words]:
+        raise ConfigError("command line", f"cannot use {explain.found(unknown[0])}; see --help")
+    if words:
+        arguments.words = [*arguments.words, *words]
     return arguments
 
 
