@@ -118,11 +118,9 @@ class DataOptions(Section):
         here: an option of a subclass, an argument of a function.
         """
         key = f"num_{part}"
-        field = type(self).model_fields[key]
-        extra = field.json_schema_extra
+        extra = type(self).model_fields[key].json_schema_extra
         is_subset = isinstance(extra, dict) and bool(extra.get("subset"))
-        value: int = getattr(self, key)
-        return value if is_subset and value != field.default else 0
+        return getattr(self, key) if is_subset else 0
 
     def used(self) -> DataInfo:
         """Returns the facts of the examples that a run uses."""
