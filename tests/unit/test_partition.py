@@ -7,11 +7,9 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA
 from golden_file import Told
 
-from fedmpi import registry
-from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.dataset import DataInfo
 from fedmpi.data.partition import Partition, PartitionOptions, make_partition, present_labels, saved, take
 from fedmpi.data.partitions import class_dirichlet, dirichlet, dirichlet_equal, dirichlet_feddf, lottery
 from fedmpi.data.partitions.class_dirichlet import ClassDirichlet
@@ -23,7 +21,6 @@ from fedmpi.data.partitions.lottery import Lottery
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
-from fedmpi.data.personal import personal_tests
 from fedmpi.data.sets.digits import Digits
 from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
@@ -456,20 +453,6 @@ def test_several_groups_a_client() -> None:
     writers = [set(own) for own in held(partition, GROUPS)]
     assert all(len(one) == 10 for one in writers) and len(set().union(*writers)) == 150
     assert sorted(partition.indices) == list(range(1437))
-
-
-def test_real_digits_by_writer() -> None:
-    """QMNIST's 539 writers: ten whole writers for each of 50 clients, and test shares that follow their classes."""
-    if not (SHARED_DATA / "mnist").is_dir():
-        pytest.skip(f"real QMNIST needs {SHARED_DATA / 'mnist'}")
-    options = registry.options("data", "qmnist")(root=str(SHARED_DATA / "mnist"))
-    digits = load_data(options)
-    partition = make_partition(Natural(groups_per_client=10), digits.train_y, 50, 0, digits.groups)
-    writers = [set(digits.groups[partition.client(client)].tolist()) for client in range(50)]
-    assert all(len(own) == 10 for own in writers) and len(set().union(*writers)) == 500
-    assert partition.sizes.sum() == np.isin(digits.groups, list(set().union(*writers))).sum()
-    tests = personal_tests("matching", partition, digits, 0)
-    assert sorted(tests.indices) == list(range(10_000))
 
 
 # ---- refusals, scale, files, labels
