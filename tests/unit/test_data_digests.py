@@ -17,6 +17,7 @@ from own_data import arrays_of, folder_of, save_npz
 from small_data import dataset, options_in
 
 from fedmpi import registry
+from fedmpi.data import command as data_command
 from fedmpi.data import prepare
 from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.partition import make_partition
@@ -41,42 +42,33 @@ def options_of(name: str, **values: object) -> registry.Any:
 
 # ---- sets that lie beside the project
 
+RAW = "hapt/HAPT_RawData.tar.xz"
 REAL = {
-    "mnist": ("mnist", "", ()),
-    "qmnist": ("mnist", "", ()),
-    "har": ("hapt/HAPT_RawData.tar.xz", "har", ()),
-    "har original": (
-        "hapt/HAPT_RawData.tar.xz",
-        "har",
-        ("split=original", "standardize=false", "window=50", "step=25"),
-    ),
-    "imdb": ("imdb/aclImdb_labelled.tar.xz", "imdb", ()),
-    "imdb three_quarters": ("imdb/aclImdb_labelled.tar.xz", "imdb", ("split=three_quarters", "length=100")),
-    "tinyimagenet": ("tiny-imagenet-subset10/tiny-imagenet-200-subset10.zip", "tinyimagenet", ("classes=10",)),
-    "shakespeare": ("tinyshakespeare", "shakespeare", ()),
+    "mnist": ("mnist", False, ()),
+    "qmnist": ("mnist", False, ()),
+    "har": (RAW, True, ()),
+    "har original": (RAW, True, ("data.split=original", "data.standardize=false", "data.window=50", "data.step=25")),
+    "imdb": ("imdb/aclImdb_labelled.tar.xz", True, ()),
+    "imdb three_quarters": ("imdb/aclImdb_labelled.tar.xz", True, ("data.split=three_quarters", "data.length=100")),
+    "tinyimagenet": ("tiny-imagenet-subset10/tiny-imagenet-200-subset10.zip", True, ("data.classes=10",)),
+    "shakespeare": ("tinyshakespeare", True, ()),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", REAL)
 def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
-    place, prepared, words = REAL[key]
-    if not (SHARED_DATA / place).exists():
-        pytest.skip(f"real {key} needs {SHARED_DATA / place}")
-    values = dict(word.split("=") for word in words)
-    root = SHARED_DATA / place
-    if prepared:
-        root = tmp_path
-        told = [f"data.{word}" for word in words]
-        code, out, error = run_data("prepare", prepared, *told, "--data-dir", root, "--from", SHARED_DATA / place)
+    place, is_prepared, words = REAL[key]
+    name, root = key.split()[0], SHARED_DATA / place
+    if not root.exists():
+        pytest.skip(f"real {key} needs {root}")
+    if is_prepared:
+        code, out, error = run_data("prepare", name, *words, "--data-dir", tmp_path, "--from", root)
         assert code == 0, error
-        counts = [word.removeprefix("data.").split("=") for word in out.split() if word.startswith("data.")]
-        values |= dict(counts)
-    typed = {
-        key: json.loads(text) if text[0] in "0123456789tf" and text[:2] != "th" else text
-        for key, text in values.items()
-    }
-    check(key, load_data(options_of(key.split()[0], root=str(root), **typed)).digest)
+        counts = [word for word in out.split() if word.startswith("data.")]
+        assert not counts or words, "the promised counts are those of the complete files"
+        words, root = (*words, *counts), tmp_path
+    check(key, load_data(data_command.data_options(name, words, str(root))).digest)
 
 
 def test_real_cifar10(cifar10_root: str) -> None:

@@ -89,7 +89,7 @@ def test_damaged_file(small: Path, damage: str) -> None:
 
 
 def test_digits_are_scikit_learn_s() -> None:
-    """Every image v of 0..16 became floor(v * 255 / 16 + 1/2), and the two parts hold all 1,797 once."""
+    """Every image v of 0..16 became floor(v * 255 / 16 + 1/2); the parts hold all 1,797 once; the table's constants."""
     source = pytest.importorskip("sklearn.datasets").load_digits()
     ours, (train, test) = load_data(Digits()), digits.split()
     assert sorted([*train, *test]) == list(range(1797)) and (len(train), len(test)) == (1437, 360)
@@ -97,6 +97,9 @@ def test_digits_are_scikit_learn_s() -> None:
     assert np.array_equal(ours.train_x, scaled[train]) and np.array_equal(ours.test_x, scaled[test])
     assert np.array_equal(ours.train_y, source.target[train]) and np.array_equal(ours.test_y, source.target[test])
     assert ours.train_x.max() == 255 and ours.train_x.dtype == np.uint8
+    pixels, info = ours.train_x / 255, Digits().info()
+    assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
+    assert not info.flip
 
 
 def test_digits_split_is_fixed() -> None:
@@ -106,12 +109,6 @@ def test_digits_split_is_fixed() -> None:
     order = sorted(range(1797), key=lambda i: int.from_bytes(hashes[i], "little") >> 1)
     assert np.concatenate(digits.split()).tolist() == order
     assert order[:5] == [1037, 753, 1174, 869, 923]
-
-
-def test_digits_constants_are_the_data_s_own() -> None:
-    pixels, info = load_data(Digits()).train_x / 255, Digits().info()
-    assert abs(pixels.mean() - info.mean[0]) < 1e-4 and abs(pixels.std() - info.std[0]) < 1e-4
-    assert not info.flip
 
 
 def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:

@@ -21,40 +21,31 @@ ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
 NUM_REAL = 200
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[str]]:
-    """A folder with the first 200 reviews of each kind and all addresses, and how many there are of each kind."""
-    if not ARCHIVE.is_file():
-        pytest.skip(f"real IMDB reviews need {ARCHIVE}")
-    folder, counts = tmp_path_factory.mktemp("imdb"), Counter[str]()
+@pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"real IMDB reviews need {ARCHIVE}")
+def test_real_reviews(tmp_path: Path) -> None:
+    """The promised counts of the whole, and the first 200 reviews of each kind."""
+    counts = Counter[str]()
     with tarfile.open(ARCHIVE) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Pythons before 3.11.4 have none
         for member in archive:
             path = Path(member.name)
             is_review = path.parent.name in imdb.CLASSES and imdb.FILE_NAME.fullmatch(path.name) is not None
             counts[str(path.parent)] += is_review
             if path.name.startswith("urls_") or (is_review and int(path.name.split("_")[0]) < NUM_REAL):
-                archive.extract(member, folder)
-    return folder, counts
-
-
-def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
-    """The promised counts of the whole (reviews and films), and the first words of a review."""
-    folder, counts = real
+                archive.extract(member, tmp_path, filter="data")
     assert {name: count for name, count in counts.items() if count} == dict.fromkeys(
         (f"aclImdb/{part}/{kind}" for part in ("train", "test") for kind in ("neg", "pos")), 12_500
     )
-    addresses = [(folder / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
+    addresses = [(tmp_path / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
     films, first_films = set(itertools.chain(*addresses)), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
     info = Imdb().info()
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 
-    ours = Imdb().prepare(folder, silent)
+    ours = Imdb().prepare(tmp_path, silent)
     assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
     assert ours.groups is not None and ours.groups.max() + 1 == len(first_films)
     assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
     # "Bromwell High is a cartoon comedy. It ran at the same time ...", of which three words are frequent here.
-    words = imdb.vocabulary(Imdb(), read_reviews(folder))
+    words = imdb.vocabulary(Imdb(), read_reviews(tmp_path))
     assert [words[token - 1] for token in ours.train_x[NUM_REAL] if token][:3] == ["high", "comedy", "time"]
 
 
