@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator
@@ -170,12 +169,11 @@ def _try_to_write(path: Path) -> None:
     """Makes the folder of `path`. Raises DataError if no file of this name can be written there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()
+        if path.is_dir():
+            raise IsADirectoryError("a folder has that name")
     except OSError as error:
         raise DataError(str(path), f"cannot be written: {reason(error)}") from error
-    if path.is_dir():
-        raise DataError(str(path), "cannot be written: a folder has that name")
-    if not os.access(path.parent, os.W_OK):
-        raise DataError(str(path), "cannot be written: you may not write into its folder")
 
 
 def save(options: PreparedOptions, dataset: Dataset) -> Path:
