@@ -52,14 +52,17 @@ class PreparedOptions(DataOptions):
             raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by `{todo}`")
         try:
             with hdf5.opened(path, KIND) as file:
-                if others := self._other_options(json.loads(str(file.attributes["recipe"]))):
+                recipe = json.loads(str(file.attributes["recipe"]))
+                if not isinstance(recipe, dict):
+                    raise ValueError("its recipe is no table")
+                if others := self._other_options(recipe):
                     what = "; ".join(others)
                     raise DataError(str(path), f"was made with {what}; change the config, or run `{todo}`")
                 arrays: dict[str, Any] = {name: file.array(name) for name in file.entries}
                 return Dataset(**arrays, digest=str(file.attributes["digest"]))
         except hdf5.Damaged as damage:
             raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise DataError(str(path), f"damaged ({reason(error)}); make it again by `{todo}`") from error
 
     @property
