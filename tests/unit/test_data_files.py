@@ -239,11 +239,8 @@ def test_a_zip_within_a_zip_is_unpacked_in_its_place_once(tmp_path: Path) -> Non
 
 BAD = {
     "a web page": b"<html>404</html>" * 100,
-    "nothing": b"",
     "a cut .zip": zip_bytes(MEMBERS)[:-200],
     "a cut .tar.gz": packed("tar.gz", MEMBERS)[:-200],
-    "a cut .tar.xz": packed("tar.xz", MEMBERS)[:-60],
-    "a damaged .tar.bz2": packed("tar.bz2", MEMBERS).replace(b"1AY&SY", b"1AY&XX"),
     "a name that leaves": tar_bytes({"good": b"", "../evil": b"x"}),
     "a link that leaves": tar_bytes({"good": b""}, type=tarfile.SYMTYPE, linkname="/etc/passwd"),
     "a device": tar_bytes({"good": b""}, type=tarfile.CHRTYPE),

@@ -162,7 +162,6 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
     [
         ({}, "no .json file in it or below"),
         ({"a.json": "{"}, "is not a JSON file of LEAF (Expecting"),
-        ({"a.json": "[]"}, "no 'user_data' with"),
         ({"a.json": '{"users": []}'}, "no 'user_data' with"),
         ({"a.json": '{"user_data": {"A": 1}}'}, "no 'user_data' with"),
         ({"a.json": '{"user_data": {"A": {"x": ["abc"], "y": []}}}'}, "role A: x and y are not as many texts"),

@@ -12,7 +12,6 @@ from fedmpi.config.load import load
 from fedmpi.data import prepare
 from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.partition import make_partition
-from fedmpi.data.personal import personal_tests
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.subset import choose, holdout_size, shares, stratified_holdout
 from fedmpi.errors import DataError
@@ -76,7 +75,7 @@ def test_a_built_in_set() -> None:
 
 
 def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
-    """Of more examples in the file a subset, of whom every subject keeps its share; natural clients and their tests."""
+    """Of more examples in the file a subset, of whom every subject keeps its share; natural clients."""
     options = options_in(tmp_path)
     prepare.save(options, dataset())
     whole = load_data(options)
@@ -87,11 +86,6 @@ def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
     config = load(None, ["data.name=har", "model.name=mlp", "partition.name=natural"])
     clients = make_partition(config.partition, part.train_y, len(sizes), 0, part.groups)
     assert sorted(clients.sizes) == sorted(np.bincount(part.groups))
-    tests = personal_tests("matching", clients, part, seed=0)
-    assert tests.sizes.sum() == len(part.test_y)
-    own = clients.client(0)
-    trains, validates = stratified_holdout(own, part.train_y[own], 0.2, numpy_generator("test"))
-    assert sorted([*trains, *validates]) == sorted(own)
     few = options.model_copy(update={"num_train": len(sizes) - 1})
     assert f"each of {len(sizes)} groups" in refusal(lambda: load_data(few))
     more = options.model_copy(update={"num_train": len(whole.train_y) + 1})
