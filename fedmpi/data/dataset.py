@@ -118,9 +118,11 @@ class DataOptions(Section):
         here: an option of a subclass, an argument of a function.
         """
         key = f"num_{part}"
-        extra = type(self).model_fields[key].json_schema_extra
+        field = type(self).model_fields[key]
+        extra = field.json_schema_extra
         is_subset = isinstance(extra, dict) and bool(extra.get("subset"))
-        return getattr(self, key) if is_subset else 0
+        value: int = getattr(self, key)
+        return value if is_subset and value != field.default else 0
 
     def used(self) -> DataInfo:
         """Returns the facts of the examples that a run uses."""

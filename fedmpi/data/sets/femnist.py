@@ -11,15 +11,17 @@ of 1, and pixels are used as they are.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from fedmpi.data.dataset import DataInfo, Dataset, NumExamples, number_groups
+from fedmpi.config.fields import Count
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import File, Source, Tell, guarded
-from fedmpi.data.prepare import COUNTS
-from fedmpi.data.sets.series import SeriesOptions, leaf_users
+from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.sets.series import leaf_users
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
@@ -40,8 +42,8 @@ FILE = File(
 )
 
 
-class Femnist(SeriesOptions):
-    counts = (*COUNTS, "test_writers")
+class Femnist(PreparedOptions):
+    counts = ("num_train", "num_test", "num_groups", "test_writers")
     source = Source(
         "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
         "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
@@ -51,17 +53,23 @@ class Femnist(SeriesOptions):
     )
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
-    writers: NumExamples = 0
+    writers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Take only the first so many writers, in the order of their names; 0 takes all."""
-    test_examples: NumExamples = 0
+    test_examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
     test_writers: Literal["same", "others"] = "same"
     """Whether the test images are the training writers' (LEAF's `-t sample`) or of other people (`-t user`)."""
+    num_train: Count = Field(671_585, json_schema_extra={"subset": True})
+    """Training images to use; the default is all of TensorFlow Federated's files. Of files with more, a subset."""
+    num_test: Count = Field(77_483, json_schema_extra={"subset": True})
+    """Test images to use; the default is all of TensorFlow Federated's files. Of files with more, a subset."""
+    num_groups: Count = 3400
+    """Writers expected; the default is that of TensorFlow Federated's files."""
 
     def info(self) -> DataInfo:
-        shape, shares = (1, SIDE, SIDE), self.test_writers == "same"
-        complete = DataInfo("image", shape, NUM_CLASSES, 671_585, 77_483, num_groups=3400, shares_groups=shares)
-        return self.expected(complete)
+        counts, shares = (self.num_train, self.num_test), self.test_writers == "same"
+        shape = (1, SIDE, SIDE)
+        return DataInfo("image", shape, NUM_CLASSES, *counts, num_groups=self.num_groups, shares_groups=shares)
 
     def prepare(self, folder: Path, tell: Tell) -> Dataset:
         """Returns images uint8 (N, 28, 28, 1), writer after writer in the order of their names.

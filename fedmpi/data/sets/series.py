@@ -1,4 +1,4 @@
-"""Steps that sets by writer, subject, film or role share: counts in options, LEAF's files, and the division of time."""
+"""Steps that the sets of signals and texts share: counts in options, LEAF's files, and the division of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, NumExamples
 from fedmpi.data.files import Tell, guarded
-from fedmpi.data.prepare import COUNTS, PreparedOptions
+from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
@@ -25,7 +25,7 @@ _AGAIN = "write it again by LEAF's preprocess.sh"
 class SeriesOptions(PreparedOptions):
     """A prepared data set whose counts depend on its options."""
 
-    counts: ClassVar[tuple[str, ...]] = COUNTS
+    counts = ("num_train", "num_test", "num_groups")
     num_train: NumExamples = Field(0, json_schema_extra={"subset": True})
     """Training examples to use; 0 means those of the complete files under the default options. Needed where other
     options (or a part of the files) give another number: the error then says which. Of files with more, a subset.
@@ -33,12 +33,12 @@ class SeriesOptions(PreparedOptions):
     num_test: NumExamples = Field(0, json_schema_extra={"subset": True})
     """Test examples to use; 0 as above."""
     num_groups: NumExamples = 0
-    """Writers, subjects, films or roles expected in the training examples; 0 as above."""
+    """Subjects, films or roles expected in the training examples; 0 as above."""
 
     def expected(self, info: DataInfo) -> DataInfo:
         """Returns `info` of the complete files, with the counts that the options give instead."""
-        given = {name: getattr(self, name) or getattr(info, name) for name in COUNTS}
-        return replace(info, **given)
+        given = {name: getattr(self, name) for name in self.counts}
+        return replace(info, **{name: count for name, count in given.items() if count})
 
 
 def leaf_users(
