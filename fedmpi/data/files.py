@@ -25,6 +25,8 @@ from fedmpi.errors import FAILED, DataError, UserError, reason
 Tell = Callable[[int, int], None]
 """Long work calls it with what is done (files, members, bytes ...) and the total, 0 if that is unknown."""
 
+MAX_UNPACKED_BYTES = 32 * 10**9
+"""FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
 _NUM_RETRIES = 4  # pooch waits 1, 2, 3 and 4 s before them
 _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 2**18
@@ -244,25 +246,38 @@ def unpacked_beside(archive: Path, folder: Path, tell: Tell) -> Iterator[Path]:
         raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {reason(error)}") from error
     with temporary as name:
         with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
-            _extract(archive, Path(name), tell)
+            num_bytes = _extract(archive, Path(name), 0, tell)
             for inner in sorted(Path(name).rglob("*.zip")):  # UCI packs so
-                _extract(inner, inner.parent, tell)
+                num_bytes = _extract(inner, inner.parent, num_bytes, tell)
                 inner.unlink()
         yield Path(name)
 
 
-def _extract(archive: Path, folder: Path, tell: Tell) -> None:
-    """Unpacks into `folder`. Both libraries keep names within it; tarfile's filter `data` also refuses devices."""
+def _extract(archive: Path, folder: Path, num_bytes: int, tell: Tell) -> int:
+    """Unpacks into `folder`; returns `num_bytes` and the sizes of all members.
+
+    Both libraries keep names within the folder and write no more than a member declares; tarfile's filter `data` also
+    refuses devices.
+    """
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
             members = file.infolist()
             for done, member in enumerate(members, start=1):
+                num_bytes = _sum_within_limit(num_bytes, member.file_size)
                 file.extract(member, folder)
                 tell(done, len(members))
-        return
+        return num_bytes
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("this Python's tarfile has no filter for data; take a newer Python, or unpack it yourself")
     with tarfile.open(archive) as tar:
         for done, entry in enumerate(tar, start=1):
+            num_bytes = _sum_within_limit(num_bytes, entry.size)
             tar.extract(entry, folder, filter="data")
             tell(done, 0)
+    return num_bytes
+
+
+def _sum_within_limit(num_bytes: int, more: int) -> int:
+    if num_bytes + more > MAX_UNPACKED_BYTES:
+        raise ValueError(f"more than {MAX_UNPACKED_BYTES:,} bytes come out of it")
+    return num_bytes + more

@@ -244,17 +244,23 @@ BAD = {
     "a name that leaves": tar_bytes({"good": b"", "../evil": b"x"}),
     "a link that leaves": tar_bytes({"good": b""}, type=tarfile.SYMTYPE, linkname="/etc/passwd"),
     "a device": tar_bytes({"good": b""}, type=tarfile.CHRTYPE),
+    "more than the limit": tar_bytes({"a": b"x" * 600_000, "b": b"x" * 600_000}),
+    "more than the limit in zips": zip_bytes({"a.zip": zip_bytes({"a": bytes(600_000)}), "b": bytes(600_000)}),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_archive_is_one_line_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+def test_a_bad_archive_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_BYTES", 1_000_000)
     archive, out = tmp_path / "odd", tmp_path / "out"
     archive.write_bytes(BAD[case])
     out.mkdir()
     (out / "mine").write_bytes(b"m")
     line = refusal(lambda: install(archive, out, ignore))
     assert line.startswith(f"{archive}: cannot be unpacked (") and "get it again" in line
+    assert ("1,000,000 bytes" in line) == ("limit" in case)
     assert files_below(tmp_path) == {"odd": BAD[case], "out/mine": b"m"}
 
 
