@@ -16,10 +16,12 @@ from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override
 from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
-from fedmpi.library.advising import InPython
 from fedmpi.library.annotated import AConfig, APath, ConfigName, Keys, Ranks, checks_arguments
+from fedmpi.library.surroundings import given_back
 from fedmpi.mpi.launch import check_launch, claimed
+from fedmpi.report.terminal import DEFAULT_COLUMNS, wrapped
 from fedmpi.results.grid_runs import load_address
+from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, refuse_inside
 from fedmpi.running.interruption import Interruption
 
@@ -83,8 +85,6 @@ def run(
     the call that continues, TooFewRanksError. Where one of several ranks fails, all end. Signal handlers, environment
     variables, filters of warnings and torch's settings are as before when this returns or raises.
     """
-    from fedmpi.library.surroundings import given_back  # loads torch
-
     directory, parent = (None if place is None else os.fspath(place) for place in (run_dir, resume_from))
     if resume and directory is None:
         raise ConfigError(ARGUMENTS, "resume=True needs run_dir: the directory of the run to continue")
@@ -118,10 +118,37 @@ def open_run(path: APath, overrides: Keys | None = None, /, *, running: bool = F
     return found
 
 
+class CallAdvice(Advice):
+    """Advises calls of `fedmpi` in place of commands; `config` in them is the one that the program has given."""
+
+    _resume_alone = "resume=True alone"
+
+    def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
+        folder = moved_to or str(self._folder())
+        return f"fedmpi.run({self._config(folder, lr)}, run_dir={folder!r}, resume=True)"
+
+    def branch_command(self, lr: float) -> str:
+        folder = str(self._folder())
+        return f"fedmpi.run({self._config(folder, lr)}, resume_from={folder!r})"
+
+    def in_lines(self, text: str) -> str:
+        """A call that would make the line longer than 80 columns stands below it: a backslash is the shell's."""
+        if len(text) <= DEFAULT_COLUMNS:
+            return text
+        said, _, call = text.partition(": ")
+        return "\n".join([*wrapped(f"{said}:"), f"  {call}"])
+
+    def _config(self, folder: str, lr: float | None) -> str:
+        """The caller's, or the run's with another learning rate."""
+        if lr is None:
+            return "config"
+        return f"fedmpi.load_config({f'{folder}/config.yaml'!r}, {{'train.lr': {lr:.3g}}})"
+
+
 def _made(config: Config, asked: Asked) -> Run:
     from fedmpi.library.opened import Run
 
-    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True), InPython)
+    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True), CallAdvice)
     is_alone = job.comm.started_size == 1
     listens = not is_alone and threading.current_thread() is threading.main_thread()
     try:

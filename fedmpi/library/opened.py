@@ -21,6 +21,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, DataError, UserError
 from fedmpi.export import FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
+from fedmpi.library.surroundings import given_back
 from fedmpi.report.best import Best
 from fedmpi.report.records import CLIENTS, Record, scalars
 from fedmpi.report.table_text import markdown_lines
@@ -172,6 +173,7 @@ class Run:
         counts = class_counts(partition, dataset.train_y, num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
+    @given_back()
     @checks_arguments
     def net(self, tier: TierName | None = None, round: Round = "last", *, dense: bool = False) -> nn.Module:
         """The net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes). Its
@@ -179,27 +181,23 @@ class Run:
         training data. `tier` None is the only one; Factorized layers stay as two unless it is to be `dense`.
         Raises UserError with the nets or rounds that there are.
         """
-        from fedmpi.library.surroundings import given_back
+        from fedmpi.export.command import net_of
 
-        with given_back():
-            from fedmpi.export.command import net_of
+        return net_of(self._saved(round), tier, None, dense=dense).net
 
-            return net_of(self._saved(round), tier, None, dense=dense).net
-
+    @given_back()
     @checks_arguments
     def client_net(self, client: int, round: Round = "last", *, dense: bool = False, cut: bool = False) -> nn.Module:
         """The net that this client is tested with, as `net` gives it; `cut` leaves out the rows and columns that a
         client of hermes has pruned. Raises UserError where clients have none.
         """
-        from fedmpi.library.surroundings import given_back
+        from fedmpi.export.command import net_of
+        from fedmpi.export.nets import cut_net
 
-        with given_back():
-            from fedmpi.export.command import net_of
-            from fedmpi.export.nets import cut_net
+        trained = net_of(self._saved(round), None, client, dense=dense)
+        return (cut_net(trained) if cut else trained).net
 
-            trained = net_of(self._saved(round), None, client, dense=dense)
-            return (cut_net(trained) if cut else trained).net
-
+    @given_back()
     @checks_arguments
     def export(
         self,
@@ -218,19 +216,16 @@ class Run:
         Raises UserError, also where `check` finds that the file has not the net's accuracy: the reported one, or where
         the test took statistics of each batch, that with statistics of the training data.
         """
-        from fedmpi.library.surroundings import given_back
+        from fedmpi.export.command import net_of, write
+        from fedmpi.export.formats import FORMATS
+        from fedmpi.export.measure import check as checked
 
-        with given_back():
-            from fedmpi.export.command import net_of, write
-            from fedmpi.export.formats import FORMATS
-            from fedmpi.export.measure import check as checked
-
-            written_as = FORMATS[format_of(path, format)]
-            trained = net_of(self._saved(round), tier, client, dense=dense)
-            written = write(trained, written_as, path)
-            if check and not (found := checked(written, trained, written_as)).holds:
-                raise UserError(str(written), found.verdict())
-            return written
+        written_as = FORMATS[format_of(path, format)]
+        trained = net_of(self._saved(round), tier, client, dense=dense)
+        written = write(trained, written_as, path)
+        if check and not (found := checked(written, trained, written_as)).holds:
+            raise UserError(str(written), found.verdict())
+        return written
 
     @checks_arguments
     def figure(

@@ -6,10 +6,9 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedmpi.learning.determinism import settings_kept
 from fedmpi.running.interruption import ENDING
 from fedmpi.running.stopping import SIGNAL
 
@@ -19,21 +18,18 @@ def given_back() -> Iterator[None]:
     """After the block, signal handlers, environment variables, filters of warnings and torch's settings (threads,
     determinism, precision, default dtype and device) are as they were before it, whether it raises or not.
     """
+    from fedmpi.learning.determinism import settings_kept  # loads torch
+
     environment = dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (SIGNAL, *ENDING)}
     try:
         with warnings.catch_warnings(), settings_kept():
             yield
     finally:
-        _restore_environment(environment)
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment.items() - os.environ.items())
         if threading.current_thread() is threading.main_thread():  # no other can have changed a handler
             for number, handler in handlers.items():
                 if handler is not None:  # None was not set by Python
                     signal.signal(number, handler)
-
-
-def _restore_environment(before: Mapping[str, str]) -> None:
-    for name in [*os.environ]:
-        if name not in before:
-            del os.environ[name]
-    os.environ.update({name: value for name, value in before.items() if os.environ.get(name) != value})
