@@ -92,15 +92,6 @@ class OwnGenerator(nn.Module):
         return x * torch.rand((), generator=self.generator) if self.training else x
 
 
-class OwnNumpyGenerator(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.generator = np.random.default_rng(0)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * float(self.generator.random()) if self.training else x
-
-
 class CannotBeCopied(OwnGenerator):
     def __deepcopy__(self, memory: object) -> None:
         raise TypeError("no copies")
@@ -211,10 +202,6 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "first-batch": (lambda _: RemembersTheFirstBatch(), "'part' (RemembersTheFirstBatch) gives other results"),
     "last-batch": (lambda _: TestsWithTheLastBatch(), "'part' (TestsWithTheLastBatch) gives other results in tests"),
     "own-generator": (lambda _: OwnGenerator(), "'part' (OwnGenerator) gives other results in training"),
-    "own-numpy-generator": (
-        lambda _: OwnNumpyGenerator(),
-        "'part' (OwnNumpyGenerator) gives other results in training",
-    ),
     "no-copies": (lambda _: CannotBeCopied(), "'part' (CannotBeCopied) gives other results in training"),
     "draws-in-tests": (lambda _: DrawsInTests(), "'part' (DrawsInTests) gives other results in tests"),
     "made-otherwise": (lambda _: OtherEachTime(), "'part' (OtherEachTime) has other values in its buffer 'scale'"),

@@ -15,6 +15,7 @@ from fedmpi.methods.values import Client
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
+from fedmpi.tensors import Params
 
 Seen = dict[tuple[int, str, int], Any]
 """(round, phase, client) -> what it was seen to do."""
@@ -24,40 +25,45 @@ def place_of(client: Client) -> tuple[int, str, int]:
     return client.task.round_number, client.task.phase, client.task.client
 
 
-def see_bases(method: Method, seen: Seen) -> None:
-    """Of which base net each of the client's nets has the values."""
+def see_narrow(method: Method, seen: Seen, drawn: Callable[[Params, Params], Any]) -> None:
+    """What is `drawn` of each client's published values for its net."""
     narrow = method.narrow
 
-    def spy(published: dict[str, Tensor], number: int, out: dict[str, Tensor], client: Client | None = None) -> None:
+    def spy(published: Params, number: int, out: Params, client: Client | None = None) -> None:
         narrow(published, number, out, client)
         if client is not None:
-            count = len({name.partition(".")[0] for name in out})
-            key = "conv1.weight"
-            seen[place_of(client)] = [
-                next(base for base in range(4) if torch.equal(out[f"{place}.{key}"], published[f"{base}.{key}"]))
-                for place in range(count)
-            ]
+            seen[place_of(client)] = drawn(published, out)
 
     method.narrow = spy
+
+
+def see_bases(method: Method, seen: Seen) -> None:
+    """Of which base net each of the client's nets has the values."""
+    key = "conv1.weight"
+
+    def bases(published: Params, out: Params) -> list[int]:
+        return [
+            next(base for base in range(4) if torch.equal(out[f"{place}.{key}"], published[f"{base}.{key}"]))
+            for place in range(len({name.partition(".")[0] for name in out}))
+        ]
+
+    see_narrow(method, seen, bases)
 
 
 def see_kernels(method: Method, seen: Seen) -> None:
     """Which rows of each u the client's net has."""
-    narrow = method.narrow
 
-    def spy(published: dict[str, Tensor], number: int, out: dict[str, Tensor], client: Client | None = None) -> None:
-        narrow(published, number, out, client)
-        if client is not None:
-            seen[place_of(client)] = {
-                name.removesuffix(".u.weight"): [
-                    next(i for i, kernel in enumerate(published[name]) if torch.equal(kernel[: len(row)], row))
-                    for row in rows
-                ]
-                for name, rows in out.items()
-                if name.endswith(".u.weight") and len(rows) < len(published[name])
-            }
+    def kernels(published: Params, out: Params) -> dict[str, list[int]]:
+        return {
+            name.removesuffix(".u.weight"): [
+                next(i for i, kernel in enumerate(published[name]) if torch.equal(kernel[: len(row)], row))
+                for row in rows
+            ]
+            for name, rows in out.items()
+            if name.endswith(".u.weight") and len(rows) < len(published[name])
+        }
 
-    method.narrow = spy
+    see_narrow(method, seen, kernels)
 
 
 def see_widths(method: Method, seen: Seen) -> None:

@@ -34,33 +34,31 @@ def alphas(tmp_path: Path, *overrides: str) -> list[float]:
     return [weight / sum(raw) for weight in raw]
 
 
-def test_alpha_of_the_paper(tmp_path: Path) -> None:
-    """softmax(gamma / 5) over gamma = 1, 1/2, 1/4, 1/8, as methods.md prints it; to its four digits."""
-    expected = [0.2774, 0.2510, 0.2388, 0.2329]
-    assert alphas(tmp_path, "method.tau=5") == pytest.approx(expected, abs=5e-5)
-    powers = [math.exp(gamma / 5) for gamma in (1, 0.5, 0.25, 0.125)]
-    assert alphas(tmp_path, "method.tau=5") == pytest.approx([p / sum(powers) for p in powers], rel=1e-14)
+@pytest.mark.parametrize(
+    ("words", "expected", "within"),
+    [
+        # softmax(gamma / 5) over gamma = 1, 1/2, 1/4, 1/8, as methods.md prints it; to its four digits.
+        (("method.tau=5",), [0.2774, 0.2510, 0.2388, 0.2329], 5e-5),
+        (("method.tau=.inf",), [0.25] * 4, 0),
+        ((), [0.25] * 4, 0),
+        # |alpha - 1/4| <= (1 - 1/8) / (4 tau) to first order.
+        (("method.tau=1e9",), [0.25] * 4, 3e-10),
+        (("method.rank_ratio=[0.5]", "method.tau=0.3"), [1.0], 0),
+    ],
+)
+def test_alphas(tmp_path: Path, words: tuple[str, ...], expected: list[float], within: float) -> None:
+    """`tau` is infinite for fixed tiers."""
+    assert alphas(tmp_path, *words) == pytest.approx(expected, abs=within, rel=0)
 
 
-def test_tau_is_5_for_dynamic_tiers_and_infinite_for_fixed_ones(tmp_path: Path) -> None:
-    assert alphas(tmp_path, "clients.tier_assignment=dynamic") == alphas(tmp_path, "method.tau=5")
-    assert alphas(tmp_path) == alphas(tmp_path, "method.tau=.inf") == [0.25] * 4
-
-
-@pytest.mark.parametrize("tau", ["0.01", "1", "5", "1e3"])
+@pytest.mark.parametrize("tau", ["0.01", "1", "5", "1e3", "dynamic"])
 def test_alpha_grows_with_gamma(tmp_path: Path, tau: str) -> None:
-    found = alphas(tmp_path, f"method.tau={tau}")
+    """For dynamic tiers it is 5."""
+    found = alphas(tmp_path, "clients.tier_assignment=dynamic" if tau == "dynamic" else f"method.tau={tau}")
+    number = 5.0 if tau == "dynamic" else float(tau)
     assert found == sorted(found, reverse=True) and len(set(found)) == 4
-    assert sum(found) == pytest.approx(1, rel=1e-14)
-
-
-def test_a_huge_tau_is_nearly_uniform(tmp_path: Path) -> None:
-    """|alpha - 1/4| <= (1 - 1/8) / (4 tau) to first order."""
-    assert alphas(tmp_path, "method.tau=1e9") == pytest.approx([0.25] * 4, abs=3e-10)
-
-
-def test_one_level_is_uniform(tmp_path: Path) -> None:
-    assert alphas(tmp_path, "method.rank_ratio=[0.5]", "method.tau=0.3") == [1.0]
+    powers = [math.exp((gamma - 1) / number) for gamma in (1, 0.5, 0.25, 0.125)]
+    assert found == pytest.approx([power / sum(powers) for power in powers], rel=1e-14 * max(1, 1 / number))
 
 
 @pytest.mark.parametrize("rank_ratio", ["[0.5]", "[1,0.5]", "[1,0.5,0.25,0.125]", "[1]"])
@@ -241,41 +239,29 @@ def test_effective_rank_by_hand() -> None:
     assert effective_rank(torch.zeros(3)) == 0
 
 
-@pytest.mark.parametrize("more", [(), ("method.coverage=1",)])
-def test_dense_clients_are_federated_averaging_to_the_bit(tmp_path: Path, more: tuple[str, ...]) -> None:
-    words = ("rounds=2", "clients.per_round=4")
-    plain = after(tmp_path / "plain", "method.name=fedavg", *words).server
-    dense = ("method.name=fedhm", "method.rank_ratio=[1]", "method.aggregation=delta")
-    found = after(tmp_path / "dense", *dense, *more, *words).server
-    assert all(torch.equal(found[name], plain[name]) for name in plain)
+DELTA, ONE_STEP = "method.aggregation=delta", ("method.server.name=avgm", "method.server.beta=0")
 
 
-@pytest.mark.parametrize("words", [("method.rank_ratio=[0.5]",), ("method.residual=0",)])
-def test_cases_that_are_the_papers_rule_to_the_bit(tmp_path: Path, words: tuple[str, ...]) -> None:
-    """One rank ratio for all leaves nothing to keep; and so does a residual of 0."""
-    base = ("method.name=fedhm", "rounds=2", *(words if "rank_ratio" in words[0] else ()))
-    paper = after(tmp_path / "paper", *base).server
-    delta = after(tmp_path / "delta", *base, *words, "method.aggregation=delta").server
-    assert all(torch.equal(delta[name], paper[name]) for name in paper)
-
-
-@pytest.mark.parametrize("ratios", ["[1,0.5,0.25]", "[0.5,0.25]"])
-def test_a_step_of_1_without_momentum_is_delta(tmp_path: Path, ratios: str) -> None:
-    """W (or, where nobody is dense, U V^T) and the mean change: to the rounding of the change to float32."""
-    words = ("method.name=fedhm", f"method.rank_ratio={ratios}", "rounds=1")
-    delta = after(tmp_path / "delta", *words, "method.aggregation=delta").server
-    avgm = after(tmp_path / "avgm", *words, "method.server.name=avgm", "method.server.beta=0").server
-    for name, value in delta.items():
-        torch.testing.assert_close(avgm[name], value, rtol=0, atol=2**-22)
-
-
-def test_coverage_is_continuous(tmp_path: Path) -> None:
-    """A power of nearly 0 is the mean over all clients, though it is summed by tier: to float32's rounding of parts."""
-    words = ("method.name=fedhm", "method.aggregation=delta", "rounds=1")
-    plain = after(tmp_path / "plain", *words).server
-    nearly = after(tmp_path / "nearly", *words, "method.coverage=1e-12").server
-    for name in plain:
-        torch.testing.assert_close(nearly[name], plain[name], rtol=0, atol=2**-22)
+@pytest.mark.parametrize(
+    ("common", "ours", "theirs", "atol"),
+    [
+        # One rank ratio for all leaves nothing to keep; and so does a residual of 0: the paper's rule.
+        (("rounds=2", "method.rank_ratio=[0.5]"), (DELTA,), (), 0.0),
+        (("rounds=2",), (DELTA, "method.residual=0"), (), 0.0),
+        # W (or, where nobody is dense, U V^T) and the mean change: to the rounding of the change to float32.
+        (("rounds=1", "method.rank_ratio=[1,0.5,0.25]"), ONE_STEP, (DELTA,), 2**-22),
+        (("rounds=1", "method.rank_ratio=[0.5,0.25]"), ONE_STEP, (DELTA,), 2**-22),
+        # A power of nearly 0 is the mean over all clients, though it is summed by tier: float32's rounding of parts.
+        (("rounds=1", DELTA), ("method.coverage=1e-12",), (), 2**-22),
+    ],
+)
+def test_rules_that_are_one(
+    tmp_path: Path, common: tuple[str, ...], ours: tuple[str, ...], theirs: tuple[str, ...], atol: float
+) -> None:
+    expected = after(tmp_path / "theirs", "method.name=fedhm", *common, *theirs).server
+    found = after(tmp_path / "ours", "method.name=fedhm", *common, *ours).server
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=atol)
 
 
 def test_the_mean_change_is_what_clients_changed(federation_of) -> None:

@@ -1,5 +1,6 @@
 """Server optimizers: two steps of each by hand, entries that nobody sent, what a checkpoint and a hash hold."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,31 +34,29 @@ def entries(state: Params) -> list[float]:
     ]
 
 
-def test_two_steps_of_fedavgm_by_hand() -> None:
-    """m: 2, then 0.5 * 2 - 1 = 0; x: 1 + 0.5 * 2 = 2, then 2 + 0.5 * 0 = 2."""
-    assert entries(after(AvgM(lr=0.5, beta=0.5), 2.0)) == [2, 2]
-    assert entries(after(AvgM(lr=0.5, beta=0.5), 2.0, -1.0)) == [2, 0]
+STEPS = {"lr": 1.0, "beta1": 0.5, "beta2": 0.75, "tau": 0.5}
+near = partial(pytest.approx, rel=1e-6)
+ADAM, YOGI = 1 + 1 / (1.1875**0.5 + 0.5), 1 + 1 / (1.25**0.5 + 0.5)
 
 
-def test_two_steps_of_fedadam_by_hand() -> None:
-    """tau = 0.5, so v = 0.25 at first. Changes 2 and 1, beta1 = 0.5, beta2 = 0.75, lr = 1:
-
-    m = 1, v = 0.75 * 0.25 + 0.25 * 4 = 1.1875, x = 1 + 1 / (1.1875^0.5 + 0.5) = 1.62909...
-    m = 1, v = 0.75 * 1.1875 + 0.25 = 1.140625, x += 1 / (1.140625^0.5 + 0.5)
-    """
-    server = Adam(lr=1.0, beta1=0.5, beta2=0.75, tau=0.5)
-    first = 1 + 1 / (1.1875**0.5 + 0.5)
-    assert entries(after(server, 2.0)) == pytest.approx([first, 1, 1.1875], rel=1e-6)
-    second = first + 1 / (1.140625**0.5 + 0.5)
-    assert entries(after(server, 2.0, 1.0)) == pytest.approx([second, 1, 1.140625], rel=1e-6)
-
-
-def test_two_steps_of_fedyogi_by_hand() -> None:
-    """As above, but v = 0.25 + 0.25 * 4 = 1.25, as 0.25 < 4; then, as 1.25 > 1, v = 1.25 - 0.25 = 1."""
-    server = Yogi(lr=1.0, beta1=0.5, beta2=0.75, tau=0.5)
-    first = 1 + 1 / (1.25**0.5 + 0.5)
-    assert entries(after(server, 2.0)) == pytest.approx([first, 1, 1.25], rel=1e-6)
-    assert entries(after(server, 2.0, 1.0)) == pytest.approx([first + 1 / 1.5, 1, 1], rel=1e-6)
+@pytest.mark.parametrize(
+    ("server", "changes", "expected"),
+    [
+        # m: 2, then 0.5 * 2 - 1 = 0; x: 1 + 0.5 * 2 = 2, then 2 + 0.5 * 0 = 2.
+        (AvgM(lr=0.5, beta=0.5), [2.0], [2, 2]),
+        (AvgM(lr=0.5, beta=0.5), [2.0, -1.0], [2, 0]),
+        # tau = 0.5, so v = 0.25 at first. m = 1, v = 0.75 * 0.25 + 0.25 * 4 = 1.1875, x = 1 + 1 / (1.1875^0.5 + 0.5).
+        (Adam(**STEPS), [2.0], near([ADAM, 1, 1.1875])),
+        # m = 1, v = 0.75 * 1.1875 + 0.25 = 1.140625, x += 1 / (1.140625^0.5 + 0.5).
+        (Adam(**STEPS), [2.0, 1.0], near([ADAM + 1 / (1.140625**0.5 + 0.5), 1, 1.140625])),
+        # v = 0.25 + 0.25 * 4 = 1.25, as 0.25 < 4; then, as 1.25 > 1, v = 1.25 - 0.25 = 1.
+        (Yogi(**STEPS), [2.0], near([YOGI, 1, 1.25])),
+        (Yogi(**STEPS), [2.0, 1.0], near([YOGI + 1 / 1.5, 1, 1])),
+    ],
+)
+def test_steps_by_hand(server: Server, changes: list[float], expected: object) -> None:
+    """x, m and v after these changes; beta1 = 0.5, beta2 = 0.75."""
+    assert entries(after(server, *changes)) == expected
 
 
 def test_momentum_of_zero_is_the_mean() -> None:

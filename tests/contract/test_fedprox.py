@@ -1,5 +1,6 @@
 """FedProx: the proximal pull by hand."""
 
+import pytest
 from by_hand import PLAIN, Bench, numbers
 
 from fedmpi.federation.assignment import Task
@@ -12,15 +13,12 @@ def bench(mu: float, weighting: str = "uniform") -> Bench:
     return Bench(FedProx, options, [[1.0]], [0], [[0]], PLAIN.model_copy(update={"local_epochs": 2}))
 
 
-def test_two_steps_by_hand() -> None:
-    """From w_t = 1 with mu = 1/2: g = 1, w = 3/4; then g = 3/4 + (3/4 - 1) / 2 = 5/8, w = 3/4 - 5/32 = 19/32."""
-    prox = bench(0.5)
-    assert numbers(prox.round(prox.start(1.0))) == [19 / 32]
-
-
-def test_without_the_pull_it_is_gradient_descent() -> None:
-    plain = bench(0.0)
-    assert numbers(plain.round(plain.start(1.0))) == [9 / 16]
+@pytest.mark.parametrize(("mu", "expected"), [(0.5, 19 / 32), (0.0, 9 / 16)])
+def test_two_steps_by_hand(mu: float, expected: float) -> None:
+    """From w_t = 1 with mu = 1/2: g = 1, w = 3/4; then g = 3/4 + (3/4 - 1) / 2 = 5/8, w = 3/4 - 5/32 = 19/32. Without
+    the pull it is gradient descent."""
+    prox = bench(mu)
+    assert numbers(prox.round(prox.start(1.0))) == [expected]
 
 
 def test_weights() -> None:

@@ -335,23 +335,24 @@ def test_the_last_group_of_a_layer_stays() -> None:
     assert method_of(net, target_share=0.6).warnings() == ()
 
 
-@pytest.mark.parametrize(("label", "threshold", "prunes"), [(0, 0.5, True), (1, 0.5, False), (0, 1.0, False)])
-def test_only_above_the_threshold(label: int, threshold: float, prunes: bool) -> None:
-    """The net's only output is class 0: its accuracy is 1 where that is the label, else 0. 1 is not above 1."""
-    options = HermesOptions(accuracy_threshold=threshold, **PLAINLY)
-    bench = Bench(Hermes, options, [[1.0, 1.0]], [label], [[0]], net=lambda: chain(2, 10))
+@pytest.mark.parametrize(
+    ("labels", "share", "threshold", "prunes"),
+    [
+        ([0], 0.0, 0.5, True),
+        ([1], 0.0, 0.5, False),
+        ([0], 0.0, 1.0, False),
+        ([0] * 8 + [1] * 2, 0.5, 0.79, True),
+        ([0] * 8 + [1] * 2, 0.5, 0.81, False),
+    ],
+)
+def test_only_above_the_threshold(labels: list[int], share: float, threshold: float, prunes: bool) -> None:
+    """The net's only output is class 0: its accuracy is 1 where that is the label, else 0. 1 is not above 1. Of 8
+    examples of class 0 and 2 of class 1 at a share of 0.5 4 and 1 validate: the net is right about 4/5."""
+    options = HermesOptions(accuracy_threshold=threshold, validation_share=share, group_lasso=0.0)
+    owned = [list(range(len(labels)))]
+    bench = Bench(Hermes, options, [[1.0, 1.0]] * len(labels), labels, owned, net=lambda: chain(2, 10))
     bench.trained(0, bench.method.initial_state())
     assert bool(bench.memories) == prunes
-
-
-def test_accuracy_is_of_the_validation_part() -> None:
-    """8 examples of class 0 and 2 of class 1 at 0.5: 4 and 1 validate, the net is right about 4/5."""
-    for threshold, prunes in ((0.79, True), (0.81, False)):
-        options = HermesOptions(accuracy_threshold=threshold, validation_share=0.5, group_lasso=0.0)
-        owned = [list(range(10))]
-        bench = Bench(Hermes, options, [[1.0, 0.0]] * 10, [0] * 8 + [1] * 2, owned, net=lambda: chain(2, 10))
-        bench.trained(0, bench.method.initial_state())
-        assert bool(bench.memories) == prunes
 
 
 @pytest.mark.parametrize(

@@ -28,11 +28,6 @@ def bench(pretrain_rounds: int = 0) -> Bench:
     return Bench(LGFedAvg, options, [[1.0], [1.0]], [0, 2], [[0], [1]], net=chain)
 
 
-def keep_local(state: dict, new: dict) -> dict:
-    """What exact sums do with an entry that nobody sends."""
-    return {**new, FIRST: state[FIRST]}
-
-
 def test_two_rounds_by_hand() -> None:
     """From a = b = 1 client 0 has gradient 1 in both: 3/4 and 3/4; client 1 has -1: 5/4 and 5/4. G = b = 1.
 

@@ -13,6 +13,7 @@ VIT = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.dep
 PLAIN = ("train.momentum=0", "train.weight_decay=0")
 LR, HF = ("method.beta=lr", "train.weight_decay=0.1"), "method.variant=HF"
 NEVER = ("method.accuracy_threshold=1", "method.validation_share=0")
+DELTA, COVERAGE = "method.aggregation=delta", "method.coverage=1"
 ALL, NO_LASSO = "method.intersection=all", "method.group_lasso=0"
 BETA, WHOLE = "method.beta=0.05", ("method.widths=[1]", "method.label_aware=false")
 HALF = ("method.widths=[0.5]", "method.label_aware=false")
@@ -22,6 +23,8 @@ LIMITS = [
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
     ("fedhm", (TWO, UNEVEN, "clients.tier_assignment=dynamic"), (), ("method.rank_ratio=[1]",), ("method.tau=1",)),
     ("fedhm", (TWO, "train.precision=bf16"), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
+    ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA), ("method.rank_ratio=[0.5]", DELTA)),
+    ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA, COVERAGE), ("method.rank_ratio=[1,0.5]", DELTA, COVERAGE)),
     ("fedhm", (TWO, *VIT), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
     ("heterofl", (TWO, UNEVEN), (), WHOLE, HALF),
     ("heterofl", (TWO, "partition.name=iid"), (), ("method.widths=[1]",), ("method.widths=[0.5]",)),

@@ -20,10 +20,6 @@ from fedmpi.rounds.state import ServerState, open_phase, plan_phase
 WORDS = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.per_round=7", "rounds=1")
 
 
-class NotYet(Exception):
-    """A wait that would not end."""
-
-
 @dataclass
 class Board:
     """What the ranks of a job in one process have sent, and what rank 0 did, in order."""

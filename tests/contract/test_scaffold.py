@@ -88,22 +88,22 @@ def at_8(one: Bench) -> tuple[TrainOutcome, list[float]]:
     return outcome, numbers(one.method.upload(one.trainer.net, client), CONTROL)
 
 
-def test_option_1_overflows_no_earlier_than_training() -> None:
-    """Batches of 2 and 3, whose mean is 3 and whose sums, 6 and 9, would be too large."""
-    outcome, change = at_8(scaled([3, 3, 3, 3, 3], 2))
-    assert (outcome.steps, outcome.left_out) == (2, 0) and change == [3.0]
-
-
-def test_option_1_weighs_batches_by_their_sizes() -> None:
-    """Batches of 2 and 3 out of 1, 1, 1, 1, -2: 2 / 5 in whatever order, which the mean of both means is not."""
-    outcome, change = at_8(scaled([1, 1, 1, 1, -2], 2))
-    assert outcome.left_out == 0 and change == pytest.approx([0.4], rel=1e-6)
-
-
-def test_option_1_counts_only_the_batches_that_were_taken() -> None:
-    """Batches of 1; that of 6 is left out in both passes, and the others have a mean of 1 without it."""
-    outcome, change = at_8(scaled([1, 1, 6, 1, 1], 1))
-    assert (outcome.steps, outcome.left_out) == (5 + 1, 1 + 1) and change == [1.0]
+@pytest.mark.parametrize(
+    ("residuals", "batch_size", "steps", "left_out", "expected"),
+    [
+        # Batches of 2 and 3, whose mean is 3 and whose sums, 6 and 9, would be too large.
+        ([3, 3, 3, 3, 3], 2, 2, 0, [3.0]),
+        # Batches are weighed by their sizes, 2 and 3: 2 / 5 in whatever order, which the mean of both means is not.
+        ([1, 1, 1, 1, -2], 2, 2, 0, pytest.approx([0.4], rel=1e-6)),
+        # Batches of 1; that of 6 is left out in both passes, and the others have a mean of 1 without it.
+        ([1, 1, 6, 1, 1], 1, 5 + 1, 1 + 1, [1.0]),
+    ],
+)
+def test_option_1_overflows_no_earlier_than_training(
+    residuals: list[int], batch_size: int, steps: int, left_out: int, expected: object
+) -> None:
+    outcome, change = at_8(scaled(residuals, batch_size))
+    assert (outcome.steps, outcome.left_out) == (steps, left_out) and change == expected
 
 
 def test_option_1_sends_no_change_where_no_batch_was_taken() -> None:

@@ -71,19 +71,16 @@ def generator() -> torch.Generator:
     return seeds.torch_generator("test", 1)
 
 
-def bare_loop(setup: Setup, net: nn.Module, draws: Draws, sgd: torch.optim.Optimizer, after: Callable) -> nn.Module:
+def bare_loop(
+    setup: Setup, net: nn.Module, draws: Draws, sgd: torch.optim.Optimizer, penalty: Callable = lambda net: 0.0
+) -> None:
     """What anybody would write: epochs, batches, zero_grad, backward, step."""
     for epoch in range(setup.config.train.local_epochs):
         for start, stop in batch_bounds(len(EXAMPLES), setup.config.train.batch_size):
             inputs, targets = setup.data.train_batch(draws, epoch, start, stop)
             sgd.zero_grad()
-            (F.cross_entropy(net(inputs), targets) + after(net)).backward()
+            (F.cross_entropy(net(inputs), targets) + penalty(net)).backward()
             sgd.step()
-    return net
-
-
-def nothing(net: nn.Module) -> float:
-    return 0.0
 
 
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 5e-4)])
@@ -99,7 +96,7 @@ def test_training_equals_a_bare_loop(tmp_path: Path, momentum: float, weight_dec
     net = create.build(setup.config.model, setup.data.info, setup.config.seed)
     net = net.to(memory_format=torch.channels_last)
     sgd = torch.optim.SGD(net.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
-    bare_loop(setup, net, draws, sgd, nothing)
+    bare_loop(setup, net, draws, sgd)
     for name, value in net.named_parameters():
         assert torch.equal(trainer.net.params[name], value), name
 
@@ -117,7 +114,7 @@ def test_training_by_adamw_equals_a_bare_loop(tmp_path: Path) -> None:
     net = create.build(setup.config.model, setup.data.info, setup.config.seed)
     adamw = torch.optim.AdamW(net.parameters(), lr=0.001, weight_decay=0.1)
     before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    bare_loop(setup, net, draws, adamw, nothing)
+    bare_loop(setup, net, draws, adamw)
     for name, value in net.named_parameters():
         torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-5, atol=1e-5, msg=name)
         assert float((value.detach() - before[name]).abs().max()) > 1e-3
@@ -211,14 +208,10 @@ def test_clipping_is_torchs(tmp_path: Path, clip_norm: float) -> None:
     setup = small_setup(tmp_path, "method.name=fedavg", f"train.clip_norm={clip_norm}", "train.momentum=0")
     trainer, draws = trained(setup)
     net = create.build(setup.config.model, setup.data.info, setup.config.seed).to(memory_format=torch.channels_last)
-    sgd = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-4)
-    norms = []
-    for start, stop in batch_bounds(len(EXAMPLES), setup.config.train.batch_size):
-        inputs, targets = setup.data.train_batch(draws, 0, start, stop)
-        sgd.zero_grad()
-        F.cross_entropy(net(inputs), targets).backward()
-        norms.append(float(nn.utils.clip_grad_norm_(net.parameters(), clip_norm)))
-        sgd.step()
+    sgd, norms = torch.optim.SGD(net.parameters(), lr=0.1, weight_decay=1e-4), []
+    clip = partial(nn.utils.clip_grad_norm_, list(net.parameters()), clip_norm)
+    sgd.register_step_pre_hook(lambda *_: norms.append(float(clip())))
+    bare_loop(setup, net, draws, sgd)
     assert max(norms) > 0.5
     for name, value in net.named_parameters():
         torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-4, atol=1e-6, msg=name)
