@@ -146,8 +146,8 @@ WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rou
 
 
 def test_the_same_clients_in_every_round_with_the_same_scores(tmp_path: Path) -> None:
-    """3 of 12: the records count them, and each scores what it scores where all are tested. Only those that trained have
-    files."""
+    """3 of 12: the records count them, and each scores what it scores where all are tested. Only clients
+    that trained have files."""
     scores = {}
     for asked in (0, 3):
         folder = tmp_path / str(asked)
