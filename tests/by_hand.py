@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import run_all, small_config
+from small_runs import run_alone
 from torch import Tensor, nn
 
 from fedmpi.config.schema import Clients, Train
@@ -23,7 +23,6 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, LocalWork, MethodContext, MethodOptions, Phase
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.memory import MemoryStore
@@ -138,7 +137,7 @@ def newest(folder: Path) -> Snapshot:
 
 def after(folder: Path, *overrides: str) -> Left:
     """A run of `small_runs.SMALL` with these overrides, alone in this process."""
-    run_all(small_config(*overrides), SerialComm(), folder)
+    run_alone(folder, *overrides)
     snapshot = newest(folder)
     store = MemoryStore(RunDir(folder))
     memories = {client: dict(store.get(client, version) or {}) for client, version in snapshot.clients.items()}

@@ -1,17 +1,23 @@
 """The small federation of `fedmpi.check`, for tests, and the tests' own method in it."""
 
 from pathlib import Path
+from typing import Any
 
 from fedmpi.check.small import SMALL, Finished, finished, run_all, small_config, small_setup
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.train_round import train_round as one_round
 
-__all__ = ["SMALL", "TOY", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup", "undisturbed"]
+__all__ = ["SMALL", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup"]
 
 TOY = ("method.name=toy_methods:Toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
 
 
+def run_alone(folder: Path, *overrides: str, **options: Any) -> None:
+    """Makes the run in this process; `options` are those of `run_all`."""
+    run_all(small_config(*overrides), SerialComm(), folder, **options)
+
+
 def undisturbed(folder: Path, *overrides: str) -> Finished:
     """What these overrides come to in one go, in this process."""
-    run_all(small_config(*overrides), SerialComm(), folder / "undisturbed")
+    run_alone(folder / "undisturbed", *overrides)
     return finished(folder / "undisturbed")

@@ -7,11 +7,10 @@ import brought_nets
 import numpy as np
 import pytest
 import torch
-from small_runs import finished, run_all, small_config, small_setup
+from small_runs import run_alone, small_config, small_setup, undisturbed
 
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.running.remarks import equal_tiers, remarks
@@ -29,7 +28,7 @@ def brought(part: str) -> tuple[str, str]:
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
     """In one line, before the first round."""
     with pytest.raises(StartupError) as caught:
-        run_all(small_config(*ONE_ROUND, *brought(part)), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *ONE_ROUND, *brought(part))
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
     assert caught.value.exit_code == 2 and not list((tmp_path / "run").glob("checkpoints/*"))
@@ -51,8 +50,7 @@ def test_a_plan_refuses_what_shows_without_data(part: str) -> None:
 )
 def test_a_net_that_keeps_nothing_trains(tmp_path: Path, part: str, method: str) -> None:
     """Constant buffers go with every method; FjORD computes with nets of several widths within one."""
-    run_all(small_config("rounds=1", f"method.name={method}", *brought(part)), SerialComm(), tmp_path / "run")
-    assert finished(tmp_path / "run").records
+    assert undisturbed(tmp_path, "rounds=1", f"method.name={method}", *brought(part)).records
 
 
 @pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedhm"])

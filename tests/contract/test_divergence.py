@@ -10,7 +10,7 @@ import torch
 from by_hand import after, newest
 from fast import fast
 from golden_file import Told
-from small_runs import one_round, run_all, small_config, small_setup
+from small_runs import one_round, run_alone, small_setup
 from torch import Tensor
 
 from fedmpi import methods
@@ -19,7 +19,6 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
 from fedmpi.models.surgery import groups
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport
@@ -46,7 +45,7 @@ def test_every_client_diverges_in_every_round(tmp_path: Path, capfd, method: str
     words = (f"method.name={method}", "train.lr=1e12", f"train.on_divergence={policy}", "output.progress=plain")
     words += ("rounds=2", "output.keep_checkpoints=5")
     words += ("method.beta=lr",) if method == "perfedavg" else ()
-    run_all(small_config(*words), SerialComm(), tmp_path)
+    run_alone(tmp_path, *words)
     records = read_records(RunDir(tmp_path))
     for record in records:
         cohort, dropped, restored = (record.get(key, []) for key in ("cohort", "dropped", "restored"))
@@ -79,7 +78,6 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, value: float, told: Told
 ) -> None:
     """As from an SVD that went wrong: one number, in the last round; the checkpoint before stays the newest."""
-    config = small_config("method.name=fedavg", "rounds=2")
     calls, create = [], methods.create
 
     def make(context: methods.MethodContext) -> methods.Method:
@@ -98,7 +96,7 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
 
     monkeypatch.setattr("fedmpi.methods.create", make)
     with pytest.raises(RoundError) as caught:
-        run_all(config, SerialComm(), tmp_path)
+        run_alone(tmp_path, "method.name=fedavg", "rounds=2")
     cause = caught.value.__cause__
     assert isinstance(cause, DivergenceError)
     told(str(cause))
@@ -108,7 +106,7 @@ def test_a_server_state_that_is_not_finite_ends_the_run_unsaved(
 
 def test_fail_names_the_client(tmp_path: Path) -> None:
     with pytest.raises(RoundError) as caught:
-        run_all(small_config("method.name=fedhm", "train.lr=1e12"), SerialComm(), tmp_path)
+        run_alone(tmp_path, "method.name=fedhm", "train.lr=1e12")
     assert (caught.value.stage, caught.value.round_number) == ("local_training", 1) and caught.value.client is not None
     assert isinstance(caught.value.__cause__, DivergenceError) and read_records(RunDir(tmp_path)) == []
 

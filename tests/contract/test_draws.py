@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from small_runs import run_all, small_config
+from small_runs import run_alone
 from torch import Tensor
 
 from fedmpi import methods
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
@@ -127,7 +126,7 @@ def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("fedmpi.methods.create", make)
     name = case.partition("-")[0]
-    run_all(small_config(f"method.name={name}", *words, "partition.name=class_dirichlet"), SerialComm(), tmp_path)
+    run_alone(tmp_path, f"method.name={name}", *words, "partition.name=class_dirichlet")
     records = read_records(RunDir(tmp_path))
     told = {
         (record["round"], drawn["phase"], drawn["client"]): numbers(drawn[kind])
@@ -156,7 +155,7 @@ def test_the_tier_of_each_client_is_on_record(tmp_path: Path) -> None:
         "clients.per_round=6",
         "rounds=1",
     )
-    run_all(small_config(*words), SerialComm(), tmp_path)
+    run_alone(tmp_path, *words)
     (record,) = read_records(RunDir(tmp_path))
     tiers = ["1", "1", "0.5", "0.5", "0.25", "0.25"]
     assert record["draws"] == [{"client": i, "phase": "train", "tier": tier} for i, tier in enumerate(tiers)]

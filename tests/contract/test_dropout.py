@@ -7,10 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from small_runs import finished, run_all, small_config
+from small_runs import finished, run_alone, undisturbed
 
 from fedmpi.learning.determinism import global_generator
-from fedmpi.mpi.serial import SerialComm
 
 DROPOUT = tuple(
     """
@@ -26,7 +25,7 @@ def test_what_ran_before_changes_nothing(tmp_path: Path) -> None:
     for attempt in range(2):
         torch.manual_seed(attempt)
         before = torch.get_rng_state()
-        run_all(small_config(*DROPOUT), SerialComm(), tmp_path / str(attempt))
+        run_alone(tmp_path / str(attempt), *DROPOUT)
         assert torch.equal(torch.get_rng_state(), before)
         results.append(finished(tmp_path / str(attempt)))
     assert results[0] == results[1]
@@ -51,8 +50,7 @@ def test_generators_are_seeded_and_left_alone() -> None:
 @pytest.mark.parametrize("kind", ["gather", "reduce"])
 def test_resume_draws_as_an_uninterrupted_run(tmp_path: Path, kind: str) -> None:
     """One round, then resumed for the second, equals two in a row."""
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run_all(small_config(*DROPOUT), SerialComm(), whole)
-    run_all(small_config(*DROPOUT, "rounds=1"), SerialComm(), parts)
-    run_all(small_config(*DROPOUT, f"mpi.exchange={kind}"), SerialComm(), parts, resume=True)
-    assert finished(parts).server == finished(whole).server
+    parts = tmp_path / "parts"
+    run_alone(parts, *DROPOUT, "rounds=1")
+    run_alone(parts, *DROPOUT, f"mpi.exchange={kind}", resume=True)
+    assert finished(parts).server == undisturbed(tmp_path, *DROPOUT).server

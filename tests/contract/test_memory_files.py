@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from small_runs import run_all, small_config
+from small_runs import run_alone
 
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
@@ -29,5 +28,5 @@ def test_old_versions_go_with_the_last_checkpoint_that_names_them(tmp_path: Path
         "evaluation.every=100",
     )
     for rounds, resume in ((9, False), (16, True)):
-        run_all(small_config(*words, f"rounds={rounds}"), SerialComm(), tmp_path, resume=resume)
+        run_alone(tmp_path, *words, f"rounds={rounds}", resume=resume)
         assert on_disk(tmp_path) == checkpoint.referenced(RunDir(tmp_path)) != set()

@@ -11,11 +11,10 @@ from method_cases import CASES
 from pretend import device
 from pretend.device import Event, of
 from pretend.runs import with_accelerators
-from small_runs import finished, one_round, run_all, small_config, small_setup, undisturbed
+from small_runs import finished, one_round, run_alone, small_setup, undisturbed
 
 from fedmpi import train_round
 from fedmpi.check.bits import difference
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.publish import broadcast
 from fedmpi.rounds.state import ServerState
 
@@ -44,8 +43,8 @@ def test_every_method(tmp_path: Path, case: str) -> None:
     words = (*CASES[case], "evaluation.personal=on")
     expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.device=cpu")
     with with_accelerators():
-        run_all(small_config(*words, "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
-        run_all(small_config(*words, "rounds=3", *REDUCED), SerialComm(), tmp_path / "run", resume=True)
+        run_alone(tmp_path / "run", *words, "rounds=2", *EVERYWHERE)
+        run_alone(tmp_path / "run", *words, "rounds=3", *REDUCED, resume=True)
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
@@ -54,7 +53,7 @@ def test_factors_that_all_ranks_compute(tmp_path: Path) -> None:
     words = (*CASES["fedhm"], "rounds=2")
     expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
     with with_accelerators():
-        run_all(small_config(*words, *EVERYWHERE, "mpi.factorization=shared"), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *words, *EVERYWHERE, "mpi.factorization=shared")
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
@@ -86,7 +85,7 @@ def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.M
     expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
     clients = counted_clients(monkeypatch)
     with with_accelerators(), device.log.kept() as events:
-        run_all(small_config(*CASES[case], "rounds=2", *NOWHERE), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
     assert difference(finished(tmp_path / "run"), expected) == ""
     trained = of(events, "wait", "down", within="rounds.client.simulate_client")
     waits, num_clients = of(trained, "wait"), len(clients)
@@ -106,7 +105,7 @@ def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_
     """Four clients of 15 examples take 2 steps each, in batches of 8."""
     words = ("method.name=fedavg", "partition.name=iid", "rounds=1", "train.on_divergence=upload_last_finite")
     with with_accelerators(), device.log.kept() as events:
-        run_all(small_config(*words, *NOWHERE), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *words, *NOWHERE)
     waits = of(events, "wait", within="rounds.client.simulate_client")
     assert len(waits) == 4 * (2 + 2), places(waits)
 
@@ -142,7 +141,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     that it was received in, which is page-locked. What is published goes down and up through such memory, too.
     """
     with with_accelerators() as pinned, device.log.kept() as events:
-        run_all(small_config("method.name=fedavg", "rounds=2", *EVERYWHERE), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *EVERYWHERE)
     assert len(of(events, "down", within="rounds.exchange._fill")) == 8
     assert len(of(events, "up", within="rounds.exchange._receive")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
@@ -160,7 +159,7 @@ def broadcasts(events: Sequence[Event]) -> list[Event]:
 
 def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
     with with_accelerators() as pinned, device.log.kept() as events:
-        run_all(small_config("method.name=fedavg", "rounds=2", *REDUCED), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *REDUCED)
     assert len(pinned) == 3 and of(events, "down", "up", within="rounds.exchange.post") == []
     assert len(of(events, "down", within="rounds.exchange.finish")) == 2
     assert len(of(events, "up", within="rounds.exchange.finish")) == 2
@@ -171,7 +170,7 @@ def test_a_test_waits_once_for_each_net(tmp_path: Path) -> None:
     for bn, num_waits in (("batch", 1), ("restat", 2)):
         words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=1", f"evaluation.bn={bn}")
         with with_accelerators(), device.log.kept() as events:
-            run_all(small_config(*words, "evaluation.batch_size=8", *NOWHERE), SerialComm(), tmp_path / bn)
+            run_alone(tmp_path / bn, *words, "evaluation.batch_size=8", *NOWHERE)
         found = [event for event in of(events, "wait", within="learning.evaluate.test_nets") if not is_net(event)]
         assert len(found) <= 2 * num_waits + (bn == "restat") * 2, places(found)
 
@@ -196,7 +195,7 @@ def test_other_nets_and_settings(tmp_path: Path, net: str) -> None:
     words = ("method.name=fedavg", "rounds=1", *NETS[net])
     expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
     with with_accelerators():
-        run_all(small_config(*words, *EVERYWHERE), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *words, *EVERYWHERE)
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from by_hand import tracking
 from golden_file import Told
-from small_runs import TOY, finished, one_round, run_all, small_config, small_setup
+from small_runs import TOY, finished, one_round, run_alone, small_setup, undisturbed
 from torch import nn
 from toy_methods import LOCAL, Toy
 
@@ -18,7 +18,6 @@ from fedmpi.errors import UserError
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.evaluate import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
@@ -122,7 +121,7 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
 
 
 def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_all(small_config("method.name=fedavg", ON, "rounds=2", "output.progress=plain"), SerialComm(), tmp_path)
+    run_alone(tmp_path, "method.name=fedavg", ON, "rounds=2", "output.progress=plain")
     records = finished(tmp_path).records
     lines = (tmp_path / "report" / "clients.csv").read_text().splitlines()
     accuracy = [float(line.split(",")[1]) for line in lines[1:]]
@@ -151,7 +150,7 @@ def test_the_same_clients_in_every_round_with_the_same_scores(tmp_path: Path) ->
     scores = {}
     for asked in (0, 3):
         folder = tmp_path / str(asked)
-        run_all(small_config(*WORDS, f"evaluation.clients={asked}"), SerialComm(), folder)
+        run_alone(folder, *WORDS, f"evaluation.clients={asked}")
         lines = (folder / "report" / "clients.csv").read_text().splitlines()[1:]
         scores[asked] = dict(line.split(",") for line in lines)
         trained = {client for record in finished(folder).records for client in record["cohort"]}
@@ -168,8 +167,8 @@ def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
     setup = small_setup(tmp_path, *WORDS, "data.num_test=5", "evaluation.clients=8")
     num_tested = int(np.count_nonzero(setup.personal_tests.sizes))
     assert 0 < num_tested <= 5
-    run_all(small_config(*WORDS, "data.num_test=5", "evaluation.clients=8"), SerialComm(), tmp_path / "run")
-    assert finished(tmp_path / "run").records[-1]["clients"]["without_test_data"] == 8 - num_tested
+    records = undisturbed(tmp_path, *WORDS, "data.num_test=5", "evaluation.clients=8").records
+    assert records[-1]["clients"]["without_test_data"] == 8 - num_tested
 
 
 def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:

@@ -8,11 +8,10 @@ from by_hand import newest
 from golden_file import Told
 from pretend import device
 from pretend.runs import with_accelerators
-from small_runs import finished, run_all, small_config, undisturbed
+from small_runs import finished, run_alone, undisturbed
 
 from fedmpi.check.bits import difference
 from fedmpi.errors import StartupError
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -24,10 +23,10 @@ WORDS = ("method.name=fedavg", "mpi.device=cuda")
 
 def run(folder: Path, rounds: int, asked: str, origin: Path | None = None) -> bool:
     """Makes the run's rounds up to this one, and says whether its uploads went up to the accelerator."""
-    config = small_config(*WORDS, f"rounds={rounds}", f"mpi.server_device={asked}")
+    words = (*WORDS, f"rounds={rounds}", f"mpi.server_device={asked}")
     begins = None if origin is None else Origin(RunDir(origin))
     with with_accelerators(), device.log.kept() as events:
-        run_all(config, SerialComm(), folder, resume=rounds > 1 and origin is None, origin=begins)
+        run_alone(folder, *words, resume=rounds > 1 and origin is None, origin=begins)
     return bool(device.of(events, "up", within="rounds.exchange._receive"))
 
 
@@ -75,6 +74,6 @@ def test_a_gpu_that_is_gone_is_named(tmp_path: Path) -> None:
     """A run whose clients train on the CPU, where there is no accelerator any more."""
     words = (*WORDS[:1], "mpi.device=cpu")
     with with_accelerators():
-        run_all(small_config(*words, "rounds=1", "mpi.server_device=cuda"), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", *words, "rounds=1", "mpi.server_device=cuda")
     with pytest.raises(StartupError, match="^mpi.server_device: .*rank 0 sees none"):
-        run_all(small_config(*words, "rounds=2"), SerialComm(), tmp_path / "run", resume=True)
+        run_alone(tmp_path / "run", *words, "rounds=2", resume=True)

@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from golden_file import Told
-from small_runs import finished, run_all, small_config, small_setup
+from small_runs import finished, run_alone, small_config, small_setup, undisturbed
 
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.models.width import Width
-from fedmpi.mpi.serial import SerialComm
 
 NETS = Path(__file__).resolve().parents[1] / "mynets.py"
 ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
@@ -57,9 +56,7 @@ def test_a_file_beside_the_command(folder: Path) -> None:
     ],
 )
 def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
-    config = small_config(*ONE_ROUND, f"model.name=mynets:{net}", f"method.name={method}")
-    run_all(config, SerialComm(), tmp_path / "run")
-    assert finished(tmp_path / "run").records
+    assert undisturbed(tmp_path, *ONE_ROUND, f"model.name=mynets:{net}", f"method.name={method}").records
 
 
 def test_the_net_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,9 +165,7 @@ def test_a_mistake_is_one_line(
 
 def test_a_view_that_only_training_shows(tmp_path: Path, told: Told) -> None:
     with told.by(Exception) as caught:
-        run_all(
-            small_config(*ONE_ROUND, "model.name=mynets:View", "method.name=fedavg"), SerialComm(), tmp_path / "run"
-        )
+        run_alone(tmp_path / "run", *ONE_ROUND, "model.name=mynets:View", "method.name=fedavg")
     assert caught.value.exit_code == 2
 
 
