@@ -124,7 +124,6 @@ def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
     ("raw", "expected"),
     [
         (None, "cannot be read"),
-        (b"no gzip", "cannot be read"),
         (gzip.compress(b"1,2,3\n" * 10)[:-6], "cannot be read"),
         (gzip.compress(b"1,2,3\n4,5,6\n"), "table of (2, 3), expected (1797, 65)"),
         (gzip.compress(b"1,x\n"), "cannot be read"),

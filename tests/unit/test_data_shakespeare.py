@@ -107,9 +107,7 @@ def test_roles_need_an_example_on_both_sides(play: Path) -> None:
         (None, "expected one input.txt in it or below, found none; give the folder of tinyshakespeare"),
         (PLAY + "\nno name\nwords\n", "block 8 begins with 'no name', expected a speaker's name and a colon"),
         (PLAY.replace("abc", "a\u2014c"), "holds ['\u2014'], none of the 65 characters of data.form=speakers"),
-        (PLAY.replace("abc", "a7c"), "holds ['7'], none of the 65 characters"),
         ("ADELE:\nten letter\n", "no role has enough text (data.min_chars=11, length and test_share)"),
-        ("", "block 1 begins with '', expected a speaker's name"),
         ("ZOE:\n\udcff\udcfe\n", "cannot be read as text"),
     ],
 )
@@ -162,7 +160,6 @@ def test_leaf_as_divided(tmp_path: Path) -> None:
     [
         ({}, "no .json file in it or below"),
         ({"a.json": "{"}, "is not a JSON file of LEAF (Expecting"),
-        ({"a.json": '{"users": []}'}, "no 'user_data' with"),
         ({"a.json": '{"user_data": {"A": 1}}'}, "no 'user_data' with"),
         ({"a.json": '{"user_data": {"A": {"x": ["abc"], "y": []}}}'}, "role A: x and y are not as many texts"),
         ({"a.json": '{"user_data": {"A": {"x": [1], "y": ["a"]}}}'}, "role A: x and y are not as many texts"),

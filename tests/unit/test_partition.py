@@ -22,6 +22,7 @@ from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
 from fedmpi.data.sets.digits import Digits
+from fedmpi.data.show import class_counts
 from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
 
@@ -66,12 +67,6 @@ def held(partition: Partition, numbers: np.ndarray | None = None) -> list[list[i
 
 def label_of(options: PartitionOptions) -> str:
     return options.model_dump_json()
-
-
-def class_counts(partition: Partition, labels: np.ndarray, num_classes: int) -> np.ndarray:
-    """int (clients, classes)."""
-    rows = [np.bincount(labels[partition.client(i)], minlength=num_classes) for i in range(partition.num_clients)]
-    return np.stack(rows)
 
 
 @pytest.mark.parametrize("options", ALL, ids=label_of)
@@ -378,7 +373,7 @@ def test_shards_forecast_what_is_held() -> None:
 # ---- lottery
 
 
-@pytest.mark.parametrize(("balance", "second"), [(1.0, 20), (0.75, 15), (0.5, 10), (0.25, 5), (0.29, 5)])
+@pytest.mark.parametrize(("balance", "second"), [(1.0, 20), (0.75, 15), (0.29, 5)])
 def test_lottery_has_two_distinct_classes(balance: float, second: int) -> None:
     """20 examples of the first class and floor(20 * balance) of the second, whole shards of one class each."""
     for own in held(made(Lottery(balance=balance), 30), LABELS):
@@ -416,8 +411,7 @@ def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
     assert np.bincount(classes.ravel(), minlength=len(used)).tolist() == used
     many = lottery._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
     assert np.bincount(many.ravel(), minlength=len(used)).tolist() == [500 * times for times in used]
-    assert all(len(set(row)) == 3 for row in many.tolist())
-    assert all(len(set(row)) == 3 for row in classes.tolist())
+    assert all(len(set(row)) == 3 for row in [*classes.tolist(), *many.tolist()])
 
 
 def test_lottery_pairs_are_uniform() -> None:
