@@ -1,7 +1,5 @@
 """Runs on all ranks of a job and on one process alone, compared bit for bit; for the tests under mpirun."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import traceback
@@ -9,24 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from small_runs import Finished, finished, run_all
 
 from fedmpi.check.bits import difference
 from fedmpi.config.schema import Config
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.serial import SerialComm
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
 
 
 @dataclass(frozen=True)
 class Bits:
     """Runs of one test, on all ranks of this job and on rank 0 alone, and whether they have the same bits."""
 
-    comm: Comm
+    comm: Communicator
     folder: Path
     """Rank 0's, known to all."""
     references: Path

@@ -1,33 +1,27 @@
 """Fixtures of the tests that run under mpirun: the communicator, a parallel assert, and runs compared bit for bit."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from same_bits import Bits
 
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.starting import world
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
 
 REFERENCES = "FEDMPI_TEST_REFERENCES"
 """Names the folder in which `jobs/test.sh` lets jobs of 2, 3 and 5 ranks share what one process has computed."""
 
 
 @pytest.fixture(scope="session")
-def comm() -> Comm | SerialComm:
+def comm() -> Communicator:
     """This job's communicator: `comm.rank`, `comm.size` and the collectives of `fedmpi.mpi`."""
     return world()
 
 
 @pytest.fixture
-def on_all_ranks(comm: Comm | SerialComm) -> Callable[[bool, str], None]:
+def on_all_ranks(comm: Communicator) -> Callable[[bool, str], None]:
     """A parallel assert, called by all ranks at the same place: `on_all_ranks(ok, message)`.
 
     A bare `assert` that fails on one rank lets the others wait in their next collective for ever.
@@ -44,12 +38,12 @@ def on_all_ranks(comm: Comm | SerialComm) -> Callable[[bool, str], None]:
 
 
 @pytest.fixture(scope="session")
-def references(comm: Comm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def references(comm: Communicator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(comm.allgather_text(os.environ.get(REFERENCES) or str(tmp_path_factory.mktemp("references")))[0])
 
 
 @pytest.fixture
 def bits(
-    comm: Comm, tmp_path: Path, references: Path, on_all_ranks: Callable, capfd: pytest.CaptureFixture[str]
+    comm: Communicator, tmp_path: Path, references: Path, on_all_ranks: Callable, capfd: pytest.CaptureFixture[str]
 ) -> Bits:
     return Bits(comm, Path(comm.allgather_text(str(tmp_path))[0]), references, on_all_ranks, capfd)

@@ -1,18 +1,14 @@
 """The collectives: what every rank's buffer holds afterwards, as formulas in rank and size; inputs do not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+from fedmpi.mpi.communicator import Communicator
 
-    OnAllRanks = Callable[[bool, str], None]
+OnAllRanks = Callable[[bool, str], None]
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -28,7 +24,7 @@ def pattern(rank: int, num_bytes: int) -> torch.Tensor:
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 5, 2), (1000,)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
 def test_bcast_gives_everybody_the_roots(
-    comm: Comm, on_all_ranks: OnAllRanks, shape: tuple[int, ...], dtype: torch.dtype
+    comm: Communicator, on_all_ranks: OnAllRanks, shape: tuple[int, ...], dtype: torch.dtype
 ) -> None:
     def of_rank(rank: int) -> torch.Tensor:
         return (torch.arange(int(np.prod(shape))) % 50 + rank).to(dtype).view(shape)
@@ -40,7 +36,7 @@ def test_bcast_gives_everybody_the_roots(
 
 @pytest.mark.parametrize("piece_bytes", [8, 24, 4096, None])
 def test_pieces_change_nothing(
-    comm: Comm, on_all_ranks: OnAllRanks, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+    comm: Communicator, on_all_ranks: OnAllRanks, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
     """Broadcast and sums go out in pieces; 101 numbers do not divide into any of these."""
     if piece_bytes is not None:
@@ -60,7 +56,9 @@ def triangle(size: int) -> int:
 
 @pytest.mark.parametrize("length", [0, 1, 1000])
 @pytest.mark.parametrize(("collective", "largest"), [("reduce_sum", 2**55), ("allreduce_sum", -(2**54) - 1)])
-def test_sums_are_exact(comm: Comm, on_all_ranks: OnAllRanks, collective: str, largest: int, length: int) -> None:
+def test_sums_are_exact(
+    comm: Communicator, on_all_ranks: OnAllRanks, collective: str, largest: int, length: int
+) -> None:
     """Rank r has (r + 1) (i + 2^55), which no float64 holds; `reduce_sum` adds at the root only."""
     terms = torch.arange(length) + largest
     buffer = terms * (comm.rank + 1)
@@ -71,7 +69,7 @@ def test_sums_are_exact(comm: Comm, on_all_ranks: OnAllRanks, collective: str, l
 
 @pytest.mark.parametrize("dtype", [np.float64, np.uint8, np.int64])
 @pytest.mark.parametrize("collective", ["gather_rows", "allgather_rows"])
-def test_rows_are_stacked_in_order(comm: Comm, on_all_ranks: OnAllRanks, dtype: type, collective: str) -> None:
+def test_rows_are_stacked_in_order(comm: Communicator, on_all_ranks: OnAllRanks, dtype: type, collective: str) -> None:
     """At the root or everywhere; also a row that is not contiguous (every second column)."""
     row = (np.arange(24).reshape(3, 8) + 10 * comm.rank).astype(dtype)[:, ::2]
     before = row.copy()
@@ -82,13 +80,13 @@ def test_rows_are_stacked_in_order(comm: Comm, on_all_ranks: OnAllRanks, dtype: 
     on_all_ranks(np.array_equal(row, before), "input changed")
 
 
-def test_allgather_text_keeps_order_and_letters(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+def test_allgather_text_keeps_order_and_letters(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
     texts = comm.allgather_text("" if comm.rank == 1 else f"rank {comm.rank}: Größe\n")
     expected = ["" if rank == 1 else f"rank {rank}: Größe\n" for rank in range(comm.size)]
     on_all_ranks(texts == expected, f"has {texts}")
 
 
-def gather(comm: Comm, num_bytes: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def gather(comm: Communicator, num_bytes: list[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """(what was sent, what it was before, what has arrived); the slot to send from is longer than needed."""
     sent = pattern(comm.rank, num_bytes[comm.rank] + BLOCK)
     before = sent.clone()
@@ -109,7 +107,7 @@ SIZES: dict[str, Callable[[int, int], int]] = {
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-def test_start_gather_puts_one_after_the_other(comm: Comm, on_all_ranks: OnAllRanks, sizes: str) -> None:
+def test_start_gather_puts_one_after_the_other(comm: Communicator, on_all_ranks: OnAllRanks, sizes: str) -> None:
     num_bytes = [SIZES[sizes](rank, comm.size) for rank in range(comm.size)]
     sent, before, received = gather(comm, num_bytes)
     expected = torch.cat([pattern(rank, count) for rank, count in enumerate(num_bytes)])
@@ -117,7 +115,7 @@ def test_start_gather_puts_one_after_the_other(comm: Comm, on_all_ranks: OnAllRa
     on_all_ranks(torch.equal(sent, before), f"{sizes}: input changed")
 
 
-def test_several_gathers_under_way(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+def test_several_gathers_under_way(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
     """Four requests are posted before the first is waited for, of unequal sizes that change from one to the next.
 
     In request j rank r sends ((r + j) mod size) * 4,000 blocks: someone sends nothing each time. They are waited for
@@ -137,7 +135,7 @@ def test_several_gathers_under_way(comm: Comm, on_all_ranks: OnAllRanks) -> None
         on_all_ranks(comm.rank > 0 or torch.equal(received[j], expected), f"request {j}")
 
 
-def test_traffic_counts_what_ranks_received(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+def test_traffic_counts_what_ranks_received(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
     """Everybody but the root receives a broadcast; the root receives everybody's part of a gather but its own. Where
     rank 1 sends nothing there is a message less.
     """
@@ -168,11 +166,11 @@ def available_bytes() -> int:
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
-def enough_memory(comm: Comm) -> bool:
+def enough_memory(comm: Communicator) -> bool:
     return comm.size == 2 and comm.allgather_text(str(available_bytes() > 12 * GIB))[0] == "True"
 
 
-def test_messages_over_2_gib(comm: Comm, on_all_ranks: OnAllRanks) -> None:
+def test_messages_over_2_gib(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
     """2 GiB and one block of numbers that say where they are, down by broadcast, then up by a gather.
 
     A 32-bit count of bytes would wrap at 2 GiB. Each rank holds one buffer; rank 0's is cleared in between.

@@ -1,11 +1,8 @@
 """The data lie once in the memory of a node: one rank reads them, the others have the same pages."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,10 +11,8 @@ from small_runs import small_config
 from fedmpi.config.load import load
 from fedmpi.data import lending, own
 from fedmpi.data.dataset import Dataset, digest_of, load_data
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.running import start
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -42,7 +37,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
     return found
 
 
-def test_one_rank_reads(comm: Comm, reads: list[Dataset], on_all_ranks: Callable) -> None:
+def test_one_rank_reads(comm: Communicator, reads: list[Dataset], on_all_ranks: Callable) -> None:
     gc.collect()  # an earlier test's run may refer to itself, and to its data
     material = start.load_material(small_config(), comm)
     files = comm.allgather_text(" ".join(files_of_data()))
@@ -55,7 +50,7 @@ def test_one_rank_reads(comm: Comm, reads: list[Dataset], on_all_ranks: Callable
 
 
 def test_a_rank_that_cannot_have_them_reads_them(
-    comm: Comm, reads: list[Dataset], on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
+    comm: Communicator, reads: list[Dataset], on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if comm.is_root:
         monkeypatch.setattr(lending, "taken", lambda text: None)
@@ -64,7 +59,7 @@ def test_a_rank_that_cannot_have_them_reads_them(
     on_all_ranks(digest_of(material.dataset.arrays) == material.dataset.digest, "has other examples")
 
 
-def test_data_that_were_read_to_know_them(comm: Comm, tmp_path: Path, on_all_ranks: Callable) -> None:
+def test_data_that_were_read_to_know_them(comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
     """All ranks have read them before, and keep what is known of them only."""
     path = Path(comm.allgather_text(str(tmp_path))[0], "mine.npz")
     if comm.is_root:

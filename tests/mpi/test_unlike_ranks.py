@@ -1,11 +1,8 @@
 """Ranks that do not have the same: refused where results would be wrong, said where bits may differ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from launched import unfolded
@@ -14,15 +11,13 @@ from small_runs import run_all, small_config
 
 from fedmpi.data import prepare
 from fedmpi.errors import StartupError
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.running import made_with, start
-
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
 
-def refused(comm: Comm, folder: Path, *words: str) -> str:
+def refused(comm: Communicator, folder: Path, *words: str) -> str:
     """What a run is refused with on this rank."""
     shared = comm.allgather_text(str(folder))[0]
     try:
@@ -33,7 +28,7 @@ def refused(comm: Comm, folder: Path, *words: str) -> str:
     return "was not refused"
 
 
-def test_one_rank_with_other_data(comm: Comm, tmp_path: Path, on_all_ranks: Callable) -> None:
+def test_one_rank_with_other_data(comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
     """Each has data of its own, as on nodes with local disks; the last rank's have another label."""
     ours, last = dataset(), comm.size - 1
     labels = ours.train_y.copy()
@@ -45,7 +40,7 @@ def test_one_rank_with_other_data(comm: Comm, tmp_path: Path, on_all_ranks: Call
     on_all_ranks(ok, f"refused with: {line}")
 
 
-def test_one_rank_with_another_config(comm: Comm, tmp_path: Path, on_all_ranks: Callable) -> None:
+def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
     """A free key, too: ranks must agree on the exchange. Where data lie and what is written may differ."""
     line = refused(comm, tmp_path, f"mpi.exchange={'gather' if comm.rank else 'reduce'}")
     on_all_ranks("different config" in line and " on rank 0 (" in line, f"refused with: {line}")
@@ -54,7 +49,7 @@ def test_one_rank_with_another_config(comm: Comm, tmp_path: Path, on_all_ranks: 
 
 
 def test_one_rank_with_other_kernels(
-    comm: Comm,
+    comm: Communicator,
     tmp_path: Path,
     on_all_ranks: Callable,
     monkeypatch: pytest.MonkeyPatch,

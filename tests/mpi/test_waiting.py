@@ -1,19 +1,15 @@
 """Contract 10: a waiting rank sleeps, so that on a laptop it does not take a core from those that train."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 from fast import fast
 
-if TYPE_CHECKING:
-    from fedmpi.mpi.comm import Comm
+from fedmpi.mpi.communicator import Communicator
 
 pytestmark = pytest.mark.mpi(min_size=2)
 
@@ -26,13 +22,13 @@ LARGEST_SHARE = 0.3
 BLOCK = 64
 
 
-def late_gather(comm: Comm) -> None:
+def late_gather(comm: Communicator) -> None:
     """Everybody sends a block; the root waits for the late one's."""
     received = torch.zeros(BLOCK * comm.size if comm.rank == 0 else 0, dtype=torch.uint8)
     comm.start_gather(torch.zeros(BLOCK, dtype=torch.uint8), [BLOCK] * comm.size, received).wait()
 
 
-WAITS: dict[str, Callable[[Comm], object]] = {
+WAITS: dict[str, Callable[[Communicator], object]] = {
     "wait_for_all": lambda comm: comm.wait_for_all(),
     "bcast": lambda comm: comm.bcast(torch.zeros(1000)),
     "reduce_sum": lambda comm: comm.reduce_sum(torch.zeros(1000, dtype=torch.int64)),
@@ -43,7 +39,7 @@ WAITS: dict[str, Callable[[Comm], object]] = {
 }
 
 
-def measured(comm: Comm, collective: str, folder: Path) -> tuple[float, float, float]:
+def measured(comm: Communicator, collective: str, folder: Path) -> tuple[float, float, float]:
     """CPU time, time and idle time of a collective. The last rank comes late: each rank that waits writes a file,
     and it comes when all files are there.
     """
@@ -67,7 +63,7 @@ def measured(comm: Comm, collective: str, folder: Path) -> tuple[float, float, f
     return cpu, wall, idle
 
 
-def test_messages_of_a_user_end_nothing(comm: Comm, on_all_ranks: Callable[[bool, str], None]) -> None:
+def test_messages_of_a_user_end_nothing(comm: Communicator, on_all_ranks: Callable[[bool, str], None]) -> None:
     """Code of a user may send its own, with the very tag that the ranks of a job use among themselves."""
     from fedmpi.mpi.leaving import ENDS
     from fedmpi.mpi.library import MPI
@@ -81,7 +77,7 @@ def test_messages_of_a_user_end_nothing(comm: Comm, on_all_ranks: Callable[[bool
     on_all_ranks(received[0] == 1, "the user's message is not there")
 
 
-def who_waits(comm: Comm, collective: str) -> range:
+def who_waits(comm: Communicator, collective: str) -> range:
     """A sender of a gather need not wait."""
     return range(1 if collective == "start_gather" else comm.size - 1)
 
@@ -95,7 +91,7 @@ def await_files(paths: Sequence[Path]) -> None:
 @pytest.mark.slow(but_on=3)
 @pytest.mark.parametrize("collective", fast("wait_for_all", "start_gather", of=WAITS))
 def test_who_waits_for_a_late_rank_sleeps(
-    comm: Comm, on_all_ranks: Callable[[bool, str], None], collective: str, tmp_path: Path
+    comm: Communicator, on_all_ranks: Callable[[bool, str], None], collective: str, tmp_path: Path
 ) -> None:
     """CPU time of a rank that waits for the last one, all threads, over the time it waited."""
     folder = Path(comm.allgather_text(str(tmp_path))[0])
