@@ -230,11 +230,15 @@ def test_take_by_hand() -> None:
     assert take(pool, np.array([0, 4]), np.array([[1, 2], [2, 0]])).tolist() == [10, 21, 22, 11, 12]
 
 
-def test_hsu_in_several_blocks(monkeypatch) -> None:
-    """Blocks of 4 clients for 11: still disjoint, complete and of equal sizes."""
-    monkeypatch.setattr(dirichlet, "BLOCK_CLIENTS", 4)
-    partition = make_partition(Dirichlet(alpha=0.1), labels_of(1000), 11, seed=0)
-    assert sorted(partition.indices) == list(range(1000)) and set(partition.sizes) == {90, 91}
+@pytest.mark.parametrize(
+    ("limit", "options"),
+    [("dirichlet.BLOCK_CLIENTS", Dirichlet(alpha=0.1)), ("dirichlet_equal.BLOCK_DRAWS", DirichletEqual(alpha=0.1))],
+)
+def test_small_blocks_change_no_invariant(limit: str, options: PartitionOptions, monkeypatch) -> None:
+    """Blocks of 6 clients, and of one: still disjoint, complete and of equal sizes."""
+    monkeypatch.setattr(f"fedmpi.data.partitions.{limit}", 6)
+    partition = made(options, 20)
+    assert sorted(partition.indices) == list(range(1437)) and set(partition.sizes) == {71, 72}
 
 
 # ---- class_dirichlet
@@ -306,12 +310,6 @@ def test_a_class_that_runs_out_by_hand(case: str) -> None:
     generator = ScriptedGenerator(*draws)
     drawn = dirichlet_equal._draw(np.array(mixtures, float), np.array(sizes), np.array(left), generator)
     assert drawn.tolist() == expected and not generator.draws
-
-
-def test_blocks_of_clients_change_no_invariant(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dirichlet_equal, "BLOCK_DRAWS", 200)
-    partition = made(DirichletEqual(alpha=0.1), 20)
-    assert sorted(partition.indices) == list(range(1437)) and set(partition.sizes) == {71, 72}
 
 
 def test_equal_skew_follows_alpha() -> None:
