@@ -4,8 +4,6 @@ Gates in torch's order (input, forget, cell, output), each a quarter of (batch, 
 in another order, so bits differ and numbers agree to rounding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Runs whose ranks train on the pretend accelerator: placement finds two GPUs on each node, called `pretend`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
