@@ -185,6 +185,7 @@ def save(options: PreparedOptions, dataset: Dataset) -> Path:
 
     attributes = {"recipe": json.dumps(options.recipe(), sort_keys=True), "digest": digest_of(dataset.arrays)}
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
+    _try_to_write(options.path)
     try:
         with plain.replacing(options.path) as file:
             hdf5.write(file, KIND, attributes, arrays)
