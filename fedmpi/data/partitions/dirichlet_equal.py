@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.data.dataset import DataInfo
+from fedmpi.data.dataset import DataInfo, NumExamples
 from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
 from fedmpi.data.subset import Ints, runs
 from fedmpi.seeds import numpy_generator
@@ -37,7 +37,7 @@ class DirichletEqual(PartitionOptions):
     """Concentration of each class (`dirichlet` has that of all classes together); `.inf` deals the examples, sorted by
     class, to the clients in turn, so that all have the same mixture.
     """
-    examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    examples: NumExamples = 0
     """Examples of each client; 0 shares out the whole training set (sizes then differ by at most one)."""
 
     def smallest_client_examples(self) -> int:

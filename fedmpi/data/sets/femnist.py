@@ -11,14 +11,14 @@ of 1, and pixels are used as they are.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.dataset import DataInfo, Dataset, NumExamples, number_groups
 from fedmpi.data.files import File, Source, Tell, guarded
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.sets.series import leaf_users
@@ -53,9 +53,9 @@ class Femnist(PreparedOptions):
     )
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
-    writers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    writers: NumExamples = 0
     """Take only the first so many writers, in the order of their names; 0 takes all."""
-    test_examples: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    test_examples: NumExamples = 0
     """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
     test_writers: Literal["same", "others"] = "same"
     """Whether the test images are the training writers' (LEAF's `-t sample`) or of other people (`-t user`)."""

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, NumExamples
 from fedmpi.data.files import Tell, guarded
-from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.prepare import COUNTS, PreparedOptions
 from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
@@ -25,7 +25,7 @@ _AGAIN = "write it again by LEAF's preprocess.sh"
 class SeriesOptions(PreparedOptions):
     """A prepared data set whose counts depend on its options."""
 
-    counts = ("num_train", "num_test", "num_groups")
+    counts = COUNTS
     num_train: NumExamples = Field(0, json_schema_extra={"subset": True})
     """Training examples to use; 0 means those of the complete files under the default options. Needed where other
     options (or a part of the files) give another number: the error then says which. Of files with more, a subset.
