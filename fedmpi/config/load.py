@@ -127,7 +127,7 @@ class Tree:
         replaced |= sections & self.leaves.keys()
         self.leaves = {path: value for path, value in self.leaves.items() if not _is_inside(path, replaced)}
         known = {path: where for path, where in self.origins.items() if not _is_inside(path, replaced)}
-        new = {section: top.origin(section) or top.origins[path] for path in top.leaves for section in _around(path)}
+        new = {section: top.origin(section) or top.origin(path) for path in top.leaves for section in _around(path)}
         self.leaves |= top.leaves
         self.origins = new | known | top.origins
 

@@ -15,6 +15,7 @@ pair alike, so the sign-flip test stays exact.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -153,6 +154,12 @@ def is_final(run: RunRecord, setting: str) -> bool:
     return run.run.phase == "final" and run.run.setting == setting
 
 
+def by_seed(runs: Sequence[RunRecord], setting: str) -> Iterator[tuple[int, Iterator[RunRecord]]]:
+    """Yields each seed of a setting with its final runs."""
+    own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
+    return groupby(own, key=lambda run: run.run.seed)
+
+
 def _decide(grid: Grid, answer: Answer) -> Answer:
     """Returns the answer with its verdict and the parts that have numbers."""
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
@@ -175,14 +182,9 @@ def _decide(grid: Grid, answer: Answer) -> Answer:
 def mixed_seeds(grid: Grid, runs: Sequence[RunRecord]) -> Iterator[tuple[str, int, list[list[RunRecord]]]]:
     """Yields (setting, seed, groups of runs made alike) of each seed whose runs were not all made alike."""
     for setting in grid.content.settings:
-        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
-        for seed, of_seed in groupby(own, key=lambda run: run.run.seed):
-            groups: list[list[RunRecord]] = []
+        for seed, of_seed in by_seed(runs, setting):
+            groups: dict[str, list[RunRecord]] = {}
             for run in of_seed:
-                alike = next((group for group in groups if group[0].computed_by == run.computed_by), None)
-                if alike is None:
-                    groups.append([run])
-                else:
-                    alike.append(run)
+                groups.setdefault(json.dumps(run.computed_by, sort_keys=True), []).append(run)
             if len(groups) > 1:
-                yield setting, seed, groups
+                yield setting, seed, list(groups.values())

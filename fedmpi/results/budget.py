@@ -78,12 +78,6 @@ class Budget:
             places[milestone] = min(max(round(self.rounds * milestone), after_last), before_next)
         return [places.get(milestone, max(rounds, round(self.rounds * milestone))) for milestone in milestones]
 
-    def lost_steps(self, config: Config) -> tuple[int, int]:
-        """Returns how many of a config's steps of the learning rate have no round left, and how many it has."""
-        milestones = getattr(config.train.schedule, "milestones", ())
-        moved = [now for before, now in zip(milestones, self.milestones(config), strict=True) if before < config.rounds]
-        return sum(now >= self._times(config.rounds) for now in moved), len(moved)
-
     def _times(self, count: int) -> int:
         return max(1, round(self.rounds * count))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 from fedmpi import methods
@@ -15,7 +14,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores
-from fedmpi.results.answers import Answer, Part, is_final, mixed_seeds
+from fedmpi.results.answers import Answer, Part, by_seed, is_final, mixed_seeds
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
 from fedmpi.results.grid_file import Grid, Measure
@@ -208,10 +207,9 @@ def unlike(grid: Grid, runs: Sequence[RunRecord]) -> list[str]:
         "initial": "initial values of the model",
     }
     for setting in grid.content.settings:
-        own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
         for key, noun in keys.items():
             odd: dict[str, set[str]] = {}
-            for _, of_seed in groupby(own, key=lambda run: run.run.seed):
+            for _, of_seed in by_seed(runs, setting):
                 firsts: dict[int, RunRecord] = {}
                 for run in of_seed:
                     first = firsts.setdefault(run.rounds if key == "cohorts" else 0, run)

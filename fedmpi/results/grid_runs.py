@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmpi.config import explain, yaml_text
-from fedmpi.config.load import Override, load
+from fedmpi.config.load import Override, Tree, load
 from fedmpi.config.schema import Config
-from fedmpi.config.yaml_text import leaves
+from fedmpi.config.yaml_text import Document
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.grid_file import Grid, read
@@ -23,7 +23,6 @@ TrialNumbers = Mapping[tuple[str, str], int]
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
 _VALIDATION_SHARE = 0.2
 _RUN = re.compile(r"(.+\.ya?ml)@([\w-]+)/([\w-]+)", re.ASCII)
-_Leaves = dict[tuple[Any, ...], Any]
 
 
 @dataclass(frozen=True)
@@ -68,21 +67,20 @@ def finals(grid: Grid, chosen: TrialNumbers) -> list[GridRun]:
     return [GridRun("final", *pair, chosen.get(pair), seed) for seed in content.seeds for pair in pairs]
 
 
-def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, dict[str, Any]]:
+def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     """Returns the config that the runs of a method begin from in a setting, and what is set on it; None stands for the
     defaults of the schema.
     """
     content = grid.content
     path: Path | None = None
-    merged: _Leaves = {}
+    tree = Tree(str(grid.path))
     if address := content.methods[method].config or content.config:
         path = grid.path.parent / address
         if run := _RUN.fullmatch(str(path)):
-            path, below = base_of(read(Path(run[1])), run[2], run[3])
-            merged = _leaves_of(below)
+            path, tree = base_of(read(Path(run[1])), run[2], run[3])
     for layer in content.layers(setting, method):
-        _put(merged, _leaves_of(layer))
-    return path and path.resolve(), _nested(merged)
+        _put(tree, layer)
+    return path and path.resolve(), tree
 
 
 def load_address(address: str | None, given: Sequence[Override] = (), *, observed: bool = False) -> Config:
@@ -98,44 +96,28 @@ def load_address(address: str | None, given: Sequence[Override] = (), *, observe
             known = f"Known: {explain.listed(section)}"
             raise ConfigError(address, f"no {explain.found(name)}.{explain.suggest(name, section)} {known}")
     path, below = base_of(grid, run[2], run[3])
-    words = [f"{key}={yaml_text.flow(value)}" for key, value in below.items()]
-    config = load(path, given, below=words, observed=observed)
+    config = load(path, given, below=_words(below), observed=observed)
     config._where = address
     return config
 
 
 def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
     """Returns what is set on the run's config: one override a section, in which later settings replace earlier ones."""
-    merged = _leaves_of(base_of(grid, run.setting, run.method)[1])
+    _, tree = base_of(grid, run.setting, run.method)
     if run.trial is not None:
         values = grid.content.methods[run.method].trials[run.trial]
-        merged |= {tuple(key.split(".")): value for key, value in values.items()}
+        tree.leaves |= {tuple(key.split(".")): value for key, value in values.items()}
     if run.phase == "tuning" and grid.content.tuning is not None:
-        merged |= _leaves_of({"evaluation": {"validation_share": _VALIDATION_SHARE}})
-        merged |= _leaves_of(grid.content.tuning.set)
+        _put(tree, {"evaluation": {"validation_share": _VALIDATION_SHARE}})
+        _put(tree, grid.content.tuning.set)
     on = "validation" if run.phase == "tuning" else "test"
-    merged |= _leaves_of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
-    return tuple(f"{key}={yaml_text.flow(value)}" for key, value in _nested(merged).items())
+    _put(tree, {**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
+    return tuple(_words(tree))
 
 
-def _leaves_of(settings: Mapping[str, Any]) -> _Leaves:
-    return dict(leaves(settings)) if settings else {}
+def _put(tree: Tree, settings: Mapping[str, Any]) -> None:
+    tree.put(Tree(tree.where, Document(settings, {})))
 
 
-def _put(merged: _Leaves, layer: _Leaves) -> None:
-    """Sets values on top of those that are there; a section's name empties the section first."""
-    for path in layer:
-        if len(path) > 1 and path[-1] == "name":
-            for known in [known for known in merged if known[: len(path) - 1] == path[:-1]]:
-                del merged[known]
-    merged.update(layer)
-
-
-def _nested(merged: _Leaves) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, value in merged.items():
-        section = tree
-        for key in path[:-1]:
-            section = section.setdefault(key, {})
-        section[path[-1]] = value
-    return tree
+def _words(tree: Tree) -> list[str]:
+    return [f"{key}={yaml_text.flow(value)}" for key, value in tree.values.items()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -93,21 +93,16 @@ def refuse_changed(grid: Grid, digests: Mapping[str, str]) -> None:
     """Raises RunDirError where one of these digests of the file, by run, is another one than now."""
     other = [name for name, digest in digests.items() if digest and digest != grid.digest]
     if other:
-        text = (
-            f"has changed since run {other[0]} was begun{_how_many(other)}; restore the file, or name the new one anew"
-        )
-        raise RunDirError(str(grid.path), text)
+        text = f"has changed since run {other[0]} was begun"
+        raise _refusal(grid, text, other, "restore the file, or name the new one anew")
 
 
 def refuse_other_configs(grid: Grid, began: Iterable[tuple[Job, str]]) -> None:
     """Raises RunDirError where one of these runs began with another config (`config_text`) than is asked for now."""
     other = [job.folder.path.name for job, text in began if text != config_text(job.config)]
     if other:
-        text = (
-            f"run {other[0]} was made with another config than the file and the configs it starts from now "
-            f"say{_how_many(other)}; restore these configs, or name the new grid anew"
-        )
-        raise RunDirError(str(grid.path), text)
+        text = f"run {other[0]} was made with another config than the file and the configs it starts from now say"
+        raise _refusal(grid, text, other, "restore these configs, or name the new grid anew")
 
 
 def refuse_other_sources(grid: Grid, began: Iterable[tuple[Job, Mapping[str, Any]]]) -> None:
@@ -116,13 +111,13 @@ def refuse_other_sources(grid: Grid, began: Iterable[tuple[Job, Mapping[str, Any
     """
     changed = {job.folder.path.name: what for job, then in began if (what := unlike_sources(then, job.config))}
     if changed:
-        name, what = next(iter(changed.items()))
-        text = f"the source of {' and of '.join(what)} has changed since run {name} was begun{_how_many(changed)}"
-        raise RunDirError(str(grid.path), f"{text}; restore it, or name the new grid anew")
+        name, sources = next(iter(changed.items()))
+        text = f"the source of {' and of '.join(sources)} has changed since run {name} was begun"
+        raise _refusal(grid, text, changed, "restore it, or name the new grid anew")
 
 
-def _how_many(names: Iterable[str]) -> str:
-    return f" ({counted(len(list(names)), 'such run')})"
+def _refusal(grid: Grid, text: str, runs: Collection[str], advice: str) -> RunDirError:
+    return RunDirError(str(grid.path), f"{text} ({counted(len(runs), 'such run')}); {advice}")
 
 
 def _commit_of(path: Path) -> str | None:

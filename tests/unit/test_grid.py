@@ -180,23 +180,6 @@ def test_a_grid_without_questions_may_grow(
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
 
 
-def test_slurm_has_the_trials_then_the_final_runs(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing is run; each run has its note, so that what Slurm makes is in the report."""
-    monkeypatch.setattr(slurm, "_queued_jobs", lambda *_: set())
-    grid = grid_of(tmp_path, **SHORT)
-    words = [grid.path, "--out", tmp_path / "out"]
-    for made_here, names in ((0, "tuning-all-avg-trial1-seed100"), (4, "final-all-hm-seed1")):
-        make_some(grid, tmp_path / "out", made_here)
-        code, printed, error = called(*words, "--slurm", "partition=gpu", "array=%2")
-        script = (tmp_path / "out" / "job.sbatch").read_text()
-        assert code == 0 and "4 left" in printed and len(runs_here) == made_here, error
-        assert names in script and "partition=gpu" in script and "--array=1-4%2" in script.replace(" ", "")
-    assert len(list((tmp_path / "out").glob("*.grid.json"))) == 8
-    assert called(*words, "--submit")[0] == 2
-
-
 METHODS = ("fedavg", "fedhm")
 
 
@@ -442,4 +425,5 @@ def test_slurm_makes_the_trials_then_the_final_runs(
     assert called(*words, "--slurm")[0] == 0
     text = (out / "job.sbatch").read_text()
     assert "#SBATCH --array=1-4\n" in text and text.count("/final-") == 8 and "/tuning-" not in text
+    assert len([*out.glob("*.grid.json")]) == 8
     assert called(*words, "--submit")[::2] == (2, "command line: --submit needs --slurm\n")

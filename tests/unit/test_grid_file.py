@@ -118,11 +118,11 @@ def test_a_budget_multiplies_whatever_counts_rounds() -> None:
     assert Budget.read("rounds=0.5,epochs=0.1") == Budget(0.5, 0.1) and Budget.read("0.05") == Budget(0.05, 0.05)
 
 
-def test_steps_of_the_learning_rate_that_have_no_round_left() -> None:
+def test_steps_of_the_learning_rate_stay_different() -> None:
     """Of 40 rounds with steps after 10, 20 and 30, four rounds have room for all, two for the first alone."""
     config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=SimpleNamespace(milestones=(10, 20, 30))))
-    assert Budget(0.1).milestones(config) == [1, 2, 3] and Budget(0.1).lost_steps(config) == (0, 3)
-    assert Budget(0.05).milestones(config) == [1, 2, 3] and Budget(0.05).lost_steps(config) == (2, 3)
+    assert Budget(0.1).milestones(config) == [1, 2, 3]
+    assert Budget(0.05).milestones(config) == [1, 2, 3]
 
 
 # The studies that the repository has.

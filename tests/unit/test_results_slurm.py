@@ -224,12 +224,3 @@ def test_a_time_must_outlast_the_signal(folder: Path, time: str, seconds: int) -
 def test_an_option_of_two_lines_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="one line of printable characters"):
         submit(plan(folder, 0), "comment=a\nrm -rf x")
-
-
-def test_ranges() -> None:
-    assert slurm._ranges([1, 2, 3, 7, 9]) == "1-3,7,9" and slurm._ranges([4]) == "4"
-
-
-@pytest.mark.parametrize("name", ["job.sbatch", "life_cycle.sh"])
-def test_bash_understands_the_files(name: str) -> None:
-    assert subprocess.run(["bash", "-n", str(slurm._FILES / name)], capture_output=True).returncode == 0
