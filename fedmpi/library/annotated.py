@@ -126,7 +126,7 @@ def _allowed(annotation: Any) -> str:
         return " or ".join(map(_allowed, get_args(core)))
     if getattr(core, "__module__", "").startswith("fedmpi."):
         return f"a fedmpi.{core.__qualname__}"
-    return _PLAIN.get(core) or allowed(TypeAdapter(annotation).json_schema())
+    return _PLAIN.get(core) or allowed(_adapter(annotation).json_schema())
 
 
 def _found(value: Any) -> str:

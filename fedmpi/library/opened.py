@@ -23,7 +23,7 @@ from fedmpi.export import FormatName, Round, format_of, tier_name
 from fedmpi.library.annotated import APath, TierName, TierNames, checks_arguments
 from fedmpi.library.surroundings import given_back
 from fedmpi.report.best import Best
-from fedmpi.report.records import CLIENTS, Record, scalars
+from fedmpi.report.records import CLIENTS, Record, net_scores, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
 from fedmpi.store.units import named_among, percent
@@ -283,7 +283,7 @@ _HEADS = ("net", "last", "best", "at round")
 
 def _of_record(record: Record, num_test: int | None) -> Iterator[tuple[str, Score]]:
     """The tests of one round, by name of net."""
-    for name, scores in (record.get("tiers") or {}).items():
+    for name, scores in net_scores(record).items():
         correct = None if num_test is None else round(scores["accuracy"] * num_test)
         yield name, Score(record["round"], scores["accuracy"], scores["loss"], correct, num_test)
     if own := record.get(CLIENTS):

@@ -84,7 +84,8 @@ def closing_table(
     written.
     """
     stream = stream or sys.stdout
-    cells, took = [row.cells() for row in rows], time_line(split_s)
+    cells = [row.cells() for row in rows]
+    times = time_line(split_s)
     short = [[cell.removesuffix(" %") for cell in line] for line in cells]  # 80 columns: `%` stands in the heads
     try:
         print(file=stream)
@@ -92,7 +93,7 @@ def closing_table(
         of_clients = [_clients_line(clients.summary())] if clients is not None else []
         lines = [line for text in (_CAPTION, *of_clients) for line in _broken(text)]
         lines += wrapped(*conclusions)
-        lines += [*_broken(f"time: {took}"), f"run directory: {run_dir.path}"]
+        lines += [*_broken(f"time: {times}"), f"run directory: {run_dir.path}"]
         print(*(printable(line, stream) for line in lines), sep="\n", file=stream, flush=True)
     except (OSError, ValueError):  # nobody reads any more; the files still tell
         pass
@@ -101,7 +102,7 @@ def closing_table(
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     table = "\n".join(table_text.markdown_lines(_HEADS, cells, 1))
     notes = "".join(f"{line[0].upper()}{line[1:]}.\n\n" for line in conclusions)
-    text = f"# Results\n\n{table}\n\n{notes}Bytes are per client and round. Time: {took}\n"
+    text = f"# Results\n\n{table}\n\n{notes}Bytes are per client and round. Time: {times}\n"
     write_text(run_dir.report_dir / "summary.md", text)
     if clients is not None:
         pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)

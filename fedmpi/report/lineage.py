@@ -63,8 +63,3 @@ def lineage(records: Sequence[Record]) -> Lineage:
                 inherited = [one for one in records if one["round"] <= number]
                 return Lineage(inherited, own, Parent(run, number, changes))
     return Lineage((), records)
-
-
-def own_rounds(records: Sequence[Record]) -> Sequence[Record]:
-    """Those of the rounds that the run has made itself."""
-    return lineage(records).own

@@ -37,6 +37,10 @@ CLIENTS = "clients"
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange", BRANCHED_FROM})
 """Keys of a record that tell of time, ranks, what MPI moved, and a branch's parent: the same bits are alike without."""
 
+_DROPPED = "they contributed nothing (train.on_divergence)"
+_RESTORED = "their last finite nets were taken (train.on_divergence)"
+_MOST_SHOWN = 8
+
 
 def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     """What these rounds took; without those of another number of ranks, which tell little of the next ones."""
@@ -72,6 +76,27 @@ def _in_words(stretches: Sequence[tuple[int, int]]) -> str:
     shown = [f"{first}-{last}" if first < last else f"{first}" for first, last in stretches]
     several = len(stretches) > 1 or stretches[0][0] < stretches[0][1]
     return f"round{'s' * several} {', '.join(shown)}"
+
+
+def divergences(records: Sequence[Record]) -> tuple[str, ...]:
+    """Returns a line if clients diverged and contributed nothing, and one if clients were set back to their last finite
+    net (`train.on_divergence`: drop, upload_last_finite): how often that was, and which clients.
+    """
+    lines = []
+    total = sum(len(record.get("cohort") or ()) for record in records)
+    for key, then in (("dropped", _DROPPED), ("restored", _RESTORED)):
+        if found := [client for record in records for client in record.get(key) or ()]:
+            rounds = counted(sum(1 for record in records if record.get(key)), "round")
+            how_often = f"{len(found):,} of {counted(total, 'training')}, in {rounds}"
+            lines.append(f"diverged: {how_often}, of {_who(found)}: {then}")
+    return tuple(lines)
+
+
+def _who(clients: Sequence[int]) -> str:
+    """`client 3`, or `clients 3, 5, 7`, each once."""
+    names = [*map(str, sorted(set(clients)))]
+    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
+    return f"client{'s' * (len(names) > 1)} {', '.join(names[:_MOST_SHOWN])}{more}"
 
 
 def net_scores(record: Record) -> dict[str, Mapping[str, float]]:

@@ -50,7 +50,12 @@ def wrapped(*texts: str, hang: int = 2) -> list[str]:
     """The texts as lines of at most 80 columns. A continuation line is indented by `hang` more columns. A number stays
     with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
     """
-    return [line for text in texts for line in _wrapped(text, hang)]
+    wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, break_long_words=False, break_on_hyphens=False)
+    lines: list[str] = []
+    for text in texts:
+        wrapper.subsequent_indent = " " * (_indent(text) + hang)
+        lines += wrapper.wrap(_BEFORE_A_UNIT.sub(NO_BREAK, text))
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def warning(text: str) -> str:
@@ -82,14 +87,6 @@ def _hang(line: str) -> int:
     """
     found = re.match(r" +\S+(?: \S+)*  +", line)
     return 0 if not _indent(line) else found.end() - _indent(line) if found else 4
-
-
-def _wrapped(text: str, hang: int) -> list[str]:
-    indent = " " * (_indent(text) + hang)
-    shown = _BEFORE_A_UNIT.sub(NO_BREAK, text)
-    wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, subsequent_indent=indent, break_long_words=False)
-    wrapper.break_on_hyphens = False
-    return [line.replace(NO_BREAK, " ") for line in wrapper.wrap(shown)]
 
 
 def folded(text: str) -> str:

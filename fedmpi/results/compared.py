@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from fedmpi.config.settings import settings
 from fedmpi.errors import ConfigError
-from fedmpi.report.diverged import divergences
 from fedmpi.report.lineage import lineage
+from fedmpi.report.records import divergences
 from fedmpi.results.figure import Line, over_seeds
 from fedmpi.results.run import Run
 from fedmpi.store.units import named_among

@@ -19,9 +19,8 @@ from fedmpi.data.partition import saved
 from fedmpi.errors import UserError, counted
 from fedmpi.federation.tiers import Tier
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.report.diverged import divergences
 from fedmpi.report.ending import unless_all_saved
-from fedmpi.report.records import CLIENTS, Record, ranks_in_words
+from fedmpi.report.records import CLIENTS, Record, divergences, ranks_in_words
 from fedmpi.results import compared, figure
 from fedmpi.results.compared import Group, name_of
 from fedmpi.results.evidence import interval, mean_std

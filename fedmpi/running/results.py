@@ -13,9 +13,8 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.diverged import divergences
 from fedmpi.report.lineage import lineage
-from fedmpi.report.records import CLIENTS, TIERS, Record
+from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
 

@@ -13,9 +13,8 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.diverged import divergences
 from fedmpi.report.ending import Ending, ending
-from fedmpi.report.records import read_records
+from fedmpi.report.records import divergences, read_records
 from fedmpi.report.terminal import as_message
 from fedmpi.results import show
 from fedmpi.results.page import page_of, page_of_several

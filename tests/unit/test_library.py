@@ -316,11 +316,6 @@ def test_damage_is_one_line(made: fedmpi.Run, tmp_path: Path) -> None:
     assert run.rounds() == made.rounds()
 
 
-def test_a_net_is_of_one_thing(made: fedmpi.Run) -> None:
-    with pytest.raises(fedmpi.ConfigError, match=r"client 3 and tier 1\b"):
-        made.export(client=3, tier="1")
-
-
 def test_a_name_stands_for_its_section() -> None:
     """As `method.name=fedprox` on a command line."""
     chosen = fedmpi.load_config("fedavg_digits", {"method.name": "fedprox"})

@@ -10,7 +10,7 @@ import fedmpi
 from fedmpi.errors import RunDirError
 from fedmpi.export.saved import chosen_round
 from fedmpi.report.best import Best
-from fedmpi.report.lineage import Parent, lineage, own_rounds
+from fedmpi.report.lineage import Parent, lineage
 from fedmpi.report.records import read_records
 from fedmpi.results.compared import grouped, setting_of
 from fedmpi.results.page import page_of
@@ -42,7 +42,8 @@ def test_own_rounds_come_after_the_last_branch() -> None:
     assert [[one["round"] for one in part] for part in (found.inherited, found.own)] == [[1, 2, 3], [4]]
     assert found.parent == Parent("/a/two", 3, (CHANGE,)) and found.parent.name == "two@3"
     assert found.parent.changed() == "train.lr 0.01 instead of 0.1"
-    assert lineage(records(None, None)).parent is None and len(own_rounds(records(None, None))) == 2
+    alone = lineage(records(None, None))
+    assert alone.parent is None and len(alone.own) == 2
 
 
 @pytest.mark.parametrize("note", ["text", {"run": 3, "round": 1}, {"run": "a"}, {"run": "a", "round": "1"}])
@@ -53,7 +54,7 @@ def test_a_note_that_says_nothing_makes_no_branch(note: object) -> None:
 def test_the_round_of_the_note_counts_and_not_where_it_stands() -> None:
     """The parent has lost the record of its last round, 2."""
     lost = [{"round": 1, "branched_from": {"run": "a", "round": 2}}, {"round": 3}]
-    assert [one["round"] for one in own_rounds(lost)] == [3]
+    assert [one["round"] for one in lineage(lost).own] == [3]
 
 
 def test_the_reader_s_numbers_are_of_own_rounds(branch: Path) -> None:
@@ -117,7 +118,7 @@ def test_curves_have_the_parent_s_rounds_apart_and_paler(branch: Path) -> None:
 def test_what_closes_a_branch(branch: Path) -> None:
     found = read_records(RunDir(branch))
     assert len(closing_lines(found)) == 1 and closing_lines(found[:1]) == ()
-    assert Best.of(own_rounds(found)).best == {"1": 0.75}
+    assert Best.of(lineage(found).own).best == {"1": 0.75}
 
 
 def test_status_names_the_parent(branch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
