@@ -1,5 +1,5 @@
 """FDNNC: eq. 6, an iteration of each pattern by hand, its limits and whole runs, who sends what (CEFO), what it costs,
-which layers have factors, how large cohorts are (methods.md 12.2 to 12.5, 15)."""
+which layers have factors, how large cohorts are."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping

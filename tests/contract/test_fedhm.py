@@ -1,4 +1,4 @@
-"""FedHM's own exact properties (methods.md 15): weights, the mean of dense tensors, one SVD a layer; and a server that
+"""FedHM's own exact properties: weights, the mean of dense tensors, one SVD a layer; and a server that
 keeps what clients did not get: rounds without training, exact cases, what the records say."""
 
 import dataclasses
@@ -37,7 +37,7 @@ def alphas(tmp_path: Path, *overrides: str) -> list[float]:
 @pytest.mark.parametrize(
     ("words", "expected", "within"),
     [
-        # softmax(gamma / 5) over gamma = 1, 1/2, 1/4, 1/8, as methods.md prints it; to its four digits.
+        # softmax(gamma / 5) over gamma = 1, 1/2, 1/4, 1/8; to four digits.
         (("method.tau=5",), [0.2774, 0.2510, 0.2388, 0.2329], 5e-5),
         (("method.tau=.inf",), [0.25] * 4, 0),
         ((), [0.25] * 4, 0),

@@ -1,4 +1,4 @@
-"""PriSM's own exact properties (methods.md 5, 15): who trains what, the refresh, the full-rank identity, momentum; what
+"""PriSM's own exact properties: who trains what, the refresh, the full-rank identity, momentum; what
 its nets hold and cost (5.8, 5.9-6, the paper's Table 1); what clients draw.
 
 Kernels and the drawing itself: tests/unit/test_lowrank_kernels.py.
@@ -182,7 +182,7 @@ def one_client(tmp_path: Path, *overrides: str) -> tuple[Setup, ServerState, Cli
 
 @pytest.mark.parametrize("name", ["prism", "orthdrop"])
 def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, name: str) -> None:
-    """methods.md 15, against torch's own SGD on the net of all factors, Frobenius decay by autograd and weight decay on
+    """Against torch's own SGD on the net of all factors, Frobenius decay by autograd and weight decay on
     the rest; multiplied back, because the refresh comes between. Some 30 steps of float32 in another order."""
     setup, state, client, work = one_client(tmp_path, f"method.name={name}", "method.keep_ratio=[1]")
     method = setup.method
@@ -287,7 +287,7 @@ def prism(model: ModelOptions, info: SimpleNamespace = IMAGES, **options: object
 
 
 def test_what_a_client_of_resnet18_holds() -> None:
-    """methods.md 5.9-6: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
+    """Millions of parameters: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
     ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
     method = prism(ResNet18(), keep_ratio=RATIOS)
     assert len(method.factorized) == 16
@@ -310,7 +310,7 @@ def test_o2_has_twice_the_rows() -> None:
 
 
 def table_1(share: float, stem: float = 64) -> tuple[float, float, float]:
-    """Params, 2 MACs 32 and Mem of the 16 block convs, r = q = c N unrounded (methods.md 5.8).
+    """Params, 2 MACs 32 and Mem of the 16 block convs, r = q = c N unrounded.
 
     u of r x m x 9, where m is c M but the whole stem for the first; v of r x r; outputs of u, v and
     BatchNorm. At share 1 of the dense convs."""

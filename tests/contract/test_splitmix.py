@@ -50,7 +50,7 @@ def test_levels_are_rounded_to_whole_bases(levels: tuple[float, ...], atom: floa
 def test_sizes_of_the_tables(
     model: ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
 ) -> None:
-    """params(R) = b params(base), methods.md 4.5. Known slips of FedHM's tables: 9 bases are 12.36 million, printed
+    """params(R) = b params(base). Known slips of FedHM's tables: 9 bases are 12.36 million, printed
     12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
     which no width gives."""
     method = SplitMix(context_of(SplitMixOptions(levels=levels, atom=atom), model, info))

@@ -218,7 +218,7 @@ def test_clipping_is_torchs(tmp_path: Path, clip_norm: float) -> None:
 
 
 def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
-    """methods.md 5.3. At u = 1, v = 2 and lambda = 10 decay adds (10 u v^2, 10 u^2 v) = (40, 20) to (-37, -16): (3, 4),
+    """At u = 1, v = 2 and lambda = 10 decay adds (10 u v^2, 10 u^2 v) = (40, 20) to (-37, -16): (3, 4),
     of norm 5, is cut to 1/2, so (0.3, 0.4). A step of lr 1 ends at 0.7 and 1.6; clipping first, near -38.5 and -17.8.
     """
     options = PrismOptions(keep_ratio=(1.0,), frobenius_decay=10.0)

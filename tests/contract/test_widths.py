@@ -220,7 +220,7 @@ def test_what_clients_return_is_put_where_it_came_from(model: ModelOptions, info
     ],
 )
 def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
-    """methods.md 3.6: round, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways.
+    """Channels are rounded, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways.
     HeteroFL-V2: without a client of width 1 there is no net of width 1, and the server has the widest of all."""
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
     sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
