@@ -19,5 +19,5 @@ evidence        the exact sign-flip permutation test, Holm's correction, interva
 answers         gives a verdict for each question and setting
 grid_report     writes the report as Markdown, LaTeX and CSV
 grid_figures    draws the report's figures
-printed         puts a paper's tables beside our runs; `printed_figure` its figures
+printed         puts a paper's tables beside our runs; `printed_report` writes and draws them
 """

@@ -35,28 +35,25 @@ def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
     """
     if any(run not in runs for run in trials(grid)):
         return {}
-    choices = {}
-    for setting in grid.content.settings if grid.content.tuning else ():
+    choices: dict[tuple[str, str], Choice] = {}
+    if grid.content.tuning is None:
+        return choices
+    measure = grid.content.measures[grid.content.tuning.measure]
+    for setting in grid.content.settings:
         for name, method in grid.content.methods.items():
-            scores = [_score(grid, runs, setting, name, trial) for trial in range(len(method.trials))]
-            best = scores.index(max(scores, key=lambda score: _rank(grid, score)))
+            scores = []
+            for trial in range(len(method.trials)):
+                own = (GridRun("tuning", setting, name, trial, seed) for seed in grid.content.tuning.seeds)
+                scores.append(_score([runs[run].value(measure) for run in own]))
+            ranks = [float("-inf") if score is None else measure.sign * score for score in scores]
+            best = ranks.index(max(ranks))
             choices[setting, name] = Choice(best, method.trials[best], scores)
     return choices
 
 
-def _score(grid: Grid, runs: Mapping[GridRun, RunRecord], setting: str, method: str, trial: int) -> float | None:
-    assert grid.content.tuning is not None
-    measure = grid.content.measures[grid.content.tuning.measure]
-    own = (GridRun("tuning", setting, method, trial, seed) for seed in grid.content.tuning.seeds)
-    values = [runs[run].value(measure) for run in own]
+def _score(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if len(known) == len(values) else None
-
-
-def _rank(grid: Grid, score: float | None) -> float:
-    assert grid.content.tuning is not None
-    sign = grid.content.measures[grid.content.tuning.measure].sign
-    return float("-inf") if score is None else sign * score
 
 
 def at_edges(grid: Grid, choices: Choices) -> list[str]:
