@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         rank, _ = claimed()
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        if not _is_place(arguments.words[:1]):
+        if all("=" in word or is_address(word) for word in arguments.words[:1]):  # nothing that a user brings is named
             from fedmpi.check.machine import check_machine
 
             return check_machine(arguments, rank)
@@ -61,11 +61,6 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--run-dir", metavar="DIR", type=Path)
     parser.add_argument("--json", action="store_true")
     return parser.parse_intermixed_args(argv)
-
-
-def _is_place(words: Sequence[str]) -> bool:
-    """Tells the name of what a user brings from a setting, a config, and a folder's file."""
-    return any("=" not in word and not is_address(word) for word in words)
 
 
 def _check(arguments: Namespace) -> int:
