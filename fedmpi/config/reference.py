@@ -101,10 +101,15 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
             extra = info.json_schema_extra
             mark = " *resume*" if isinstance(extra, dict) and extra.get("changes_results") is False else ""
             default = "" if info.is_required() else yaml_text.flow(canonical(_plain_default(info)))
-            meaning = re.split(r"(?<=[^.]\.) (?=[`A-Z])|;|, as | \(", explain.described(info))[0].rstrip(
-                "."
-            )  # its first words
+            meaning = _shortened(explain.described(info), allowed(schemas[key]))
             yield _Row(f"{above}{key}", allowed(schemas[key]), default, meaning + mark, owner)
+
+
+def _shortened(meaning: str, values: str) -> str:
+    """Returns the first sentence up to an aside; all of a text that tells values apart, which would be cut within."""
+    if "'" in values or meaning.count("`") >= 4:
+        return meaning.rstrip(".")
+    return re.split(r"(?<=[^.]\.) (?=[`A-Z])|;|, as | \(", meaning)[0].rstrip(".:")
 
 
 def _plain_default(info: FieldInfo) -> Any:

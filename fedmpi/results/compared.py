@@ -132,10 +132,18 @@ def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
     differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
     names = [key for key in differ if key.endswith(".name")]
     sections = [key for key in names if _is_of_section(key)]
-    if sections and len({tuple(setting.get(key) for key in sections) for setting in found}) == len(found):
+    if sections and _num_distinct(found, sections) == len(found):
         return sections
     shared = [key for key in differ if all(key in setting for setting in found)]
-    return [*names, *(key for key in (shared or differ) if key not in names)]
+    telling = [*names, *(key for key in (shared or differ) if key not in names)]
+    for key in differ:  # options that only some of the methods have
+        if _num_distinct(found, [*telling, key]) > _num_distinct(found, telling):
+            telling.append(key)
+    return telling
+
+
+def _num_distinct(found: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
+    return len({tuple(setting.get(key) for key in keys) for setting in found})
 
 
 def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:

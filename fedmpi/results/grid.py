@@ -244,6 +244,8 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in sorted(changed)) + arguments.budget.folder_part
     name = "digits" if arguments.file is None else arguments.file.stem
     out = arguments.out or Path("runs") / _short(f"grid-{name}{suffix}")
+    if RunDir(out).holds_run():
+        raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
     seeds = arguments.seeds or grid.content.seeds
     if grid.content.questions and not {*seeds} <= {*grid.content.seeds}:
@@ -346,6 +348,9 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
 def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Sequence[str]) -> int:
     """Writes the Slurm job of the trials, or of the final runs once all trials are finished; returns the exit code."""
     jobs = _jobs_if_left(folder, arguments, "tuning") or _jobs_if_left(folder, arguments, "final")
+    if not jobs:
+        show("all runs are finished; no job is written")
+        return 0
     code = slurm.hand_over(
         jobs,
         name=folder.grid.path.stem,

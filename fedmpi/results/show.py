@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _HEADS = ("run", "branch of", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _WATCH_EVERY_S = 2.0
+_LARGEST_SHARE = 2.0
+"""A larger limit of an axis of accuracies was meant in percent."""
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -57,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure; default accuracy")
     tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
     parser.add_argument("--tier", action="append", metavar="NAME", help=tier)
-    parser.add_argument("--names", nargs="+", metavar="NAME", help="of a figure's lines, in their order")
+    parser.add_argument(
+        "--names", nargs="+", metavar="NAME", help="of a figure's lines, in their order; stands behind RUN"
+    )
     parser.add_argument("--width", type=float, metavar="INCHES", help="of a figure")
     parser.add_argument(
         "--ylim", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a figure; accuracies are shares"
@@ -232,8 +236,13 @@ def figure_of(
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *cautions]))
     panels = compared.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
+    drawn = {place for lines in panels.values() for place in lines}
+    absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
+    cautions += [f"{name} has no line: its nets are others than --tier names" for name in absent]
     if ylim and not ylim[0] < ylim[1]:
         raise ConfigError("--ylim", f"{ylim[0]:g} is not below {ylim[1]:g}")
+    if ylim and y != "loss" and ylim[1] > _LARGEST_SHARE:
+        raise ConfigError("--ylim", f"{ylim[0]:g} {ylim[1]:g} are no shares; write 80 % as 0.8")
     if width is not None and not 1 <= width <= 100:
         raise ConfigError("--width", f"{width:g} inches; allowed: 1 to 100")
     for line in cautions:

@@ -64,6 +64,8 @@ def sbatch_option(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"expected a long option of sbatch, as partition=gpu or exclusive, got {text!r}"
         )
+    if key in ("rounds", "seed"):
+        raise argparse.ArgumentTypeError(f"{key} is a setting of fedmpi; settings stand before --slurm")
     if equals and not value:
         raise argparse.ArgumentTypeError(f"{key} has no value; write {key}=VALUE, or {key} alone")
     if key in _NOT_FOR_USERS:

@@ -427,3 +427,8 @@ def test_slurm_makes_the_trials_then_the_final_runs(
     assert "#SBATCH --array=1-4\n" in text and text.count("/final-") == 8 and "/tuning-" not in text
     assert len([*out.glob("*.grid.json")]) == 8
     assert called(*words, "--submit")[::2] == (2, "command line: --submit needs --slurm\n")
+    assert called(*words, "--jobs", 2)[0] == 0
+    assert called(*words, "--slurm")[:2] == (0, "all runs are finished; no job is written\n")
+    run_dir = next(path for path in out.glob("final-*") if path.is_dir())
+    code, _, error = called(grid.path, "--out", run_dir)
+    assert code == 2 and "holds a run, and a grid has a folder for each of its runs" in error

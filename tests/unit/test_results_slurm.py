@@ -200,6 +200,7 @@ def test_what_slurm_refuses(
         ("ntasks=3", "ntasks is set by --ranks"),
         ("array=1-3", "expected array=%M"),
         ("signal=USR1@60", "signal must be B:USR1@SECONDS"),
+        ("rounds=3", "rounds is a setting of fedmpi; settings stand before --slurm"),
     ],
 )
 def test_options_that_cannot_be(option: str, problem: str) -> None:

@@ -11,6 +11,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import ConfigError
 from fedmpi.results import show
+from fedmpi.results.compared import grouped
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
 from fedmpi.store.lock import RunLock
@@ -154,6 +155,7 @@ runs --figure f.pdf --names one
 runs/shared --figure f.pdf --width 0
 runs/shared --figure f.pdf --width wide
 runs/shared --figure f.pdf --ylim 1 0
+runs/shared --figure f.pdf --ylim 20 80
 """
 
 
@@ -176,3 +178,24 @@ def test_messages(
         said.append(f"show {words}\n    {err}")
     assert {*tmp_path.rglob("*")} == before
     assert "".join(said) == snapshot
+
+
+def test_a_setting_without_the_net_asked_for_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a_run(tmp_path / "avg", [{"1": 0.5}], method="fedavg")
+    a_run(tmp_path / "hm", [{"1": 0.5, "0.5": 0.25}])
+    figure_of([Run(tmp_path / "avg"), Run(tmp_path / "hm")], tiers=["0.5"])
+    assert capsys.readouterr().err.endswith("fedavg has no line: its nets are others than --tier names\n")
+
+
+def test_settings_have_different_names(tmp_path: Path) -> None:
+    """Also two that differ in an option of one method alone, beside another method."""
+    runs = [Run(a_run(tmp_path / name, [{"1": 0.5}])) for name in ("paper", "delta")]
+    runs.append(Run(a_run(tmp_path / "avg", [{"1": 0.5}], method="fedavg")))
+    for name in ("paper", "delta"):
+        config = tmp_path / name / "config.yaml"
+        config.write_text(config.read_text().replace("name: fedhm", f"name: fedhm, aggregation: {name}"))
+    assert [group.name for group in grouped(runs)] == [
+        "fedhm, method.aggregation paper",
+        "fedhm, method.aggregation delta",
+        "fedavg",
+    ]
