@@ -121,7 +121,7 @@ def _finalize(limit_s: float) -> None:
 
 def _leave_others(comm: Communicator, code: int) -> NoReturn:
     with contextlib.suppress(OSError):
-        os.write(2, b"fedmpi: some ranks do not come to the end, so this rank ends the job\n")
+        os.write(2, b"fedmpi: not all ranks come to the end, so this rank ends the job\n")
     comm.end_all()
     _exit(code)
 
