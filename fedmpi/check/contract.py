@@ -90,7 +90,8 @@ class PhaseOfRound:
 
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """Returns the exact sum of what these clients have sent, in this order, with unequal weights."""
-        specs, tensor_of = self.method.state_specs(), sums_of(self.method)
+        specs = self.method.state_specs()
+        tensor_of = sums_of(self.method)
         bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
         sums = {name: specs[tensor] for name, tensor in tensor_of.items()}
         total = ExactSum(sums, bounds, float(len(self.assignment.tasks)))
@@ -116,8 +117,9 @@ class Trial:
 
     @cached_property
     def phases(self) -> list[PhaseOfRound]:
-        """The phases of round 1, each from the state that the one before has left."""
-        setup, found = self.setup(), list[PhaseOfRound]()
+        """Computes the phases of round 1, each from the state that the one before has left."""
+        setup = self.setup()
+        found: list[PhaseOfRound] = []
         state = ServerState(setup.method.initial_state())
         for number, phase in enumerate(setup.method.phases(1)):
             if found:
@@ -141,7 +143,7 @@ def trained(setup: Setup, published: Published, tasks: Sequence[Task]) -> dict[i
 
 
 def published_for(method: Method, state: Params, nets: Collection[int]) -> Params:
-    """What `publish` writes for these nets into a buffer full of NaN."""
+    """Returns what `publish` writes for these nets into a buffer full of NaN."""
     layout = Layout.of(method.published_specs(nets))
     buffer = layout.new_buffer()
     buffer.view(torch.float32).fill_(math.nan)
@@ -153,7 +155,8 @@ def published_for(method: Method, state: Params, nets: Collection[int]) -> Param
 def publishing_is_whole(trial: Trial) -> None:
     """publish writes all that published_specs says, for each tier and for all, and leaves the state as it is"""
     method = trial.setup().method
-    state, tiers = method.initial_state(), [tier.index for tier in method.tiers]
+    state = method.initial_state()
+    tiers = [tier.index for tier in method.tiers]
     with unchanged(state, "publish changes the state in place"):
         for nets in (*({tier} for tier in tiers), set(tiers)):
             left = not_finite(published_for(method, state, nets))
@@ -167,10 +170,12 @@ def not_finite(params: Params) -> str:
 def narrowing_is_whole(trial: Trial) -> None:
     """narrow fills every parameter, with the same bits whether a tier was published alone or with all others"""
     setup = trial.setup()
-    method, state = setup.method, setup.method.initial_state()
+    method = setup.method
+    state = method.initial_state()
     everything = published_for(method, state, {tier.index for tier in method.tiers})
     for tier in method.tiers:
-        params, filled = setup.trainers[tier.index].net.params, []
+        params = setup.trainers[tier.index].net.params
+        filled = []
         for published in (everything, published_for(method, state, {tier.index})):
             for value in params.values():
                 value.fill_(math.nan)
@@ -220,7 +225,8 @@ def lifted_tensors_fit(trial: Trial) -> None:
 
 
 def _lifted_fits(phase: PhaseOfRound, client: Client, upload: Params) -> None:
-    method, tensor_of = phase.method, sums_of(phase.method)
+    method = phase.method
+    tensor_of = sums_of(method)
     largest = dict(zip(method.state_specs(), method.magnitudes(upload, client).tolist(), strict=True))
     regions = method.regions(client)
     require(set(regions) <= set(tensor_of), "regions has names that sums has not")

@@ -56,8 +56,10 @@ def finished(folder: Path) -> Finished:
     assert snapshot is not None and not warnings, f"{folder}: {warnings or 'no checkpoint'}"
     records = read_records(RunDir(folder))
     assert [record["round"] for record in records] == list(range(1, snapshot.round + 1))
-    results = [{key: value for key, value in record.items() if key not in NOT_RESULTS} for record in records]
-    return Finished(digest_of(snapshot.server), dict(snapshot.clients), results)
+    for record in records:
+        for key in NOT_RESULTS & record.keys():
+            del record[key]
+    return Finished(digest_of(snapshot.server), dict(snapshot.clients), records)
 
 
 def run_all(

@@ -120,8 +120,11 @@ def _hears_a_run(config: Config) -> None:
 def _builds_the_same(config: Config) -> None:
     """a seed gives the same initial values every time, another seed gives others"""
     info = config.data.used()
-    nets = [dict(create.build(config.model, info, seed).named_parameters()) for seed in (0, 0, 1)]
-    first, again, other = (digest_of({name: value.detach() for name, value in net.items()}) for net in nets)
+    digests = []
+    for seed in (0, 0, 1):
+        net = create.build(config.model, info, seed)
+        digests.append(digest_of({name: value.detach() for name, value in net.named_parameters()}))
+    first, again, other = digests
     require(first == again, "built twice from one seed, the net has other values: draw them from torch's generator")
     require(first != other, "another seed gives the same initial values")
 

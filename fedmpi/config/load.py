@@ -90,7 +90,7 @@ def advice(word: str) -> str:
 
 
 class Tree:
-    """What files and overrides say, before it is checked: values, and where each of them stands ("line 3")."""
+    """Holds what files and overrides say, before it is checked: values, and where each of them stands ("line 3")."""
 
     def __init__(self, where: str, document: Document | None = None) -> None:
         self.where = where

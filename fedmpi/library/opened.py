@@ -176,9 +176,9 @@ class Run:
     @given_back()
     @checks_arguments
     def net(self, tier: TierName | None = None, round: Round = "last", *, dense: bool = False) -> nn.Module:
-        """The net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes). Its
-        BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
-        training data. `tier` None is the only one; Factorized layers stay as two unless it is to be `dense`.
+        """Returns the net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes).
+        Its BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
+        training data. `tier` None is the only tier. Factorized layers stay as two unless the net is to be `dense`.
         Raises UserError with the nets or rounds that there are.
         """
         from fedmpi.export.command import net_of

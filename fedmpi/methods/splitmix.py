@@ -75,8 +75,8 @@ class SplitMixOptions(ServerOptions):
     batch_mask: bool = False
     """Overwrite logits of classes that the mini-batch does not have by 0 in training."""
     init: Literal["own", "rescaled"] = "own"
-    """`own`: as any net of that width. `rescaled`: convs and linear layers times the root of their share of the full
-    net's inputs, as if drawn for the full net; those that see the data keep their values.
+    """`own`: as any net of that width. `rescaled`: the weights of convs and linear layers are multiplied by the root of
+    their share of the full net's inputs, as if drawn for the full net; layers that see the data keep theirs.
     """
 
     def num_bases(self, level: float) -> int:

@@ -96,7 +96,8 @@ def _who(clients: Sequence[int]) -> str:
     """`client 3`, or `clients 3, 5, 7`, each once."""
     names = [*map(str, sorted(set(clients)))]
     more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    return f"client{'s' * (len(names) > 1)} {', '.join(names[:_MOST_SHOWN])}{more}"
+    noun = "clients" if len(names) > 1 else "client"
+    return f"{noun} {', '.join(names[:_MOST_SHOWN])}{more}"
 
 
 def net_scores(record: Record) -> dict[str, Mapping[str, float]]:

@@ -28,7 +28,7 @@ def numbers(means: Params) -> list[float]:
 @pytest.mark.parametrize(
     ("weighting", "clients", "expected"),
     [
-        # ((1 + 3) / 2, (2 + 6) / 2, (-1 + 0) / 2), whoever has how many examples.
+        # ((1 + 3) / 2, (2 + 6) / 2, (-1 + 0) / 2), however many examples each has.
         ("uniform", {4: (1, (1.0, 2.0, -1.0)), 7: (99, (3.0, 6.0, 0.0))}, [2.0, 4.0, -0.5]),
         # Weights 1 and 3 of 4: (1 + 9) / 4, (2 + 18) / 4, (-1 + 0) / 4.
         ("samples", {4: (5, (1.0, 2.0, -1.0)), 7: (15, (3.0, 6.0, 0.0))}, [2.5, 5.0, -0.25]),
