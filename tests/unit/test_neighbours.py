@@ -1,5 +1,6 @@
 """The ranks that one launcher has started on this host, out of /proc: here a shell is the launcher."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -29,7 +30,8 @@ def launcher() -> Iterator[tuple[Neighbours, list[int]]]:
             yield Neighbours(process.pid, "job@1", 0, 3, 3), pids
         finally:
             for pid in pids:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # the shell may wait for its dead after all
+                    os.kill(pid, signal.SIGKILL)
 
 
 def comes(is_so: Callable[[], bool]) -> bool:
