@@ -58,7 +58,6 @@ def train_round(
     # One broadcast serves this round's test and the clients of the next round.
     published = publish(setup, state, number + 1, 0)
     if contributions is not None:
-        state = audit(setup, number, state)
         result = replace(result, diagnostics=diagnose(setup, number, state, published, contributions))
     if is_evaluated(setup.config, number):
         scores = test_tiers(setup, number, published)
@@ -121,14 +120,6 @@ def update(
 def refresh(setup: Setup, state: ServerState, contributions: Contributions | None) -> ServerState:
     """Returns the state with what the method recomputes of a new one (rank 0)."""
     return state if contributions is None else replace(state, params=setup.method.refresh(state.params))
-
-
-def audit(setup: Setup, number: int, state: ServerState) -> ServerState:
-    """Lets the method correct its factors; rank 0 only, while workers go on."""
-    if setup.method.traits.audit is None:
-        return state
-    with setup.clock.stage("svd", number):
-        return replace(state, params=setup.method.traits.audit(state.params))
 
 
 def diagnose(

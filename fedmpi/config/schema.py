@@ -183,8 +183,8 @@ class Mpi(Section):
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.factorization == "shared" and (reason := getattr(config.method, "needs_root", "")):
-            yield "mpi.factorization", f"shared, but {reason}; allowed: root"
+        if self.factorization == "shared" and not getattr(config.method, "shares_factors", True):
+            yield "mpi.factorization", f"shared, but {config.method.name} publishes no factors; allowed: root"
 
 
 class Output(Section):

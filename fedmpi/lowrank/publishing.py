@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.svd import Solver
-from fedmpi.lowrank.warm import WarmBases
 from fedmpi.tensors import Params, Spec
 
 SPECTRA = "spectra"
@@ -21,11 +20,10 @@ SPECTRA = "spectra"
 
 @dataclass(frozen=True)
 class PublishedFactors:
-    """The factors of these layers, computed by `solver`, or within the `bases` that the state has."""
+    """The factors of these layers, computed by `solver`."""
 
     layers: Mapping[str, FactorizedLayer]
     solver: Solver
-    bases: WarmBases | None
 
     def specs(self, rank_ratio: float) -> dict[str, Spec]:
         """Names and shapes."""
@@ -45,9 +43,8 @@ class PublishedFactors:
         for layer, values in zip(self.layers.values(), out[SPECTRA].split_with_sizes(self._full_ranks), strict=True):
             if layers is not None and layer.name not in layers:
                 continue
-            warm = self.bases and self.bases.solver(state, layer.name)
             r = len(out[layer.factor_names[0]])
-            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], r, warm or self.solver)
+            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], r, self.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
             values.copy_(sigma)

@@ -4,7 +4,7 @@ Publishing step of a round: one call per layer serves every tier, because the fa
 the first r' columns of the factors at r (prefix property). FedHM, arXiv:2111.14655, section 2.2
 and eq. 18 of its appendix (sqrt(Sigma) to both sides).
 
-Two solvers compute all triplets and keep the leading r (`lowrank/warm.py` has a third one, of what changes little):
+Two solvers compute all triplets and keep the leading r:
 
 `exact`  torch.linalg.svd in the matrix's own precision (float32 or better).
 `gram`   float64 eigenvectors of the smaller of A A^T and A^T A, the default. Squaring costs half of
@@ -20,14 +20,13 @@ Here the entry of largest magnitude in each column of u is positive (the first s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 
 Triplets = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Left singular vectors (M, k), singular values of which the first k belong to them, right ones (k, N)."""
-Solver = Literal["exact", "gram"] | Callable[[torch.Tensor], Triplets]
+"""Left singular vectors (M, k), singular values (k,), right singular vectors (k, N)."""
+Solver = Literal["exact", "gram"]
 
 
 def truncated_svd(
@@ -43,7 +42,7 @@ def truncated_svd(
         raise ValueError(f"a rank of at least 1 is needed, got {r}")
     if matrix.dtype in (torch.float16, torch.bfloat16):
         matrix = matrix.float()
-    left, sigma, right = (solver if callable(solver) else SOLVERS[solver])(matrix)
+    left, sigma, right = SOLVERS[solver](matrix)
     r = min(r, len(right))
     return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
 

@@ -60,6 +60,7 @@ class FedHMOptions(ServerOptions):
     """Options of `fedhm`."""
 
     capacity: ClassVar[str] = "rank_ratio"
+    shares_factors: ClassVar[bool] = True
     name: str = "fedhm"
     """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""
     rank_ratio: Shares = (1.0, 0.5, 0.25, 0.125)
@@ -76,9 +77,8 @@ class FedHMOptions(ServerOptions):
     """Lambda of lambda/2 |U V^T|_F^2 on factorized layers; `auto` is `train.weight_decay`."""
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""
-    solver: Literal["auto", "gram", "exact"] = "gram"
-    """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD;
-    `auto`: from the last round's factors where that is much faster, audited (`fedmpi/lowrank/warm.py`)."""
+    solver: Literal["gram", "exact"] = "gram"
+    """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD."""
     aggregation: Literal["paper", "delta"] = "paper"
     """`paper`: the mean of eq. 2, which in time leaves all tiers the smallest one's net. `delta`: the server keeps what
     clients did not get, and adds the mean of what they changed."""
@@ -87,10 +87,6 @@ class FedHMOptions(ServerOptions):
     coverage: Share = 0.0
     """How much `delta` raises an entry that only some clients can change: a change that clients with a share c of the
     weight could make counts 1 / c to this power. 0 is the mean over all clients, 1 that over those which cover it."""
-
-    @property
-    def needs_root(self) -> str:
-        return "method.solver=auto begins from what only rank 0 has, unlike gram" if self.solver == "auto" else ""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
@@ -119,7 +115,6 @@ class FedHM(ServerMethod):
 
     def __init__(self, context: MethodContext) -> None:
         from fedmpi.lowrank.rule import Rule, plan_layers
-        from fedmpi.lowrank.warm import is_of_bases
 
         super().__init__(with_open_lstms(context))
         options = self.options
@@ -133,9 +128,7 @@ class FedHM(ServerMethod):
             self.traits,
             own_decay=own_decay,
             sums=sums if options.coverage else {},  # to weigh the changes of each tier by themselves
-            factors=None if options.needs_root else self.factorization,
-            fits_only_options=is_of_bases,
-            audit=bases.audited if (bases := self.factorization.bases) else None,
+            factors=self.factorization,
         )
 
     def warnings(self) -> tuple[str, ...]:
@@ -176,11 +169,8 @@ class FedHM(ServerMethod):
     def factorization(self) -> PublishedFactors:
         """How this server factorizes its layers."""
         from fedmpi.lowrank.publishing import PublishedFactors
-        from fedmpi.lowrank.warm import WarmBases
 
-        solver, ratios = self.options.solver, [tier.capacity for tier in self.tiers if tier.capacity < 1]
-        bases = WarmBases(self.layers, max(ratios)) if solver == "auto" and ratios else None
-        return PublishedFactors(self.layers, "gram" if solver == "auto" else solver, bases)
+        return PublishedFactors(self.layers, self.options.solver)
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
@@ -257,10 +247,6 @@ class FedHM(ServerMethod):
         change = correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
-    def refresh(self, state: Params) -> Params:
-        """With `solver: auto` the bases turn towards the new weights."""
-        return bases.refreshed(state) if (bases := self.factorization.bases) else state
-
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
@@ -305,7 +291,6 @@ class FedHM(ServerMethod):
         if not spectra:
             return {"band_factor": factors}
         notes: dict[str, object] = {"band_factor": factors, "spectrum": self._spectrum(state, published, spectra)}
-        notes |= bases.notes(state) if (bases := self.factorization.bases) else {}
         said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return {**notes, "conclusions": said} if said else notes
 

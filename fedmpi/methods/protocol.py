@@ -10,7 +10,6 @@ A round (`fedmpi.train_round`) calls, in this order:
      worker)
     rank 0          update(state, means)      the new state, out of weighted means over the clients
                     refresh(state)            what the server recomputes of it (an SVD)
-                    traits.audit(state)       what it finds out about it, once that is published
 
 After a round, where clients are tested with nets of their own: narrow, adapt, test.
 

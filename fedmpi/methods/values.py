@@ -38,6 +38,8 @@ class MethodOptions(Section):
     capacity: ClassVar[str] = ""
     """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: there is one full tier.
     """
+    shares_factors: ClassVar[bool] = False
+    """Whether every rank can factorize a part of the layers (`mpi.factorization: shared`)."""
     name: str
 
     @property
@@ -55,11 +57,6 @@ class MethodOptions(Section):
     def needs_sgd(self) -> str:
         """Why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they can."""
         return ""
-
-    @property
-    def needs_root(self) -> str:
-        """Why not every rank can factorize a part of the layers, as the end of a sentence; empty if they can."""
-        return f"{self.name} does not factorize what it publishes"
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """(dotted key, message) of what is wrong: capacities must fall, because tiers are named by what is shown of
@@ -109,15 +106,6 @@ class Traits:
     factors: PublishedFactors | None = None
     """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
     `mpi.factorization` is `shared`. `publish` writes them if `out` has them.
-    """
-    audit: Callable[[Params], Params] | None = None
-    """Gives the state with what the server finds out about it for the next `refresh`, once it is published for the next
-    round; counted as `svd`. Others go on meanwhile, so it may take long. It may happen twice, and nothing that
-    `publish` gives may depend on it.
-    """
-    fits_only_options: Callable[[str], bool] = lambda name: False
-    """Says of a server tensor's name whether it fits only the very options and model that it was made with. The method
-    can do without it, so a branch that changes them begins without it.
     """
     why_equal: str = "its size does not follow the capacity; take another model, or one tier"
     """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty

@@ -271,11 +271,8 @@ def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> chec
     if parents != config.method.name:  # what this method does not begin with means nothing
         server = {name: server[name] for name in wanted}
         clients = {}
-    else:
-        if any(line.startswith(("method.", "model.")) for line in config.diff(snapshot.config)):
-            server = {name: value for name, value in server.items() if not method.traits.fits_only_options(name)}
-        if clients:
-            _refuse_other_shapes(setup, origin, snapshot)
+    elif clients:
+        _refuse_other_shapes(setup, origin, snapshot)
     ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
     versions = {**snapshot.versions, "server_device": setup.computed_with["server_device"]}  # which a branch may choose
     # The statistics are of the parent's nets, and the progress is of its rounds.

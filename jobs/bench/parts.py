@@ -1,10 +1,8 @@
 """Measures parts of a run in one process, each beside something to compare it with.
 
-    python jobs/bench/parts.py aggregate | factorize | steps [section.key=value ...] [--case ...] [--pairs 5]
+    python jobs/bench/parts.py aggregate | steps [section.key=value ...] [--case ...] [--pairs 5]
 
 aggregate  nanoseconds to lift and add a number of an upload, against plain copies of as many float32 numbers
-factorize  FedHM's server: the solvers auto and gram on the states of the first `--pairs` rounds of one run; the audit
-           of a layer, which comes while workers train; and by how much auto's squared error exceeds gram's
 steps      a training step of each tier against the dense tier's and a bare PyTorch loop's; --precision fp32,bf16
 """
 
@@ -24,13 +22,9 @@ from measuring import CASES, SPREAD, BareLoop, Pairs
 
 from fedmpi.config.load import load
 from fedmpi.data.batches import Draws
-from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.learning.twice import initial_values
-from fedmpi.lowrank.publishing import PublishedFactors
-from fedmpi.lowrank.warm import AUDIT, is_of_bases, share
-from fedmpi.methods.fedhm import FedHM
 from fedmpi.methods.protocol import copy_into
 from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.client import simulate_client
@@ -42,14 +36,9 @@ from fedmpi.tensors import Layout, Params
 
 DEFAULTS = {
     "aggregate": "resnet18,resnet18-fedhm,resnet18-heterofl,resnet18-topk",
-    "factorize": "resnet18-fedhm",
     "steps": "resnet18-fedhm,resnet18-heterofl",
 }
-SETTINGS = {
-    "aggregate": "clients.per_round=10 data.num_train=40 train.batch_size=4 train.local_epochs=1",
-    "factorize": "method.solver=auto",
-    "steps": "",
-}
+SETTINGS = {"aggregate": "clients.per_round=10 data.num_train=40 train.batch_size=4 train.local_epochs=1", "steps": ""}
 """Settings on top of a case. To aggregate, clients train hardly at all: only what they send matters."""
 
 
@@ -60,8 +49,7 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     if not part:
         parser.error(f"expected a part first: {', '.join(DEFAULTS)}")
-    own = "method.solver" if part == "factorize" else ""
-    runs = {name: measuring.settings(arguments, f"{CASES[name][1]} {SETTINGS[part]}", own) for name in arguments.case}
+    runs = {name: measuring.settings(arguments, f"{CASES[name][1]} {SETTINGS[part]}") for name in arguments.case}
     for name, words in runs.items():
         print(f"{CASES[name][0]}:")
         PARTS[part](words, arguments)
@@ -118,74 +106,6 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
     return found | {"numbers": numbers / len(results)}
 
 
-# FedHM's factorization.
-
-
-def print_factorize(words: Sequence[str], arguments: argparse.Namespace) -> None:
-    found = measuring.launched(factorize, words, num_rounds=arguments.pairs)
-    for number, row in enumerate(found["rounds"], 1):
-        print(
-            f"round {number}: gram {row['gram_s']:.3f} s, auto {row['auto_s']:.3f} s "
-            f"({row['auto_s'] / row['gram_s']:.2f}), then an audit of {row['audit_s']:.3f} s; largest excess "
-            f"{100 * row['excess']:.4f} %; {row['by_gram']} layers by the Gram matrix"
-        )
-    later = found["rounds"][1:] or found["rounds"]  # the bases of round 1 are the Gram matrix's
-    ratio = Pairs([row["auto_s"] for row in later], [row["gram_s"] for row in later]).text()
-    print(f"auto / gram: {ratio}; {found['warm']} of {found['layers']} layers have bases; {found['threads']} threads")
-
-
-def factorize(comm: Any, folder: Path, words: Sequence[str], num_rounds: int) -> dict[str, Any]:
-    """Trains with `auto`, which begins from the bases of its own last round; factorizes the new state of each round by
-    both solvers.
-    """
-    setup = measuring.prepared(comm, folder, words)
-    method = setup.method
-    if not (isinstance(method, FedHM) and (bases := method.factorization.bases)):
-        raise ConfigError("method.name", "the factorization is measured of fedhm with a tier of a rank ratio below 1")
-    ratio = max(tier.capacity for tier in method.tiers if tier.capacity < 1)
-    by_gram = PublishedFactors(method.layers, "gram", None)
-    rounds, rows = measuring.rounds_of(setup), []
-    last = initial_state(setup, None).params
-    for _ in range(num_rounds):
-        new = next(rounds).params
-        stale = {name: value for name, value in new.items() if not is_of_bases(name)}
-        stale |= {name: value for name, value in last.items() if is_of_bases(name)}
-        factors: dict[str, Params] = {}
-
-        def gram(new: Params = new, factors: dict[str, Params] = factors) -> None:
-            factors["gram"] = factors_of(by_gram, new, ratio)
-
-        def auto(stale: Params = stale, factors: dict[str, Params] = factors) -> None:
-            factors["auto"] = factors_of(method.factorization, method.refresh(stale), ratio)
-
-        row: dict[str, float] = {"gram_s": measuring.seconds(gram), "auto_s": measuring.seconds(auto)}
-        row["audit_s"] = measuring.seconds(partial(bases.audited, method.refresh(stale)))
-        row["excess"] = max(excess(method, name, new, factors) for name in method.layers)
-        row["by_gram"] = int((new[AUDIT][2:] > 0).sum())
-        rows.append(row)
-        last = new
-    return {"rounds": rows, "warm": len(bases.ranks), "layers": len(method.layers), "threads": torch.get_num_threads()}
-
-
-def factors_of(factorization: PublishedFactors, state: Params, ratio: float) -> Params:
-    """Returns what the server publishes of a state."""
-    layout = Layout.of(factorization.specs(ratio))
-    out = layout.views(layout.new_buffer("cpu"))
-    factorization.write(state, out)
-    return out
-
-
-def excess(method: FedHM, name: str, state: Params, factors: dict[str, Params]) -> float:
-    """Returns the squared error of auto's factors of a layer beyond that of gram's, as the share that audits give."""
-    layer, whole = method.layers[name], state[f"{name}.weight"]
-    errors = {}
-    for solver, found in factors.items():
-        u, v = (found[factor] for factor in layer.factor_names)
-        product = layer.u_matrix(u).double() @ layer.v_matrix(v).double()
-        errors[solver] = float((layer.unroll(whole).double() - product).square().sum())
-    return share(errors["auto"] - errors["gram"], errors["gram"], float(whole.double().square().sum()))
-
-
 # Training steps.
 
 
@@ -232,7 +152,7 @@ def train(trainer: LocalTrainer, count: int) -> None:
     trainer.run(draws, 1e-4, MaskedCrossEntropy(None), plain_step, lambda net: None)
 
 
-PARTS = {"aggregate": print_aggregate, "factorize": print_factorize, "steps": print_steps}
+PARTS = {"aggregate": print_aggregate, "steps": print_steps}
 
 
 if __name__ == "__main__":

@@ -25,10 +25,7 @@ CASES = {
     f"{case}, {exchange}": (*method_cases.CASES[case], f"mpi.exchange={exchange}")
     for case in ("fedhm", "topk", "lgfedavg", "fdnnc", "scaffold", "hermes")
     for exchange in ("gather", "reduce")
-} | {
-    "fedhm, shared": (*method_cases.CASES["fedhm"], "mpi.factorization=shared"),
-    "fedhm, audited": method_cases.CASES["fedhm-auto"],
-}
+} | {"fedhm, shared": (*method_cases.CASES["fedhm"], "mpi.factorization=shared")}
 """Without and with client memories, with personal tests, with several phases."""
 
 

@@ -37,11 +37,6 @@ ENDLESS = (*METHOD, "rounds=100000")
 # All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
 JOBS = (
     case("fedhm", Leg(3, (Attack(2, 2, "local_training", 0.003), Attack(0, 4, "svd", 0.001)))),
-    # The audit of the bases comes in the stage svd after publishing, and happens again after a loss.
-    case(
-        "fedhm-auto",
-        Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 3, "svd", 0.001), Attack(1, 6, "evaluation", 0.001))),
-    ),
     case(
         "topk",
         Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 4, "saving", 0.002), Attack(1, 5, "local_training", 0.01))),

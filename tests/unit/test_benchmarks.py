@@ -20,7 +20,6 @@ from pretend.runs import with_accelerators
 from small_runs import small_setup
 
 from fedmpi.learning.determinism import settings_kept
-from fedmpi.mpi.serial import SerialComm
 
 BENCH = Path(__file__).parents[2] / "jobs" / "bench"
 SHORT = "data.num_train=80 data.num_test=16 train.local_epochs=1 train.batch_size=8 --pairs 1"
@@ -34,7 +33,6 @@ PROGRAMS = {
     "memory population": ("--population --ranks 1 model.hidden=[4]", "\n1,000,000 "),
     "startup": ("--ranks 1 --pairs 1", "to the end of round 1"),
     "parts aggregate": (f"--case small-fedhm {SHORT}", "lift and add "),
-    "parts factorize": (f"--case small-fedhm {SHORT}", "auto / gram: "),
     "parts steps": (f"--case small-fedhm {SHORT} --precision fp32,bf16", "bare loop, bf16"),
 }
 MISTAKES = {
@@ -44,10 +42,8 @@ MISTAKES = {
     "overhead --ranks 0": ">= 1",
     "startup rounds=3": "sets rounds itself",
     "scaling --ranks 1": ">= 2",
-    "parts": "aggregate, factorize, steps",
-    "parts factorize method.solver=gram": "sets method.solver itself",
+    "parts": "aggregate, steps",
     "parts steps --precision fp64": "no 'fp64'",
-    "parts factorize --case small-fedhm method.rank_ratio=[1]": "method.",
 }
 
 
@@ -124,14 +120,6 @@ def test_ratios_of_steps_by_hand(program: Callable[[str], Any]) -> None:
         *("0.5", "fp32", "1250 ms", "500 - 2000 ms"),
         *("3.00", "2.00 - 4.00", "3.25", "0.50 - 6.00", "4.00"),
     ]
-
-
-def test_both_solvers_factorize_the_states_of_three_rounds(program: Callable[[str], Any], tmp_path: Path) -> None:
-    """Round 1 has the bases of the Gram matrix, whose factors are those of `gram` to the rounding of float32."""
-    words = (*FEDHM, "method.solver=auto", "data.name=synthetic", "data.shape=[1,8,8]", "data.num_train=120")
-    found = program("parts").factorize(SerialComm(), tmp_path, words, 3)
-    assert len(found["rounds"]) == 3 and (found["warm"], found["layers"]) == (3, 4)
-    assert all(row["excess"] < 1e-3 and row["by_gram"] == 0 for row in found["rounds"])
 
 
 def test_a_step_is_one_of_the_trainer_of_its_tier(program: Callable[[str], Any], tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_full_rank_resnet50_is_resnet50() -> None:
 
 
 SIZES = {"a": (4, 4), "b": (10, 10), "c": (6, 8), "d": (8, 6)}
-FACTORS = PublishedFactors({name: FactorizedLayer(name, *size, None) for name, size in SIZES.items()}, "gram", None)
+FACTORS = PublishedFactors({name: FactorizedLayer(name, *size, None) for name, size in SIZES.items()}, "gram")
 STATE = {f"{name}.weight": randn(outputs, inputs) for name, (inputs, outputs) in SIZES.items()}
 
 

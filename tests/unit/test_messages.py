@@ -117,7 +117,6 @@ method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
 method.name=scaffold train.optimizer=adamw
 method.name=prism method.server_momentum=true train.optimizer=adamw
 method.name=fedavg mpi.factorization=shared
-method.solver=auto mpi.factorization=shared
 model.norm_groups=2
 method.name=fedavg method.server.name=sgd
 method.name=scaffold method.server.name=adam
