@@ -5,8 +5,10 @@ A run outlives its ranks where the launcher lets it; what it does then is in `ru
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from fedmpi.running import folder as run_folder
 from fedmpi.running import observers, resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
+from fedmpi.running.init_from import save_first_state
 from fedmpi.running.losses import Course, continue_run, end_together, give_up, outlive
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
@@ -50,17 +53,16 @@ def _start_and_train(course: Course) -> bool:
     material, folder = course.material(), course.folder()
     with ExitStack() as stack:
         lock = together(comm, lambda: _lock(stack, course) if comm.is_root else None)
-        config, server_device = resuming.with_server_device(config, comm, folder, asked.origin)
+        config, server_device = resuming.with_server_device(config, comm, folder)
         course.config = config  # in the run's own words
         setup = start.prepare(config, comm, folder, material, server_device)
         course.limits.clock = setup.clock
-        if asked.origin is not None:
-            resuming.begin_branch(setup, folder, asked.origin)
+        first_state = save_first_state(setup, folder, asked.origin)
         snapshot = resuming.restore(setup, folder, resume=course.resumes or asked.origin is not None)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
         course.rounds_are_over = done >= config.rounds
         if not (why := course.too_few()):
-            server = _server(stack, course, setup, lock, snapshot, observed)
+            server = _server(stack, course, setup, lock, snapshot, observed, first_state)
             course.begun_after = done if course.begun_after is None else course.begun_after
             course.report(server, done + 1)
             if server is not None:
@@ -75,11 +77,11 @@ def _start_and_train(course: Course) -> bool:
 
 def _lock(stack: ExitStack, course: Course) -> RunLock:
     """Rank 0: holds the run directory until `stack` closes."""
-    folder, is_branch = course.folder(), course.asked.origin is not None
+    folder, has_origin = course.folder(), course.asked.origin is not None
     lock = run_folder.lock_within(course.patience_s, stack, folder, course.comm)
-    if is_branch and course.made_folder:
+    if has_origin and course.made_folder:
         stack.push(lambda _, error, __: folder.remove_unbegun() if isinstance(error, StartupError) else None)
-    run_folder.take(folder, course.config, resumes=course.resumes, is_branch=is_branch)
+    run_folder.take(folder, course.config, resumes=course.resumes, has_origin=has_origin)
     return lock
 
 
@@ -90,6 +92,7 @@ def _server(
     lock: RunLock | None,
     snapshot: Snapshot | None,
     observed: list[observers.Observed],
+    first_state: Mapping[str, Any],
 ) -> Server | None:
     """Rank 0's part, which says who got what; None on the other ranks."""
     comm, folder = setup.comm, course.folder()
@@ -99,7 +102,7 @@ def _server(
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, advice, observed) if lock else None
     )
-    together(comm, lambda: server.announce(places, warnings) if server else None)
+    together(comm, lambda: server.announce(places, warnings, first_state) if server else None)
     comm.agree()
     return server
 

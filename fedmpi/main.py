@@ -1,7 +1,7 @@
 """The command `run`: argv -> config -> a guarded run; and the table of all commands.
 
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--resume-from RUN[@ROUND]] [--version]
+        [--run-dir DIR] [--resume] [--init-from RUN[@ROUND]] [--version]
 
 A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
 that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
@@ -91,9 +91,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         help="continue from the newest whole checkpoint in --run-dir; begins the run where there is none",
     )
     parser.add_argument(
-        "--resume-from",
+        "--init-from",
         metavar="RUN[@ROUND]",
-        help="begin a new run after the newest whole checkpoint of RUN (or that of ROUND), with RUN's config",
+        help="begin a new run with the newest saved state of RUN (or that of ROUND), and RUN's config",
     )
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     arguments = parser.parse_intermixed_args(argv)
@@ -104,10 +104,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         raise ConfigError("--run-dir", "expected a folder, got nothing")
     if arguments.resume and arguments.run_dir is None:
         raise ConfigError("command line", "--resume needs --run-dir: the directory of the run to continue")
-    if arguments.resume_from is not None and arguments.run_dir is not None:
-        from fedmpi.running.folder import refuse_inside
-
-        refuse_inside(arguments.resume_from, arguments.run_dir)
     return arguments
 
 
@@ -120,7 +116,7 @@ def read_config(arguments: argparse.Namespace, rank: int = 0, size: int = 1) -> 
     from fedmpi.command.given import check_ranks, config_and_origin
 
     arguments.mistake = None
-    given = arguments.config, arguments.overrides, arguments.run_dir, arguments.resume, arguments.resume_from
+    given = arguments.config, arguments.overrides, arguments.run_dir, arguments.resume, arguments.init_from
     try:
         config, arguments.origin = config_and_origin(*given, observed=rank == 0)
     except ConfigError as error:

@@ -39,12 +39,12 @@ class Bits:
             self.comm.abort(1)
             raise
 
-    def alone(self, config: Config) -> Finished | None:
+    def alone(self, config: Config, **options: object) -> Finished | None:
         """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
-        path = self.references / hashlib.sha256(repr(config).encode()).hexdigest()
+        path = self.references / hashlib.sha256(repr((config, options)).encode()).hexdigest()
         with self.all_or_none():
             if self.comm.rank == 0 and not path.exists():
-                run_all(config, SerialComm(), self.folder / path.name)
+                run_all(config, SerialComm(), self.folder / path.name, **options)
                 path.write_bytes(pickle.dumps(finished(self.folder / path.name)))
             self.comm.wait_for_all()
         return pickle.loads(path.read_bytes()) if self.comm.rank == 0 else None

@@ -57,11 +57,3 @@ def with_records(path: Path, *changes) -> Path:
     new = [json.dumps({**line, **change}) + "\n" for line, change in zip(lines, each, strict=True)]
     (path / "rounds.jsonl").write_text("".join(new))
     return path
-
-
-def as_branch(path: Path, after: int, parent: str, *changes: str) -> Path:
-    """The run as a branch of `parent`, whose rounds up to `after` it has."""
-    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
-    lines[after - 1]["branched_from"] = {"run": parent, "round": after, "config": list(changes)}
-    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path

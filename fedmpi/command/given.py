@@ -27,16 +27,18 @@ def config_and_origin(
     overrides: Sequence[str],
     run_dir: str | None,
     resume: bool,
-    resume_from: str | None,
+    init_from: str | None,
     *,
     observed: bool = False,
 ) -> tuple[Config, Origin | None]:
-    """The validated config, and where a new run begins. A resumed run takes the config it was begun with unless another
-    is given (`path`), and a branch (`resume_from`) that of its parent. Where there is none, a config or an override
-    says that a run is to begin there (batch files, submitted again as they are, give both); neither is a slip in the
-    directory's name, and must not begin another experiment. `observed` as for `load`. Raises `ConfigError`.
+    """Returns the validated config, and the run that a new one takes its first state from.
+
+    A resumed run takes the config it was begun with unless another is given (`path`), a new one with `init_from` that
+    of the other run. Where there is no run, a config or an override says that one is to begin there (batch files,
+    submitted again as they are, give both). With neither, the directory's name is a slip, and must not begin another
+    experiment. `observed` as for `load`. Raises `ConfigError`.
     """
-    origin = origin_of(run_dir, resume, resume_from)
+    origin = origin_of(run_dir, resume, init_from)
     if path is None and (origin is not None or _has_begun(run_dir, resume)):
         from fedmpi.running.folder import config_of
         from fedmpi.store.run_dir import RunDir
@@ -53,13 +55,13 @@ def config_and_origin(
     return load_address(path, overrides, observed=observed), origin
 
 
-def origin_of(run_dir: str | None, resume: bool, resume_from: str | None) -> Origin | None:
-    """The checkpoint that a new run begins from; None for one that needs none or has begun. Raises ConfigError."""
-    if resume_from is None or _has_begun(run_dir, resume):
+def origin_of(run_dir: str | None, resume: bool, init_from: str | None) -> Origin | None:
+    """Returns the run that a new one takes its first state from; None for one that has begun. Raises ConfigError."""
+    if init_from is None or _has_begun(run_dir, resume):
         return None
     from fedmpi.running.folder import Origin
 
-    return Origin.named(resume_from)
+    return Origin.named(init_from, run_dir)
 
 
 def _has_begun(run_dir: str | None, resume: bool) -> bool:

@@ -30,8 +30,8 @@ Generated: `python -m fedmpi.config.reference > configs/README.md`.
   errors; aliases and tags are not read.
 - **A line** below is a key (the names that have it): what it takes, its default. What it does.
 - **A resumed run** may change the keys marked *resume*, the number of ranks, and `rounds` unless the schedule depends
-  on it (`cosine`). **A branch** (`--resume-from RUN`) may change every key with which the parent's server state still
-  fits, but not the partition; where clients keep memories, nor `method`, `model` and `clients`.
+  on it (`cosine`). **A new run** with `--init-from RUN` may change every key with which RUN's server state still fits;
+  what clients remember comes along where `method`, `model`, `clients`, `data`, `partition` and `seed` are RUN's.
 """
 _SIGNS = {"exclusiveMinimum": ">", "minimum": ">=", "exclusiveMaximum": "<", "maximum": "<="}
 _FAR = 1e9

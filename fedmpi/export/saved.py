@@ -13,7 +13,6 @@ from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round, mean_accuracy
 from fedmpi.report.ending import RUNNING, ending
-from fedmpi.report.lineage import Lineage, lineage
 from fedmpi.report.records import read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
@@ -74,18 +73,14 @@ def _for_tests_here(config: Config) -> Config:
 
 def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:
     """Returns the number of the round, one of the run's own. Raises RunDirError with the saved ones."""
-    found = lineage([*records.values()])
-    inherited = found.parent.round if found.parent else 0
-    saved = [number for number, _ in folder.checkpoints() if number > inherited]
-    if found.parent and which.isdecimal() and 0 < int(which) <= inherited:
-        raise RunDirError(str(folder.path), f"{found.parent.whose}; export round {int(which)} from there")
+    saved = [number for number, _ in folder.checkpoints() if number > 0]
     if not saved:
-        raise RunStateError(str(folder.path), _nothing_saved(folder, found))
+        raise RunStateError(str(folder.path), _nothing_saved(folder, [*records.values()]))
     if which == "last":
         return saved[0]
     shown = f"saved: {', '.join(map(str, saved))}"
     if which == "best":
-        best = best_round({record["round"]: mean_accuracy(record) for record in found.own}, saved)
+        best = best_round({record["round"]: mean_accuracy(record) for record in records.values()}, saved)
         if best is None:
             raise RunDirError("--round", f"best, but none of the saved rounds was tested; {shown}")
         return best
@@ -96,13 +91,11 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
     return int(which)
 
 
-def _nothing_saved(folder: RunDir, found: Lineage) -> str:
+def _nothing_saved(folder: RunDir, records: Sequence[Mapping[str, Any]]) -> str:
     """Says why there is nothing to export, and what to do."""
-    end = ending(folder, [*found.inherited, *found.own])
-    none = "no round is saved" if found.parent is None else f"{found.parent.whose}, and none since is saved"
+    end = ending(folder, records)
     if end.state == RUNNING:
-        return f"{none} yet; wait for the end of a round"
+        return "no round is saved yet; wait for the end of a round"
     if (folder.report_dir / "summary.json").exists():
-        return f"{none}: it has finished, and its checkpoints are gone"
-    from_parent = f"; {found.parent.run} can be exported instead" if found.parent else ""
-    return f"{none}, because it {end.briefly()}{from_parent}; {end.advice}"  # a command is the last
+        return "no round is saved: it has finished, and its checkpoints are gone"
+    return f"no round is saved, because it {end.briefly()}; {end.advice}"  # a command is the last

@@ -22,7 +22,7 @@ from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.report.terminal import DEFAULT_COLUMNS, wrapped
 from fedmpi.results.grid_runs import load_address
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked, refuse_inside
+from fedmpi.running.folder import Asked
 from fedmpi.running.interruption import Interruption
 
 if TYPE_CHECKING:
@@ -66,15 +66,15 @@ def run(
     run_dir: APath | None = None,
     *,
     resume: bool = False,
-    resume_from: APath | None = None,
+    init_from: APath | None = None,
     progress: bool = True,
 ) -> Run:
     """Trains to the last round, in this process or, called by every rank of an mpirun, on all of them: the same bits.
 
-    `config` None is that of the run that is resumed, or that `resume_from` names, else the packaged default. `run_dir`
+    `config` None is that of the run that is resumed, or that `init_from` names, else the packaged default. `run_dir`
     None is a fresh folder under `output.dir`. `resume` continues the run in `run_dir` after the last round that is
     saved; where none is saved, or where there is no such folder, it begins the run there and says so, so that a script
-    may be started again as it is. `resume_from`, as `RUN` or `RUN@ROUND`, begins a new run after a checkpoint of
+    may be started again as it is. `init_from`, as `RUN` or `RUN@ROUND`, begins a new run with a saved state of
     another. `progress` False prints warnings only. Every rank gets the finished run; on one that cannot see the run
     directory, reading it fails.
 
@@ -85,11 +85,9 @@ def run(
     the call that continues, TooFewRanksError. Where one of several ranks fails, all end. Signal handlers, environment
     variables, filters of warnings and torch's settings are as before when this returns or raises.
     """
-    directory, parent = (None if place is None else os.fspath(place) for place in (run_dir, resume_from))
+    directory, parent = (None if place is None else os.fspath(place) for place in (run_dir, init_from))
     if resume and directory is None:
         raise ConfigError(ARGUMENTS, "resume=True needs run_dir: the directory of the run to continue")
-    if parent is not None and directory is not None:
-        refuse_inside(parent, directory)
     check_launch()
     if config is None:
         config, origin = config_and_origin(None, (), directory, resume, parent)
@@ -127,9 +125,9 @@ class CallAdvice(Advice):
         folder = moved_to or str(self._folder())
         return f"fedmpi.run({self._config(folder, lr)}, run_dir={folder!r}, resume=True)"
 
-    def branch_command(self, lr: float) -> str:
+    def init_command(self, lr: float) -> str:
         folder = str(self._folder())
-        return f"fedmpi.run({self._config(folder, lr)}, resume_from={folder!r})"
+        return f"fedmpi.run({self._config(folder, lr)}, init_from={folder!r})"
 
     def in_lines(self, text: str) -> str:
         """A call that would make the line longer than 80 columns stands below it: a backslash is the shell's."""

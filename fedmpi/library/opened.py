@@ -121,25 +121,20 @@ class Run:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys. A branch has those of
-        its parent's rounds, too.
-        """
+        """What `rounds.jsonl` says, a dict for each round; `fedmpi/store/README.md` has its keys."""
         return self._read().records
 
     @property
-    def branched_from(self) -> tuple[Path, int] | None:
-        """The folder of the run that this one is a branch of (`resume_from`), and after which of its rounds; None for a
-        run that is no branch. Those rounds are in `records`; `rounds`, `scores` and `best` are of the branch's own.
-        """
-        parent = self._read().parent
-        return None if parent is None else (Path(parent.run), parent.round)
+    def init_from(self) -> str:
+        """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
+        return self._read().init_from
 
     def rounds(self) -> list[dict[str, float]]:
-        """A row for each round that the run has made itself, with every number of its record, `tiers/0.5/accuracy` for
+        """A row for each round, with every number of its record, `tiers/0.5/accuracy` for
         nested ones. Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them
         as they are.
         """
-        return [{"round": record["round"], **dict(scalars(record))} for record in self._read().own]
+        return [{"round": record["round"], **dict(scalars(record))} for record in self._read().records]
 
     @property
     def scores(self) -> ScoresByName:
@@ -151,7 +146,7 @@ class Run:
 
     def _scores(self, num_test: int | None) -> ScoresByName:
         """`num_test` is the size of the test set, None where it does not matter."""
-        records = self._read().own
+        records = self._read().records
         tests = [(name, score) for record in records for name, score in _of_record(record, num_test)]
         last, best_round = dict(tests), Best.of(records).best_round
         best = {name: score for name, score in tests if score.round == best_round[name]}
@@ -258,7 +253,7 @@ class Run:
     def _headline(self) -> str:
         run = self._read()
         names = " on ".join(str(run.values[section]["name"]) for section in ("method", "data"))
-        branch = f", branch of {run.parent.name}" if run.parent else ""
+        branch = f", from {run.init_from}" if run.init_from else ""
         return f"{names}, {run.continues_after} of {run.rounds} rounds, {run.state}{branch}: {self.path}"
 
     def _rows(self) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from fedmpi.errors import UserError
 # Of several arguments the first that the function has; of none of them the last.
 _ARGUMENTS = {
     "run-dir": ("run_dir=",),
-    "resume-from": ("resume_from=",),
+    "init-from": ("init_from=",),
     "resume": ("resume=True",),
     "tier": ("tier=", "tiers=", "Run.net with tier="),
     "client": ("client=", "Run.client_net with client="),

@@ -72,7 +72,7 @@ def resolve_server(want: str, train: str, gpus_of_server: int, had: str = "") ->
         raise DeviceError(
             "mpi.server_device",
             "the server's part of this run was computed on a GPU so far, but rank 0 sees none; ask the scheduler for "
-            "one, or begin a new run after its last round: --resume-from, with mpi.server_device=cpu",
+            "one, or begin a new run from its last state: --init-from, with mpi.server_device=cpu",
         )
     if had:
         return had

@@ -25,17 +25,14 @@ Record = Mapping[str, Any]
 # A record has some 20 bytes for each client of its cohort.
 _MOST_LINE_BYTES = 64 * 2**20
 
-BRANCHED_FROM = "branched_from"
-"""The key, in a branch's last record that is its parent's, of `run`, `round`, and `config`: what the branch changes."""
-
 TIERS = "tiers"
 """The key, in the record of a round that was tested, of the scores of each net that all clients share."""
 
 CLIENTS = "clients"
 """The key, and the closing table's row, of the clients' own nets on their own test data."""
 
-NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange", BRANCHED_FROM})
-"""Keys of a record that tell of time, ranks, what MPI moved, and a branch's parent: the same bits are alike without."""
+NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange"})
+"""Keys of a record that tell of time, ranks and what MPI moved: the same bits are alike without."""
 
 _DROPPED = "they contributed nothing (train.on_divergence)"
 _RESTORED = "their last finite nets were taken (train.on_divergence)"

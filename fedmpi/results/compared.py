@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from fedmpi.config.settings import settings
 from fedmpi.errors import ConfigError
-from fedmpi.report.lineage import lineage
 from fedmpi.report.records import divergences
 from fedmpi.results.figure import Line, over_seeds
 from fedmpi.results.run import Run
@@ -15,7 +14,7 @@ from fedmpi.store.units import named_among
 
 MOST_PAIRED = 5
 """Of more settings than this, each is compared with the first alone."""
-_BRANCH = "branch"
+_INIT_FROM = "init_from"
 Setting = tuple[tuple[str, str], ...]
 """Pairs of a dotted key and its value as text."""
 
@@ -46,19 +45,15 @@ class Group:
 
     def line(self, net: str, x: str, quantity: str = "accuracy") -> Line:
         """Averages the seeds by round (or by what was moved or computed up to it); the band is their range. Seeds that
-        have not tested this net yet are left out. Of branches, the rounds before have a mean, too.
+        have not tested this net yet are left out.
         """
         runs = [run for run in self.runs if run.course(net, quantity)[0]]
-        means = []
-        for inherited in (False, True):
-            points = []
-            for run in runs:
-                places = run.places(x)
-                numbers, values = run.course(net, quantity, inherited=inherited)
-                points += [(number, places[number], value) for number, value in zip(numbers, values, strict=True)]
-            means.append(over_seeds(self.name, points, len(runs)))
-        own, before = means
-        return replace(own, x_before=before.x, y_before=before.y)
+        points = []
+        for run in runs:
+            places = run.places(x)
+            numbers, values = run.course(net, quantity)
+            points += [(number, places[number], value) for number, value in zip(numbers, values, strict=True)]
+        return over_seeds(self.name, points, len(runs))
 
 
 @dataclass(frozen=True)
@@ -95,35 +90,26 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
     for run in runs:
         by_seed = by_setting.setdefault(setting_of(run), {})
         by_seed[run.seed] = max(by_seed.get(run.seed, run), run, key=lambda one: one.done)
-    keys = _telling_keys([{key: value for key, value in setting if key != _BRANCH} for setting in by_setting])
+    keys = _telling_keys([{key: value for key, value in setting if key != _INIT_FROM} for setting in by_setting])
     groups = []
     for setting, by_seed in by_setting.items():
         own = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(Group(_name(dict(setting), keys) + _of_parents(own), own))
+        groups.append(Group(_name(dict(setting), keys) + _origins(own), own))
     return groups
 
 
 def setting_of(run: Run) -> Setting:
-    """Returns what runs share that differ by nothing but their seed.
-
-    A branch is no run of its settings alone: the round after which it begins and what it changes there are a setting,
-    too, and so are those of its parents.
-    """
+    """Returns what runs share that differ by nothing but their seed; the state that a run begins with is a setting."""
     found = tuple(settings(run.values).items())
-    branchings = []
-    for parent in (lineage([record]).parent for record in run.records):
-        if parent:
-            changes = [change for change in parent.changes if not change.startswith("seed:")]
-            branchings.append(f"{parent.round}: {'; '.join(changes)}")
-    return (*found, (_BRANCH, ", ".join(branchings))) if branchings else found
+    return (*found, (_INIT_FROM, "yes")) if run.init_from else found
 
 
-def _of_parents(runs: Iterable[Run]) -> str:
-    """`, branch of RUN@3`; empty for runs that are no branches."""
-    names = list(dict.fromkeys(run.parent.name for run in runs if run.parent))
+def _origins(runs: Iterable[Run]) -> str:
+    """Returns `, from RUN@3`; '' for runs that begin with a state of their own."""
+    names = list(dict.fromkeys(run.init_from for run in runs if run.init_from))
     if not names:
         return ""
-    return f", branch of {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    return f", from {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
@@ -174,7 +160,7 @@ def cautions(given: Sequence[Run], groups: Sequence[Group]) -> list[str]:
             how_far = f"shown up to round {run.done:,} of {run.rounds:,}"
             is_tested = "not shown: no round was tested"
             lines.append(f"{run.name} {run.ending.briefly()}; {how_far if run.tested else is_tested}")
-        lines += [f"{run.name}: {line}" for line in (*divergences(run.own), *missing(run))]
+        lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]
     return list(dict.fromkeys(lines))
 
 

@@ -36,8 +36,6 @@ X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": 
 _MARKERS = "osD^vPX*"
 _MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
-_PALE = 0.4
-"""The strength of the part of a branch's curve that is its parent's."""
 _BAND = 0.18
 _COLUMNS = (3, 2)
 """Columns of panels: what leaves fewer places empty, and of equals the first."""
@@ -84,9 +82,6 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-    x_before: Sequence[float] = ()
-    y_before: Sequence[float] = ()
-    """The points of the rounds that a branch has of its parent: drawn pale, without a band."""
 
 
 def over_seeds(label: str, points: Iterable[tuple[int, float, float]], num_seeds: int) -> Line:
@@ -125,9 +120,6 @@ def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> 
     every = max(1, len(line.x) // _MOST_MARKED)
     first = place % every  # so that no marker covers one of another curve
     axes.plot(line.x, line.y, label=line.label, marker=marker, markersize=3.5, markevery=(first, every), **style)
-    if line.x_before:
-        before = [*line.x_before, *line.x[:1]], [*line.y_before, *line.y[:1]]
-        axes.plot(*before, **style, alpha=_PALE, zorder=1.5)  # below all curves
     if line.low:
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=_BAND, linewidth=0)
 

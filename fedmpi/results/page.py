@@ -40,7 +40,6 @@ _MOST_CLIENTS = 40
 _LEAST_SEEDS, _MOST_SEEDS = 3, 16
 """Differences over fewer or more seeds have no interval."""
 _UNTESTED = "No round has been tested yet."
-_PALE = "The pale part of a curve is of the rounds of"
 _X_WORDS = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs"}
 _Section = dict[str, Any]
 
@@ -86,13 +85,13 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
     sections += [_spectra(extras), _beyond(run), _starts(run), _made_with(run)]
     not_saved = unless_all_saved(run.done, ending.saved) if ending else ""
     how_far = f"{run.done:,} of {run.rounds:,} rounds{not_saved}"
-    diverged = [f"{line[0].upper()}{line[1:]}." for line in divergences(run.own)]
+    diverged = [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
     return _rendered(
         title=run.name,
         state=f"{ending.state}, {how_far}" if ending else "finished",
         run=run,
         how_far=how_far if ending else f"All {run.rounds:,} rounds",
-        ranks=ranks_in_words(run.own),
+        ranks=ranks_in_words(run.records),
         devices=_devices(run),
         figures=_key_figures(run),
         notes=[*([ending.paragraph()] if ending else []), *diverged, *compared.missing(run), *notes],
@@ -167,8 +166,10 @@ def _key_figures(run: Run) -> list[tuple[str, str]]:
     if run.tested:
         values = run.course(run.tested[0])[1]
         figures += [(f"last accuracy, {name_of(run.tested[0])}", percent(values[-1])), ("best", percent(max(values)))]
-    if run.own:
-        down, up, macs = (_sum(run.own, key) for key in ("protocol_down_bytes", "protocol_up_bytes", "training_macs"))
+    if run.records:
+        down, up, macs = (
+            _sum(run.records, key) for key in ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+        )
         figures += [("bytes of all clients", size(down[-1] + up[-1])), ("training compute", f"{si(macs[-1])} MACs")]
     if total_s := sum(run.seconds.values()):
         figures.append(("time", took(total_s)))
@@ -188,16 +189,15 @@ def _accuracy(run: Run) -> _Section:
     losses = [*(_curve(run, net, "loss") for net in nets), _training_loss(run)]
     if losses := [line for line in losses if line.x]:
         charts.append(_lines("Loss", losses))
-    return {"title": "Accuracy and loss", "text": f"{_PALE} {run.parent.run}." if run.parent else "", "charts": charts}
+    return {"title": "Accuracy and loss", "charts": charts}
 
 
 def _curve(run: Run, net: str, quantity: str) -> Line:
-    before = run.course(net, quantity, inherited=True)
-    return Line(name_of(net), *run.course(net, quantity), x_before=before[0], y_before=before[1])
+    return Line(name_of(net), *run.course(net, quantity))
 
 
 def _training_loss(run: Run) -> Line:
-    points = [(record["round"], record["train_loss"]) for record in run.own if record["train_loss"] is not None]
+    points = [(record["round"], record["train_loss"]) for record in run.records if record["train_loss"] is not None]
     return Line("training", [number for number, _ in points], [loss for _, loss in points])
 
 
@@ -282,10 +282,11 @@ def _draw_counts(axes: Axes, counts: NDArray[np.int64], clients: Sequence[int]) 
 
 
 def _costs(run: Run) -> _Section:
-    if not run.own:
+    if not run.records:
         return {}
-    rounds = [record["round"] for record in run.own]
-    down, up, macs = (_sum(run.own, key) for key in ("protocol_down_bytes", "protocol_up_bytes", "training_macs"))
+    rounds = [record["round"] for record in run.records]
+    keys = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+    down, up, macs = (_sum(run.records, key) for key in keys)
     charts = [_lines("MACs so far", [Line("training", rounds, macs)], y="macs")]
     text = "Clients and server exchanged nothing."
     if down[-1] or up[-1]:
@@ -296,7 +297,7 @@ def _costs(run: Run) -> _Section:
 
 
 def _time(run: Run) -> _Section:
-    if not run.own:
+    if not run.records:
         return {}
     total_s = sum(run.seconds.values())
     stages = sorted(run.seconds.items(), key=lambda item: -item[1])
@@ -306,7 +307,7 @@ def _time(run: Run) -> _Section:
         if s > 0
     ]
     busy_s: dict[str, float] = {}
-    for record in run.own:
+    for record in run.records:
         for rank, seconds in record["busy_s"].items():
             busy_s[rank] = busy_s.get(rank, 0.0) + seconds
     rows += [[f"rank {rank}, busy", _bar(s, busy_s.values(), f"{s:,.1f} s")] for rank, s in busy_s.items()]
@@ -338,7 +339,7 @@ def _spectra(extras: Extras) -> _Section:
 
 def _beyond(run: Run) -> _Section:
     """Shows how much of the factorized layers each tier lacks, by round, and of each layer after the last one."""
-    notes = [(record["round"], record.get("method") or {}) for record in run.own]
+    notes = [(record["round"], record.get("method") or {}) for record in run.records]
     spectra = [(number, note["spectrum"]) for number, note in notes if note.get("spectrum")]
     if not spectra:
         return {}
@@ -378,16 +379,14 @@ def _layers(spectra: Sequence[tuple[int, Mapping[str, Any]]]) -> _Section:
 
 def _starts(run: Run) -> _Section:
     """Lists resumes and lost ranks, where there were any."""
-    losses = [loss for record in run.own for loss in record.get("losses", ())]
+    losses = [loss for record in run.records for loss in record.get("losses", ())]
     if len(run.starts) < 2 and not losses:
         return {}
     rows: list[list[Any]] = []
     for number, start in enumerate(run.starts, 1):
         end = start.get("stopped") or start.get("ended") or {}
         resumed = start.get("resumed_round") or 0
-        after = f"after round {resumed}" if resumed else "the beginning"
-        if run.parent and resumed == run.parent.round:
-            after = run.parent.name
+        after = f"after round {resumed}" if resumed else run.init_from or "the beginning"
         event = "was interrupted" if number < len(run.starts) else "no end yet"
         if resumed >= run.rounds:
             event = "had nothing left to do"
@@ -429,8 +428,6 @@ def _curves(groups: Sequence[Group]) -> _Section:
         charts.append(_lines("Last accuracy by size", sized, "parameters", "accuracy"))
     names = ", ".join(dict.fromkeys(map(name_of, nets)))
     text = f"The curves are of {names}: of each setting its clients' own nets, or else its largest net."
-    if any(run.parent for group in groups for run in group.runs):
-        text += f" {_PALE} the run that a branch names."
     return {"title": "Accuracy", "text": text, "charts": charts}
 
 

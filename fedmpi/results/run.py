@@ -1,4 +1,4 @@
-"""Reads a run's folder: config, records, lineage, sizes, how it ended. The page, `show`, grids and the library use it.
+"""Reads a run's folder: config, records, sizes, how it ended. The page, `show`, grids and the library use it.
 
 Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record and its
 report is written, which is the last thing that a run does. Accuracies are shares.
@@ -21,7 +21,6 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError, counted
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
-from fedmpi.report.lineage import Lineage, Parent, lineage
 from fedmpi.report.records import CLIENTS, Record, by_ranks, gaps_of, net_scores, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
@@ -91,19 +90,11 @@ class Run:
     def records(self) -> list[dict[str, Any]]:
         return read_records(self.dir)
 
-    @cached_property
-    def lineage(self) -> Lineage:
-        return lineage(self.records)
-
     @property
-    def own(self) -> Sequence[Record]:
-        """Returns the records of the rounds that the run has made itself."""
-        return self.lineage.own
-
-    @property
-    def parent(self) -> Parent | None:
-        """Names the run that this one is a branch of."""
-        return self.lineage.parent
+    def init_from(self) -> str:
+        """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
+        origin = next((start[manifest.INIT_FROM] for start in self.starts if manifest.INIT_FROM in start), None)
+        return f"{Path(origin['run']).name}@{origin['round']}" if origin else ""
 
     @property
     def done(self) -> int:
@@ -178,7 +169,7 @@ class Run:
         """Lists how many ranks did the rounds: several numbers where the run was resumed on others, or lost some. A
         start that is in its first round counts.
         """
-        found = dict.fromkeys(by_ranks(self.own))
+        found = dict.fromkeys(by_ranks(self.records))
         last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
         begins = self.state == RUNNING and (last.get("resumed_round") or 0) >= self.done
         if last.get("ranks") and (begins or not found):
@@ -210,7 +201,7 @@ class Run:
         """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and accuracies.
         The clients' own nets have none.
         """
-        best = Best.of(self.own)
+        best = Best.of(self.records)
         rows = manifest.sizes(self.starts)
         sized = {row["name"] for row in rows}
         rows += [{"name": name} for name in best.last if name not in sized and name != CLIENTS]
@@ -225,7 +216,7 @@ class Run:
     def seconds(self) -> dict[str, float]:
         """Sums the seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
         total = manifest.seconds_after_records(self.starts)
-        for stage, seconds in Best.of(self.own).seconds.items():
+        for stage, seconds in Best.of(self.records).seconds.items():
             total[stage] = total.get(stage, 0.0) + seconds
         wall_s = total.pop("wall", 0.0)
         return {**total, "other": max(0.0, wall_s - sum(total.values()))}
@@ -246,21 +237,18 @@ class Run:
 
     @property
     def tested(self) -> list[str]:
-        """Names what was tested in the run's own rounds: the clients' own nets, then the largest net first."""
-        names = dict.fromkeys(name for record in self.own for name in net_scores(record))
-        return [*([CLIENTS] if any(CLIENTS in record for record in self.own) else []), *names]
+        """Names what was tested in the run's rounds: the clients' own nets, then the largest net first."""
+        names = dict.fromkeys(name for record in self.records for name in net_scores(record))
+        return [*([CLIENTS] if any(CLIENTS in record for record in self.records) else []), *names]
 
-    def course(self, net: str, quantity: str = "accuracy", *, inherited: bool = False) -> tuple[list[int], list[float]]:
-        """Returns the own (or inherited) rounds in which a net was tested, and its accuracy or loss in them."""
-        records = self.lineage.inherited if inherited else self.own
-        found = [(record["round"], scores_of(record, net).get(quantity)) for record in records]
+    def course(self, net: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
+        """Returns the rounds in which a net was tested, and its accuracy or loss in them."""
+        found = [(record["round"], scores_of(record, net).get(quantity)) for record in self.records]
         pairs = [(number, value) for number, value in found if value is not None]
         return [number for number, _ in pairs], [value for _, value in pairs]
 
     def places(self, x: str) -> dict[int, float]:
-        """Returns where each round stands on an axis of `AXES`: at its number, or at the sum up to it. A branch's sums
-        include the rounds of its parent, because the net has cost them, too.
-        """
+        """Returns where each round stands on an axis of `AXES`: at its number, or at the sum up to it."""
         numbers = [record["round"] for record in self.records]
         if x == "rounds":
             return {number: float(number) for number in numbers}
@@ -299,7 +287,7 @@ def _runs_of_folder(folder: Path) -> tuple[list[Run], list[str]]:
         run = Run(run_dir.path)
         try:
             if run.has_begun() and run.values:
-                (runs if run.own else empty).append(run)
+                (runs if run.records else empty).append(run)
         except RunDirError as error:
             damaged.append(error)
     if runs:
@@ -313,7 +301,7 @@ def _runs_of_folder(folder: Path) -> tuple[list[Run], list[str]]:
 
 def _without_a_round(run: Run) -> str:
     happened = f" {run.ending.briefly()}, and" if run.ending else ""
-    return f"{run.name}{happened} has no round of its own"
+    return f"{run.name}{happened} has no round"
 
 
 def moved(record: Record) -> int:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from fedmpi.results.page import Extras
 
-_HEADS = ("run", "branch of", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
+_HEADS = ("run", "from", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _WATCH_EVERY_S = 2.0
 _LARGEST_SHARE = 2.0
 """A larger limit of an axis of accuracies was meant in percent."""
@@ -112,12 +112,12 @@ def print_status(folders: Sequence[Path]) -> None:
         print("no runs there")
         return
     states = Counter(line[2] for line in lines)
-    has_branch = any(line[1] for line in lines)
+    has_origin = any(line[1] for line in lines)
     shown = [list(_HEADS), *([cell or "-" for cell in line] for line in lines)]
-    if not has_branch:
+    if not has_origin:
         for cells in shown:
             del cells[1]
-    table_text.print_lines(shown[0], shown[1:], 4 if has_branch else 3, sys.stdout)
+    table_text.print_lines(shown[0], shown[1:], 4 if has_origin else 3, sys.stdout)
     print(", ".join(f"{count} {state}" for state, count in states.items()))
 
 
@@ -138,14 +138,13 @@ def _lines(folder: Path) -> Iterator[list[str]]:
 
 def _status(run: Run) -> list[str]:
     try:
-        branch = run.parent.name if run.parent else ""
         ranks = ", ".join(map(str, run.num_ranks))
         rounds = f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}"
-        tested = [found for record in run.own if (found := accuracies(record))]
+        tested = [found for record in run.records if (found := accuracies(record))]
         share = tested[-1].get(CLIENTS, next(iter(tested[-1].values()))) if tested else None
         seen = "" if run.silent_s is None else duration(run.silent_s)
         return [
-            branch,
+            run.init_from,
             run.state,
             run.job,
             str(len(run.starts)),
@@ -254,7 +253,7 @@ def rounds_as_csv(runs: Sequence[Run]) -> str:
     """Returns a row for each round that a run has made itself: its numbers, and who was drawn with what, as JSON."""
     rows: list[dict[str, Any]] = []
     for run in runs:
-        for record in run.own:
+        for record in run.records:
             row = {"run": run.name, "seed": run.seed, "round": record["round"], **dict(scalars(record))}
             rows.append({**row, "draws": json.dumps(record.get("draws", []))})
     heads = dict.fromkeys(key for row in rows for key in row if key != "draws")

@@ -53,9 +53,9 @@ class Advice:
         words = [] if lr is None else [f"train.lr={lr:.3g}"]
         return self.again.command("--run-dir", moved_to or str(self._folder()), "--resume", *words)
 
-    def branch_command(self, lr: float) -> str:
-        """What to type to begin a new run after the newest checkpoint of this one."""
-        return self.again.command("--resume-from", str(self._folder()), f"train.lr={lr:.3g}")
+    def init_command(self, lr: float) -> str:
+        """Returns what to type to begin a new run from the newest state of this one."""
+        return self.again.command("--init-from", str(self._folder()), f"train.lr={lr:.3g}")
 
     def in_lines(self, text: str) -> str:
         """A text that ends in a command, in lines that can be typed as they are."""
@@ -88,7 +88,7 @@ class Advice:
         cause = cause_of(error)
         if isinstance(cause, GoneError) and cause.moved_to:
             return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
-        if not run_dir.holds_run():  # it is gone, or a branch has not begun
+        if not run_dir.holds_run():  # it is gone, or has not begun
             return "", f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
             return self._after_divergence()
@@ -97,12 +97,15 @@ class Advice:
     def _after_divergence(self) -> tuple[str, str]:
         """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
         lower = min(self._lr * _LOWER, Train().lr)
-        if not (last := self._last_saved()):
+        if self.run_dir is None or not self.run_dir.checkpoints():
             problem = f"{NOTHING_SAVED}, and the same settings diverge again"
             return problem, f"{_TO_CONTINUE} from round 1 with a lower learning rate: {self.resume_command(lower)}"
-        again = self.branch_command(lower)
+        again = self.init_command(lower)
         saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
-        return saved, f"{_TO_CONTINUE} after round {last} with a lower learning rate, in a new run directory: {again}"
+        return (
+            saved,
+            f"{_TO_CONTINUE} with a lower learning rate, in a new run that begins with the last state: {again}",
+        )
 
     def _last_saved(self) -> int:
         return self.run_dir.last_saved() if self.run_dir else 0

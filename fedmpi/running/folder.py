@@ -1,4 +1,4 @@
-"""The run directory of a start: which one it is, where a branch of another run begins, and how rank 0 takes it."""
+"""The run directory of a start: which one it is, and how rank 0 takes it."""
 
 from __future__ import annotations
 
@@ -21,35 +21,32 @@ from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
-_RESUME_FROM = "--resume-from"
+_OPTION = "--init-from"
 _AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a branch begins: a run, and which of its checkpoints (`--resume-from`)."""
+    """The run, and the number of the round, that a new run takes its first state from."""
 
     run_dir: RunDir
     round: int | None = None
     """None stands for the newest whole checkpoint."""
 
     @classmethod
-    def named(cls, text: str) -> Origin:
-        """`RUN`, `RUN@12`, or the checkpoint itself, `RUN/checkpoints/round-000012.h5`. Raises ConfigError."""
-        run, number = _parted(text)
-        if Path(text).suffix == ".h5":
-            number = next((found for found, path in RunDir(run).checkpoints() if path.name == Path(text).name), None)
-            if number is None or Path(text).parent.name != RunDir(run).checkpoints_dir.name:
-                problem = f"{text} is no checkpoint of a run; name one in the run's own checkpoints/"
-                raise ConfigError(_RESUME_FROM, problem)
-        origin = cls(RunDir(run.resolve()), number)
+    def named(cls, text: str, new_run: str | None = None) -> Origin:
+        """Reads `RUN` or `RUN@12`. Raises ConfigError if there is no such run, or if `new_run` lies inside it."""
+        match = None if Path(text).is_dir() else _AT_ROUND.fullmatch(text)
+        folder = Path(match[1] if match else text).resolve()
+        origin = cls(RunDir(folder), int(match[2]) if match else None)
         if not origin.run_dir.has_config():
-            allowed = "name a run's folder, FOLDER@ROUND, or a file in its checkpoints/"
-            raise ConfigError(_RESUME_FROM, f"{run} holds no run (no config.yaml); {allowed}")
+            raise ConfigError(_OPTION, f"{folder} holds no run (no config.yaml); name a run's folder, or FOLDER@ROUND")
+        if new_run is not None and Path(new_run).resolve().is_relative_to(folder):
+            raise ConfigError(_OPTION, f"--run-dir={new_run} is not outside {folder}, which is only read; take another")
         return origin
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(round, path) of each checkpoint that the branch may begin from, newest first."""
+        """Lists (round, path) of each checkpoint that may be taken, newest first."""
         return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
 
 
@@ -73,24 +70,6 @@ def config_of(
         raise ConfigError(error.where, *problems) from None
 
 
-def refuse_inside(text: str, new_run: str) -> None:
-    """Raises ConfigError if the branch would live in the run that `text` names, which is only read."""
-    old, new = _parted(text)[0].resolve(), Path(new_run).resolve()
-    if new.is_relative_to(old):
-        where = "is" if new == old else "is inside"
-        advice = "take another --run-dir, or --resume alone to continue the run itself"
-        raise ConfigError(_RESUME_FROM, f"--run-dir={new_run} {where} the run that the branch begins from; {advice}")
-
-
-def _parted(text: str) -> tuple[Path, int | None]:
-    """The run's folder, and the round where one is named."""
-    path = Path(text)
-    if path.suffix == ".h5":
-        return path.parent.parent, None
-    match = None if path.is_dir() else _AT_ROUND.fullmatch(text)
-    return (Path(match[1]), int(match[2])) if match else (path, None)
-
-
 @dataclass(frozen=True)
 class Asked:
     """What the command asks for beside the config."""
@@ -99,7 +78,7 @@ class Asked:
     """None for a fresh folder under `output.dir`."""
     resume: bool = False
     origin: Origin | None = None
-    """The checkpoint of another run that this one begins from."""
+    """The saved round of another run that this one takes its first state from."""
     command: Sequence[str] = ()
     quiet: bool = False
     """Whether nothing but warnings is printed."""
@@ -119,21 +98,21 @@ def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bo
 
 
 def _label(config: Config, origin: Origin | None) -> str:
-    """What a fresh folder is called after: a branch's origin, else the config's file, else method, model and data."""
+    """Names a fresh folder after the run that its first state is of, the config's file, or method, model and data."""
     if origin is not None:
-        return f"{origin.run_dir.path.name}-branch"
+        return f"{origin.run_dir.path.name}-continued"
     named = address.label(config.where)
     if config.where == DEFAULT_NAME:
         named = "-".join(section.name.rpartition(":")[2] for section in (config.method, config.model, config.data))
     return f"{named}-seed{config.seed}"
 
 
-def take(folder: RunDir, config: Config, *, resumes: bool, is_branch: bool) -> None:
+def take(folder: RunDir, config: Config, *, resumes: bool, has_origin: bool) -> None:
     """Rank 0 holds the lock: says at once which run it is, so that whatever happens next can be resumed."""
     if not resumes:
         folder.refuse_run()  # another may have come and gone since it was opened
     folder.failure_path.unlink(missing_ok=True)
-    if not is_branch and not folder.config_path.exists():  # a branch is a run only once it has its checkpoint
+    if not has_origin and not folder.config_path.exists():  # else it is a run only once its first state is saved
         write_text(folder.config_path, yaml_text.dump(config.to_dict()))
 
 

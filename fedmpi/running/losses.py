@@ -55,7 +55,7 @@ class Course:
     known_folder: RunDir | None = None
     """The run directory, once all ranks know it."""
     made_folder: bool = False
-    """Whether this job has made it; rank 0 knows. A branch that is refused does not leave it behind."""
+    """Whether this job has made it; rank 0 knows. A run whose `--init-from` is refused does not leave it behind."""
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.config.mpi, self.comm, self.advice)

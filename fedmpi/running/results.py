@@ -13,7 +13,6 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.lineage import lineage
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
 from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
@@ -91,10 +90,6 @@ def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
 
 
 def closing_lines(records: Sequence[Record]) -> tuple[str, ...]:
-    """Lines for below the closing table: whose rounds it is of, who diverged, what the method concludes."""
-    found = lineage(records)
-    of_parent = [
-        f"{parent.whose}; all numbers here are of the rounds after that" for parent in filter(None, [found.parent])
-    ]
+    """Returns lines for below the closing table: who diverged, and what the method concludes."""
     conclusions = records[-1].get("method", {}).get("conclusions", ()) if records else ()
-    return (*of_parent, *divergences(found.own), *conclusions)
+    return (*divergences(records), *conclusions)

@@ -1,9 +1,4 @@
-"""Where a run begins: at round 1, after its newest checkpoint, or after that of another run (`--resume-from RUN`).
-
-Such a branch has other settings, if they fit. Rank 0 puts into the new run directory the parent's checkpoint (under the
-new config), the client memories that it refers to, and the records up to its round. From there on the branch is a run
-like any other that is resumed; what sums it up is of its own rounds. The parent is only read, and may be running.
-"""
+"""Where a run begins: at round 1, or after its newest checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import contextlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,36 +20,24 @@ from fedmpi.data.dataset import place_of, short_digest
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.best import Best
-from fedmpi.report.records import BRANCHED_FROM, read_records
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
-from fedmpi.running.folder import Origin
 from fedmpi.running.start import warn
-from fedmpi.store import checkpoint, manifest, memory
-from fedmpi.store.files import json_safe, read_whole, write_text
+from fedmpi.store import checkpoint, manifest
+from fedmpi.store.files import read_whole
 from fedmpi.store.run_dir import RunDir
-from fedmpi.tensors import specs_of
-
-# Sections whose settings shape what clients remember.
-_SHAPING = ("method.", "model.", "clients.")
-# Settings of which the partition is made.
-_DIVIDING = ("seed:", "partition.", "clients.count:", "data.", "evaluation.on:", "evaluation.validation_share:")
-# A parent that is running deletes its old checkpoints, perhaps while one is being copied; then the next one is tried.
-_MAX_ATTEMPTS = 10
 
 
-def with_server_device(config: Config, comm: Communicator, folder: RunDir, origin: Origin | None) -> tuple[Config, str]:
-    """The config in the words of the run in `folder`, and the kind of device that its server has computed on so far; of
-    a new run as it is, and empty. A branch keeps its parent's kind where it does not name one. Raises `StartupError` on
-    all ranks together where another kind is asked for.
+def with_server_device(config: Config, comm: Communicator, folder: RunDir) -> tuple[Config, str]:
+    """Returns the config in the words of the run in `folder`, and the kind of device that its server has computed on so
+    far; of a new run the config as it is, and ''. Raises `StartupError` on all ranks where another is asked for.
     """
 
     def find() -> tuple[str, str]:
         asked = config.mpi.server_device
         if not comm.is_root or not (found := _noted(folder.checkpoints())):
-            parents = _noted(origin.checkpoints()) if comm.is_root and origin and asked == "auto" else None
-            return asked, parents[2] if parents else ""
+            return asked, ""
         number, said, had = found
         if asked not in ("auto", had):
             kind = "a GPU" if had == "cuda" else "the CPU"
@@ -62,7 +45,7 @@ def with_server_device(config: Config, comm: Communicator, folder: RunDir, origi
                 str(folder.path),
                 f"the run has computed the server's part on {kind}, by its checkpoint of round {number}, "
                 f"and you ask mpi.server_device={asked}; {had} or auto continues it; "
-                f"--resume-from={shlex.quote(str(folder.path))} begins a new run after that round, with {asked}",
+                f"--init-from={shlex.quote(str(folder.path))} begins a new run from that state, with {asked}",
             )
         return said, had
 
@@ -101,8 +84,8 @@ def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapsh
             raise RunStateError(
                 str(run_dir.path),
                 f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
-                f"--resume needs the same; --resume-from={shlex.quote(str(run_dir.path))} begins a new run after that "
-                "round, with these settings",
+                f"--resume needs the same; --init-from={shlex.quote(str(run_dir.path))} begins a new run from that "
+                "state with these settings",
             )
         refuse_fewer(setup.config, run_dir, snapshot.round)
         check_data(setup, run_dir, snapshot)
@@ -159,9 +142,6 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
         saved, saved_digest = partition.saved(run_dir.partition_path)
         _compare_data(setup, run_dir, saved_digest, snapshot.config)
         if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
-            if other := [line for line in setup.config.diff(snapshot.config) if line.startswith(_DIVIDING)]:
-                why = "this decides which client has which examples, so a branch must keep it"
-                raise RunStateError(str(run_dir.path), f"{'; '.join(other)}; {why}")
             raise RunDirError(
                 str(run_dir.partition_path),
                 "is not the partition that this config gives with this numpy and these data; use those of the run",
@@ -191,97 +171,3 @@ def initial_state(setup: Setup, snapshot: checkpoint.Snapshot | None) -> ServerS
     params = setup.method.initial_state() if snapshot is None else snapshot.server
     memories = {} if snapshot is None else dict(snapshot.clients)
     return ServerState({name: value.to(setup.device.server) for name, value in params.items()}, memories)
-
-
-def begin_branch(setup: Setup, folder: RunDir, origin: Origin) -> None:
-    """Makes `folder` a run that has come as far as `origin`; does nothing where it holds a checkpoint already. Raises
-    `StartupError` on all ranks together.
-    """
-    comm = setup.comm
-    together(comm, lambda: _copy(setup, folder, origin) if comm.is_root and not folder.checkpoints() else None)
-
-
-def branched_from(folder: RunDir, done: int) -> dict[str, Any]:
-    """What the manifest says of a start after round `done`: which run a branch begins from there; else nothing."""
-    last: dict[str, Any] = next((one for one in reversed(read_records(folder)) if one["round"] == done), {})
-    return {BRANCHED_FROM: last[BRANCHED_FROM]} if BRANCHED_FROM in last else {}
-
-
-def _copy(setup: Setup, folder: RunDir, origin: Origin) -> None:
-    for attempt in range(1, _MAX_ATTEMPTS + 1):
-        found = origin.checkpoints()
-        try:
-            snapshot = newest_whole(origin, found)
-            refuse_no_round(setup.config, origin, snapshot.round)
-            check_data(setup, origin.run_dir, snapshot)
-            branch = _fitted(setup, origin, snapshot)
-            for client, version in branch.clients.items():
-                setup.memories.put(client, version[0], memory.load(origin.run_dir, client, version))
-            break
-        except RunDirError:
-            if attempt == _MAX_ATTEMPTS or origin.checkpoints() == found:
-                raise
-    note = {"run": str(origin.run_dir.path), "round": snapshot.round, "config": setup.config.diff(snapshot.config)}
-    records = [record for record in read_records(origin.run_dir) if record["round"] <= snapshot.round]
-    records[-1:] = [{**record, BRANCHED_FROM: note} for record in records[-1:]]
-    # As always the records first: no checkpoint is of a round that has none.
-    write_text(folder.records_path, "".join(f"{json.dumps(json_safe(record))}\n" for record in records))
-    checkpoint.save(folder, branch, keep=1)
-
-
-def refuse_no_round(config: Config, origin: Origin, done: int) -> None:
-    """Raises RunDirError where a branch would have no round of its own."""
-    if config.rounds <= done:
-        begins = f"the branch begins after round {done} of {origin.run_dir.path}, so it would make none"
-        before = [number for number, _ in origin.run_dir.checkpoints() if number < config.rounds]
-        place = shlex.quote(f"{origin.run_dir.path}@{before[0]}") if before else ""
-        earlier = f", or begin earlier: --resume-from={place}" if before else ""
-        raise RunStateError("rounds", f"is {config.rounds}, but {begins}; ask for more than {done}{earlier}")
-
-
-def newest_whole(origin: Origin, found: list[tuple[int, Path]]) -> checkpoint.Snapshot:
-    """The newest of these checkpoints that is whole, its memories included. Raises RunDirError."""
-    run, problems = origin.run_dir, []
-    for number, path in found:
-        try:
-            snapshot = checkpoint.load(path)
-            checkpoint.check(run, snapshot, number, path)
-        except RunDirError as error:
-            problems.append(error.text())
-            continue
-        for problem in problems:
-            warn(f"skipping a checkpoint: {problem}")
-        return snapshot
-    asked = "" if origin.round is None else f" of round {origin.round}"
-    others = [str(number) for number, _ in run.checkpoints() if number != origin.round]
-    there = f"; it has those of rounds {', '.join(others)}" if others and asked else ""
-    why = f": {problems[0]}" if problems else there
-    raise RunStateError(str(run.path), f"holds no whole checkpoint{asked} to begin a branch from{why}")
-
-
-def _fitted(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> checkpoint.Snapshot:
-    """The parent's snapshot as one of this config. Raises RunDirError where the two do not fit."""
-    config, method = setup.config, setup.method
-    wanted = method.initial_state()
-    if problem := checkpoint.unfit(snapshot.server, specs_of(wanted.items(), channels_last=False)):
-        raise RunStateError(str(origin.run_dir.path), f"does not fit this config: its round {snapshot.round} {problem}")
-    server, clients = snapshot.server, snapshot.clients
-    options = snapshot.config.get("method")
-    parents = options.get("name") if isinstance(options, Mapping) else None
-    if parents != config.method.name:  # what this method does not begin with means nothing
-        server = {name: server[name] for name in wanted}
-        clients = {}
-    elif clients:
-        _refuse_other_shapes(setup, origin, snapshot)
-    ours = replace(snapshot, config=config.to_dict(), config_hash=config.hash(), seed=config.seed)
-    versions = {**snapshot.versions, "server_device": setup.computed_with["server_device"]}  # which a branch may choose
-    # The statistics are of the parent's nets, and the progress is of its rounds.
-    return replace(ours, versions=versions, server=server, clients=clients, statistics={}, progress=asdict(Best()))
-
-
-def _refuse_other_shapes(setup: Setup, origin: Origin, snapshot: checkpoint.Snapshot) -> None:
-    """What clients remember fits only the settings that it was made with. Raises RunDirError."""
-    for line in setup.config.diff(snapshot.config):
-        if line.startswith(_SHAPING):
-            why = "its clients remember what this setting has shaped, so a branch must keep it"
-            raise RunStateError(str(origin.run_dir.path), f"{line}; {why}")

@@ -21,13 +21,12 @@ from fedmpi.mpi.version import loaded_library
 from fedmpi.report.best import Best, best_round, mean_accuracy
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
-from fedmpi.report.lineage import lineage
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
-from fedmpi.running import made_with, resuming
+from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked, slurm_job
 from fedmpi.running.observers import Observed, Observers
@@ -101,18 +100,19 @@ class Server:
             advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
             problem = f"is of another run than the checkpoint: {problem}; {advice}"
             raise RunDirError(str(self._folder.records_path), problem)
-        found = lineage(records)
-        return {record["round"]: mean_accuracy(record) for record in found.own}
+        return {record["round"]: mean_accuracy(record) for record in records}
 
-    def announce(self, places: Sequence[str], warnings: Sequence[str]) -> None:
-        """Says who got what and how, what to mind, where results go and how to continue after an interruption."""
+    def announce(self, places: Sequence[str], warnings: Sequence[str], first_state: Mapping[str, Any]) -> None:
+        """Says who got what and how, what to mind, where results go and how to continue after an interruption.
+
+        `first_state` says where the first state is from, if this start has taken it from another run.
+        """
         config, setup = self._setup.config, self._setup
         threads = config.mpi.threads
         who = list(zip(setup.comm.members, places, strict=True))
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
-        parent = resuming.branched_from(self._folder, self._done)
-        more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **parent}
+        more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **first_state}
         more |= self._advice.again.noted(self._folder.path)
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if library := loaded_library():
@@ -136,8 +136,9 @@ class Server:
             which = f"rounds 1 to {self._done} are done" if self._done > 1 else "round 1 is done"
             fewer = f", and rounds is {config.rounds}" * (self._done > config.rounds)
             self.say(f"nothing left to do: {which}{fewer}")
-        for origin in parent.values():
-            self._tell(f"a branch of {origin['run']}: {'; '.join(origin['config']) or 'with the same config'}")
+        for origin in first_state.values():
+            changes = "; ".join(origin["config"]) or "with the same config"
+            self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
     def show_progress(self, num_done: int, num_clients: int) -> None:

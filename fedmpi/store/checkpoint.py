@@ -194,7 +194,7 @@ def noted(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path, config_hash: str | None = None) -> None:
     """Raises RunDirError where a snapshot is not of the round of its file's name, or lacks a client's memory."""
-    if snapshot.round < 1 or snapshot.round != round_number:
+    if snapshot.round != round_number:
         raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
     if config_hash is not None and snapshot.config_hash != config_hash:
         raise RunDirError(str(path), f"is of another config (hash {snapshot.config_hash[:12]}, not {config_hash[:12]})")

@@ -25,6 +25,8 @@ RESUME = "resume"
 """The key for what a command names that continues the run: `ranks`, `folder`, `words`, `run_dir` (`report.again`)."""
 DIRTY = "-dirty"
 """What ends the commit of a source that has changed since."""
+INIT_FROM = "init_from"
+"""The key, in the first start, of the `run` and `round` whose state a run begins with, and the `config` it changes."""
 BROUGHT = "brought"
 """The key for what a start uses that is not built in."""
 

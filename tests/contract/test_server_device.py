@@ -1,6 +1,5 @@
 """A run's server computes where it began, on the CPU or on the pretend accelerator, however a resume puts it."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from small_runs import finished, run_alone, undisturbed
 
 from fedmpi.check.bits import difference
 from fedmpi.errors import StartupError
-from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
@@ -21,12 +19,11 @@ pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch regis
 WORDS = ("method.name=fedavg", "mpi.device=cuda")
 
 
-def run(folder: Path, rounds: int, asked: str, origin: Path | None = None) -> bool:
+def run(folder: Path, rounds: int, asked: str) -> bool:
     """Makes the run's rounds up to this one, and says whether its uploads went up to the accelerator."""
     words = (*WORDS, f"rounds={rounds}", f"mpi.server_device={asked}")
-    begins = None if origin is None else Origin(RunDir(origin))
     with with_accelerators(), device.log.kept() as events:
-        run_alone(folder, *words, resume=rounds > 1 and origin is None, origin=begins)
+        run_alone(folder, *words, resume=rounds > 1)
     return bool(device.of(events, "up", within="rounds.exchange._receive"))
 
 
@@ -52,22 +49,6 @@ def test_another_kind_is_refused(tmp_path: Path, first: str, then: str, told: To
     with told.by(StartupError):
         run(tmp_path / "run", 2, then)
     assert newest(tmp_path / "run").round == 1
-
-
-def test_a_run_of_an_older_version_computes_on_the_cpu(tmp_path: Path) -> None:
-    """Its checkpoint does not say where, and its config says what was the default."""
-    run(tmp_path / "run", 1, "cpu")
-    before = newest(tmp_path / "run")
-    versions = {name: text for name, text in before.versions.items() if name != "server_device"}
-    checkpoint.save(RunDir(tmp_path / "run"), replace(before, versions=versions))
-    assert not run(tmp_path / "run", 2, "auto")
-
-
-def test_a_branch_keeps_it_unless_it_names_another(tmp_path: Path) -> None:
-    run(tmp_path / "run", 1, "cpu")
-    assert not run(tmp_path / "like", 2, "auto", tmp_path / "run")
-    assert run(tmp_path / "other", 2, "cuda", tmp_path / "run")
-    assert run(tmp_path / "other", 3, "auto")
 
 
 def test_a_gpu_that_is_gone_is_named(tmp_path: Path) -> None:

@@ -47,13 +47,13 @@ def test_what_would_happen_again_is_to_be_changed_first(ours: Advice, error: Exc
     assert word in " ".join(first) and last == f"to continue: {ours.resume_command()}"
 
 
-def test_a_divergence_begins_a_branch_or_begins_again(ours: Advice, tmp_path: Path) -> None:
+def test_a_divergence_begins_from_what_is_saved_or_again(ours: Advice, tmp_path: Path) -> None:
     """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = tmp_path, DivergenceError("diverged")
     command = "mpirun -n 3 python -m fedmpi.main"
-    assert unfolded(ours.how_to_continue(error)).endswith(f": {command} --resume-from {run_dir} train.lr=0.005")
+    assert unfolded(ours.how_to_continue(error)).endswith(f": {command} --init-from {run_dir} train.lr=0.005")
     too_high = advice_for(tmp_path, "train.lr=1000")
-    assert unfolded(too_high.how_to_continue(error)).endswith(f" --resume-from {run_dir} train.lr=0.1")
+    assert unfolded(too_high.how_to_continue(error)).endswith(f" --init-from {run_dir} train.lr=0.1")
     for path in (run_dir / "checkpoints").iterdir():
         path.unlink()
     again = f": {command} --run-dir {run_dir} --resume train.lr=0.005"

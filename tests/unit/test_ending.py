@@ -57,7 +57,7 @@ def test_a_run_that_diverged(run: RunDir, told: Told) -> None:
     found = noted(run, DivergenceError(LOSS))
     assert (found.state, found.done, found.saved) == ("diverged", 2, 2)
     assert found.cause == f"{WHERE}: {LOSS}" and found.briefly() == f"diverged in {WHERE}"
-    assert found.advice.endswith(f"mpirun -n 3 python -m fedmpi.main --resume-from {run.path} train.lr=0.005")
+    assert found.advice.endswith(f"mpirun -n 3 python -m fedmpi.main --init-from {run.path} train.lr=0.005")
     told(found.paragraph())
 
 
@@ -152,7 +152,7 @@ def test_the_advice_of_a_run_that_was_moved_is_of_where_it_is(run: RunDir) -> No
     noted(run, DivergenceError(LOSS))
     (run.path.parent / "run-2").mkdir()
     there = RunDir(run.path.rename(run.path.parent / "run-2" / "it's moved"))
-    assert seen(there).advice.endswith(f" --resume-from {shlex.quote(str(there.path))} train.lr=0.005")
+    assert seen(there).advice.endswith(f" --init-from {shlex.quote(str(there.path))} train.lr=0.005")
 
 
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
@@ -160,7 +160,7 @@ def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
     text = page_of(Run(run.path))
     assert '<span class="state">diverged, 2 of 5 rounds</span>' in text
     head = text.partition('<p class="note">')[2].partition("</p>")[0]
-    assert WHERE in head and LOSS in head and f"--resume-from {run.path}" in head
+    assert WHERE in head and LOSS in head and f"--init-from {run.path}" in head
     finished = Run(a_run(run.path.parent / "whole", [{"1": 0.5}]))
     assert finished.ending is None and 'class="note"' not in page_of(finished)
 

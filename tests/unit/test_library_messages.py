@@ -34,8 +34,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 MISTAKES: list[Callable[[Runs, Path], Any]] = [
     lambda runs, here: fedmpi.run(runs.own.config, runs.shared.path),
-    lambda runs, here: fedmpi.run(run_dir=runs.shared.path / "sub", resume_from=runs.shared.path),
-    lambda runs, here: fedmpi.run(run_dir=here / "new", resume_from=here / "none"),
+    lambda runs, here: fedmpi.run(run_dir=runs.shared.path / "sub", init_from=runs.shared.path),
+    lambda runs, here: fedmpi.run(run_dir=here / "new", init_from=here / "none"),
     lambda runs, here: fedmpi.run(runs.own.config, Path(__file__)),
     lambda runs, here: fedmpi.run(runs.own.config, runs.shared.path, resume=True),
     lambda runs, here: runs.shared.net(),

@@ -107,7 +107,7 @@ def test_a_run_that_diverged_tells_a_call_that_works(
     plain = config(f"output.dir={tmp_path / 'runs'}")
     high = config(f"output.dir={tmp_path / 'runs'}", "train.lr=30", "train.schedule.milestones=[]")
     healthy = fedmpi.run(plain, tmp_path / "healthy", progress=False)
-    for name, begins in (("first", {}), ("second", {"resume_from": f"{healthy.path}@2"})):
+    for name, begins in (("first", {}), ("second", {"init_from": f"{healthy.path}@2"})):
         with pytest.raises(fedmpi.RoundError) as caught:
             fedmpi.run(high, tmp_path / name, progress=False, **begins)
         told(str(caught.value), r"client \d")

@@ -127,10 +127,10 @@ def test_rank_0_of_several_finds_their_mistakes(heard: list[object]) -> None:
 
 
 def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: list[object]) -> None:
-    """Neither by a resume nor by a branch; the hash and the resume do not mind other observers."""
+    """Neither by a resume nor by `--init-from`; the hash and the resume do not mind other observers."""
     named = "output.observers=[watch_it:Notes]"
     run_all(small_config(*QUIET, named), SerialComm(), tmp_path / "run")
-    for words in (["--run-dir", str(tmp_path / "run"), "--resume"], ["--resume-from", str(tmp_path / "run")]):
+    for words in (["--run-dir", str(tmp_path / "run"), "--resume"], ["--init-from", str(tmp_path / "run")]):
         with pytest.raises(ConfigError, match=r"config.yaml: .*output.observers=\[watch_it:Notes\]"):
             read_config(parse(words))
         assert read_config(parse([*words, named])).output.observers == ("watch_it:Notes",)

@@ -94,7 +94,7 @@ def test_a_folder_stands_for_its_runs(tmp_path: Path) -> None:
     a_run(tmp_path / "young", [], rounds=3)
     runs, left_out = read_runs([tmp_path])
     assert [run.name for run in runs] == ["a", "b"]
-    assert left_out == ["left out: young was interrupted, and has no round of its own"]
+    assert left_out == ["left out: young was interrupted, and has no round"]
     (tmp_path / "others").mkdir()
     for number in range(5):
         a_run(tmp_path / "others" / f"young{number}", [], rounds=3)

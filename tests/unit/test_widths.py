@@ -51,12 +51,12 @@ def test_a_plan() -> None:
     assert plan.warnings
 
 
-@pytest.mark.parametrize("branch_of", ["", "fedhm_digits-seed0@1000"])
+@pytest.mark.parametrize("init_from", ["", "fedhm_digits-seed0@1000"])
 def test_a_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, branch_of: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, init_from: str
 ) -> None:
     names = [f"fedhm-resnet18-tinyimagenet-seed{seed}-20261123-154816" for seed in range(3)]
-    long = [branch_of, "interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %", "2:03:04", "10:00:00"]
+    long = [init_from, "interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %", "2:03:04", "10:00:00"]
     monkeypatch.setattr(show, "_lines", lambda folder: [[name, *long] for name in names])
     show.print_status([tmp_path])
     shown = capsys.readouterr().out
