@@ -104,7 +104,7 @@ class Advice:
         saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
         return (
             saved,
-            f"{_TO_CONTINUE} with a lower learning rate, in a new run that begins with the last state: {again}",
+            f"{_TO_CONTINUE} in a new run from the last state, with a lower learning rate: {again}",
         )
 
     def _last_saved(self) -> int:
