@@ -1,15 +1,12 @@
-"""Turns pydantic's errors into one line each: the key, what was found, what is allowed, what may have been meant.
-
-The words of an allowed value are pydantic's own. Only keys and names, where a suggestion helps most, have ours.
-"""
+"""Turns pydantic's errors into one line each: pydantic's own words, what was found, and what may have been meant."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, TypeGuard, get_args, get_origin
+from typing import Any, TypeGuard, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -20,32 +17,25 @@ from fedmpi.config.schema import NAMED_SECTIONS, Config
 
 Path = tuple[str | int, ...]
 """Keys and list indices, from the top of a config."""
-Owners = Mapping[str, Sequence[str]]
-"""Every dotted key that a config can have, and the names whose options have it; none for a key that is always there."""
-
-MAX_PROBLEMS = 50
 MAX_SHOWN = 60
-MAX_NAMES = 30
-_ALIASES = {"learning_rate": "lr", "epochs": "local_epochs", "gpu": "cuda", "non-iid": "dirichlet"}
-"""What other programs call a thing, where its spelling alone would suggest something else."""
+_ALIASES = {"learning_rate": "lr", "epochs": "local_epochs", "gpu": "cuda"}
+"""Other programs' words, whose spelling would suggest something else."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: the key, what is wrong with it, and where it stands if the key alone does not tell."""
+    """One mistake: the key, what is wrong with it, and where it stands if the key does not say that."""
 
     path: Path
     text: str
     origin: str = ""
-    is_unknown: bool = False
-    """There is no such key."""
 
 
 # Values, keys and names in a message.
 
 
 def found(value: Any) -> str:
-    """Shows a value as it would stand in YAML, on one line of about 60 characters."""
+    """Returns a value as YAML would have it, on one line of about 60 characters."""
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     shown = repr(value)
@@ -54,10 +44,9 @@ def found(value: Any) -> str:
     return f"{shown[: MAX_SHOWN - 25]}...{shown[-15:]} ({len(shown)} characters)"
 
 
-def listed(names: Iterable[str], most: int = MAX_NAMES) -> str:
-    known = sorted(names)
-    more = f", ... ({len(known)} in all)" if len(known) > most else ""
-    return ", ".join(known[:most]) + more
+def listed(names: Iterable[str]) -> str:
+    """Returns the names in order, as one text."""
+    return ", ".join(sorted(names))
 
 
 def similar(word: Any, known: Iterable[str]) -> list[str]:
@@ -65,13 +54,13 @@ def similar(word: Any, known: Iterable[str]) -> list[str]:
     if not isinstance(word, str):
         return []
     by_small = {name.lower(): name for name in known}
-    alias = _ALIASES.get(word.lower().replace("noniid", "non-iid"))
+    alias = _ALIASES.get(word.lower())
     close = [alias] if alias in by_small else get_close_matches(word[:MAX_SHOWN].lower(), by_small, n=1)
     return [by_small[name] for name in close]
 
 
 def suggest(word: Any, known: Iterable[str]) -> str:
-    """Asks "Did you mean 'x'?" for the most similar known word; empty if none is similar."""
+    """Returns " Did you mean 'x'?" for the most similar known word, and "" if none is similar."""
     return did_you_mean(similar(word, known))
 
 
@@ -108,11 +97,7 @@ def is_section(kind: Any) -> TypeGuard[type[Section]]:
 def named_kinds(info: FieldInfo) -> dict[str, type[Section]]:
     """Returns the sections that an inner section can be, by its `name`; none for another field."""
     members = get_args(info.annotation) if info.discriminator is not None else ()
-    return {name_of(member): member for member in members}
-
-
-def name_of(section: type[Section]) -> str:
-    return str(section.model_fields["name"].default)
+    return {str(member.model_fields["name"].default): member for member in members}
 
 
 def summary(section: type[Section]) -> str:
@@ -124,30 +109,29 @@ def described(field: FieldInfo) -> str:
     return " ".join((field.description or "").split())
 
 
-def keys(path: str, section: type[Section], name: str = "") -> Iterator[tuple[str, str]]:
-    """Returns every key below `path`, and the name of the inner section that alone has it."""
+def keys(path: str, section: type[Section]) -> Iterator[str]:
+    """Returns every key below `path`, dotted."""
     for key, info in section.model_fields.items():
-        yield f"{path}.{key}", name
-        kinds = named_kinds(info)
-        for inner_name, inner in kinds.items():
-            yield from keys(f"{path}.{key}", inner, inner_name)
-        if is_section(info.annotation):
-            yield from keys(f"{path}.{key}", info.annotation, name)
+        yield f"{path}.{key}"
+        for inner in [*named_kinds(info).values(), info.annotation]:
+            if is_section(inner):
+                yield from keys(f"{path}.{key}", inner)
 
 
-def all_keys(chosen: Mapping[str, type[Section]]) -> Owners:
-    """Returns every key of the built-in options (which imports them all) and of those that a config has chosen."""
-    owners: dict[str, list[str]] = {"extends": []}
+def keys_meant(word: str) -> list[str]:
+    """Returns the keys of a config that end in a word, `train.lr` for `lr`; those that every config has are the first.
+    Imports the options of all built-in names.
+    """
+    known = ["extends", *Config.model_fields]
     for section, info in Config.model_fields.items():
-        owners[section] = []
-        built_in = registry.built_in(section) if section in NAMED_SECTIONS else ()
-        kinds = [*built_in, ("", chosen.get(section, info.annotation))]
-        for name, options in kinds:
-            for key, inner_name in keys(section, options) if is_section(options) else ():
-                names = owners.setdefault(key, [])
-                if owner := inner_name or name:
-                    names += [owner] * (owner not in names)
-    return owners
+        known += keys(section, info.annotation) if is_section(info.annotation) else ()
+    for section in NAMED_SECTIONS:
+        for _, options in registry.built_in(section):
+            known += keys(section, options)
+    name = word.replace("-", "_")
+    last = _ALIASES.get(name, name)
+    meant = [key for key in known if key in (name, last) or key.rpartition(".")[2] == last != "name"]
+    return [name] if name in known else [*dict.fromkeys(meant)]
 
 
 def completed(section: type[Section], values: Any) -> Any:
@@ -169,123 +153,71 @@ def completed(section: type[Section], values: Any) -> Any:
 # Errors.
 
 
-@dataclass(frozen=True)
-class _Spot:
-    """Where an error is: the keys to it, the section around the last key, and that key's field (None: unknown key)."""
-
-    path: Path
-    section: type[Section]
-    field: FieldInfo | None
-
-
-def problems(
-    section: type[Section], error: ValidationError, prefix: Path, owners: Callable[[], Owners]
-) -> list[Problem]:
-    """Explains one section's errors; `owners` is called where a key is unknown, for "did you mean".
-
-    Only the first MAX_PROBLEMS are explained, as more are not shown: to find what was meant takes a millisecond.
-    """
-    by_path: dict[Path, tuple[_Spot, list[Any]]] = {}
+def problems(section: type[Section], error: ValidationError, values: Any, prefix: Path = ()) -> list[Problem]:
+    """Explains the errors of these values of a section, which stands at `prefix` in a config."""
+    by_path: dict[Path, list[Any]] = {}
     for one in error.errors(include_url=False):
-        spot = _locate(section, one)
-        by_path.setdefault(spot.path, (spot, []))[1].append(one)
+        by_path.setdefault(_path_to(one, values), []).append(one)
     # A list whose items are wrong is also reported as too short.
     inner = {path[:length] for path in by_path for length in range(len(path))}
-    explained: list[Problem] = []
-    for path, (spot, errors) in by_path.items():
-        if path in inner:
-            continue
-        full = (*prefix, *path)
-        if len(explained) >= MAX_PROBLEMS:
-            text = ""
-        elif not path:
-            text = _no_section(dotted(full), errors[0]["input"], section)
-        elif spot.field is None:
-            text = _unknown(full, spot.section, owners())
-        else:
-            text = _line(dotted(full), spot.field, errors)
-        explained.append(Problem(full, text, is_unknown=bool(path) and spot.field is None))
-    return explained
+    return [
+        Problem((*prefix, *path), _line(section, values, path, errors, prefix))
+        for path, errors in by_path.items()
+        if path not in inner
+    ]
 
 
-def _locate(section: type[Section], error: Mapping[str, Any]) -> _Spot:
-    """Follows pydantic's location, which also has the names of inner sections and of the branches of unions."""
-    here: type[Section] | None = section
-    field: FieldInfo | None = None
-    kinds: dict[str, type[Section]] = {}
-    is_dict = False
+def _path_to(error: Mapping[str, Any], values: Any) -> Path:
+    """Returns pydantic's location without its names of the branches of unions, which are no part of the values."""
     path: list[str | int] = []
     for step in error["loc"]:
-        if step in kinds:
-            here = kinds[step]
-            kinds = {}
-        elif here is not None:
-            section = here
+        is_key = isinstance(values, dict) and step in values
+        if is_key or (isinstance(values, (list, tuple)) and isinstance(step, int) and step < len(values)):
             path.append(step)
-            field = section.model_fields.get(step)
-            kinds = named_kinds(field) if field else {}
-            here = field.annotation if field and is_section(field.annotation) else None
-            is_dict = field is not None and get_origin(field.annotation) is dict
-        elif isinstance(step, int) or (is_dict and step != "[key]"):
-            path.append(step)
-            is_dict = False
-            item = get_args(field.annotation if field else None)[-1:]
-            here = item[0] if item and is_section(item[0]) else None
-    if error["type"] == "missing" and isinstance(path[-1], int):
-        path.pop()  # an item that is not there: the list is too short
+            values = values[step]
+    if error["type"] == "missing":
+        path.append(error["loc"][-1])
     if error["type"] == "union_tag_invalid":
         path.append("name")
-    return _Spot(tuple(path), section, field)
+    return tuple(path)
 
 
-def _line(key: str, field: FieldInfo, errors: Sequence[Mapping[str, Any]]) -> str:
+def _line(section: type[Section], values: Any, path: Path, errors: list[Any], prefix: Path) -> str:
     error = errors[0]
-    kind, value, kinds = error["type"], error["input"], named_kinds(field)
-    if kind == "missing" and isinstance(error["loc"][-1], int):
-        return f"Input should be a longer list, got {found(value)}"
+    kind, value, key = error["type"], error["input"], dotted((*prefix, *path))
+    if kind == "extra_forbidden":
+        known = list(_section_at(section, values, path[:-1]).model_fields)
+        meant = [dotted((*prefix, *path[:-1], word)) for word in similar(path[-1], known)]
+        if not meant and issubclass(section, Config):
+            others = keys_meant(str(path[-1]))
+            meant = [] if key in others else others[:3]  # another name's options may have it
+        return f"no such key.{did_you_mean(meant)} Known keys: {listed(known)}"
     if kind == "missing":
-        about = described(field).rstrip(".")
-        return f"missing; give it by {key}=VALUE: {about[:1].lower()}{about[1:]}"
-    if kind == "union_tag_invalid":
-        name = value["name"]
-        return f"no such name {found(name)}.{suggest(name, kinds)} Known names: {listed(kinds)}"
-    if kinds:
-        return name_missing(key, value, list(kinds))
-    if kind == "value_error":
-        return " ".join(f"{error['ctx']['error']}, got {found(value)}".split())
-    if is_section(field.annotation):
-        return _no_section(key, value, field.annotation)
-    allowed = [re.sub("[Tt]uple", "list", one["msg"]) for one in errors]
+        return error["msg"] if isinstance(path[-1], int) else f"{error['msg']}; give it by {key}=VALUE"
+    if kind in ("model_type", "model_attributes_type"):
+        fields = list(_section_at(section, values, path).model_fields)
+        return no_section(key, value, "name" if "name" in fields else fields[0])
+    word = value["name"] if kind == "union_tag_invalid" else value
+    allowed = [one["msg"].replace("tuple", "list") for one in errors]
     said = " or ".join([allowed[0], *(text.removeprefix("Input should be ") for text in allowed[1:])])
-    meant = suggest(value, re.findall(r"'([^']+)'", said))
-    return f"{said}, got {found(value)}{meant and '.'}{meant}"
+    meant_value = suggest(word, [name for name in re.findall(r"'([^']+)'", said) if name != word])
+    return f"{' '.join(said.split())}, got {found(word)}{meant_value and '.'}{meant_value}"
 
 
-def _no_section(key: str, value: Any, section: type[Section]) -> str:
-    keys = list(section.model_fields)
-    return f"expected a section, got {found(value)}; set its keys, as {key}.{keys[0]}=VALUE: {listed(keys)}"
+def _section_at(section: type[Section], values: Any, path: Path) -> type[Section]:
+    """Returns the class of the inner section at `path`."""
+    for key in path:
+        values = values[key]
+        info = section.model_fields.get(str(key))
+        if info is None:  # an item of a list or a dict of sections
+            continue
+        kinds = named_kinds(info)
+        name = values.get("name") if isinstance(values, dict) else ""
+        inner = [kinds.get(str(name)), *kinds.values(), info.annotation, *get_args(info.annotation)]
+        section = next(filter(is_section, inner), section)
+    return section
 
 
-def name_missing(key: str, value: Any, names: Sequence[str]) -> str:
-    """Explains that something else than a section was given where a section with a `name` belongs."""
-    name = (similar(value, names) or names)[0]
-    return f"expected a section with a name, got {found(value)}; write {key}.name={name}. Known names: {listed(names)}"
-
-
-def _unknown(path: Path, section: type[Section], owners: Owners) -> str:
-    key, known = dotted(path), list(section.model_fields)
-    names = owners.get(key, ())
-    has = f" of {name_of(section)}; {listed(names, 4)} {'has' if len(names) == 1 else 'have'} it" if names else ""
-    close = [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
-    elsewhere = [one for one in keys_meant(str(path[-1]), owners) if one != key][:3]
-    meant = dict.fromkeys(close if names else [*close, *elsewhere])
-    return f"no such key{has}.{did_you_mean(meant)} Known keys: {listed(known)}"
-
-
-def keys_meant(word: str, owners: Owners | None = None) -> list[str]:
-    """Returns the keys of a config that end in a word: `train.lr` for `lr`. Those that are always there go first."""
-    known = all_keys({}) if owners is None else owners
-    name = word.replace("-", "_")
-    last = _ALIASES.get(name, name)
-    meant = [key for key in known if key in (name, last) or key.rpartition(".")[2] == last != "name"]
-    return [name] if name in known else sorted(meant, key=lambda key: bool(known[key]))
+def no_section(key: str, value: Any, first: str, example: str = "VALUE") -> str:
+    """Explains that something else than a section was given where one belongs."""
+    return f"expected a section, got {found(value)}; set its keys one by one, as {key}.{first}={example}"

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, create_model
 
 from fedmpi import registry
 from fedmpi.config import explain, hooks, yaml_text
 from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
-from fedmpi.config.explain import MAX_PROBLEMS, Problem, dotted, found
+from fedmpi.config.explain import Problem, dotted, found
 from fedmpi.config.fields import Section
-from fedmpi.config.schema import NAMED_SECTIONS, Config, Output
+from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.yaml_text import Document, YamlError, leaves
-from fedmpi.disk.plain import NotPlainError, TooLongError, read_bytes
+from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, counted, reason
 
 Override = str | tuple[str, Any]
@@ -32,15 +32,14 @@ Override = str | tuple[str, Any]
 
 COMMAND_LINE = "command line"
 ARGUMENTS = "arguments"
-"""How messages name what a Python program gives on top of a file."""
+"""The name of a Python program's overrides in messages."""
 DEFAULT_FILE = CONFIGS / "fedhm_digits.yaml"
 """The config that is used where no file is given."""
 DEFAULT_NAME = f"default config {DEFAULT_FILE.name}"
-"""How messages name it."""
+"""The name of that config in messages."""
 MAX_BYTES = 200_000
-"""A hundred times a config, for a file and all that it extends. PyYAML reads that, at 80 kB/s, in 2.5 s."""
-MAX_FILES = 32
-"""In all, each use of a file counted: eight files that extend eight each, eight deep, would be two million."""
+"""A hundred times a config. PyYAML reads 80 kB/s."""
+MAX_PROBLEMS = 50
 OBSERVERS: yaml_text.Path = ("output", "observers")
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
 
@@ -48,37 +47,32 @@ _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section
 # The words of a command line.
 
 
-def parted(given: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Returns the addresses of the configs that a command line names, and the overrides. Raises `ConfigError` for a
-    word that can be neither."""
-    configs, overrides = without_overrides(given)
+def one_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Returns the address of the one config, or None, and the overrides that a command line names. Raises `ConfigError`
+    for a word that can be neither.
+    """
+    configs, overrides = without_overrides(words)
     addresses = [located(word) for word in configs]
     for word, address in zip(configs, addresses, strict=True):
         if not is_address(word) and not os.path.exists(file_and_cell(address)[0]):
             raise ConfigError(COMMAND_LINE, f"{found(word)} means nothing here: {advice(word) or _FORM}")
-    return addresses, overrides
-
-
-def one_config(given: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Returns the same for a command of one config, or none. Raises `ConfigError`."""
-    configs, overrides = parted(given)
     if len(configs) > 1:
         raise ConfigError(COMMAND_LINE, f"one config, or none, is allowed, got {', '.join(configs)}")
-    return (configs[0] if configs else None), overrides
+    return (addresses[0] if addresses else None), overrides
 
 
-def without_overrides(given: Sequence[str]) -> tuple[list[str], list[str]]:
+def without_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the other words, and the overrides: words with a =, but for paths, which may have one after a /."""
-    overrides = [word for word in given if "=" in word and "/" not in word.partition("=")[0]]
-    return [word for word in given if word not in overrides], overrides
+    overrides = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
+    return [word for word in words if word not in overrides], overrides
 
 
 def advice(word: str) -> str:
-    """Says what to write instead of a word, an option included; empty where nothing is similar."""
+    """Returns the advice what to write instead of a word, an option included; "" where nothing is similar."""
     key, _, value = word.lstrip("-").partition("=" if "=" in word else ":")
+    value = value or "VALUE"
     if meant := explain.keys_meant(key):
-        settings = [f"{one}={value or 'VALUE'}" for one in meant[:3]]
-        return f"write {' or '.join(settings)}"
+        return f"write {' or '.join(f'{one}={value}' for one in meant[:3])}"
     for section in NAMED_SECTIONS:
         if registry.is_built_in(section, word.lower()):
             return f"write {section}.name={word.lower()}"
@@ -90,7 +84,7 @@ def advice(word: str) -> str:
 
 
 class Tree:
-    """Holds what files and overrides say, before it is checked: values, and where each of them stands ("line 3")."""
+    """Holds values before they are checked, by their paths, and where each of them stands ("line 3")."""
 
     def __init__(self, where: str, document: Document | None = None) -> None:
         self.where = where
@@ -113,105 +107,72 @@ class Tree:
 
     def origin(self, path: yaml_text.Path) -> str:
         """Returns the place of the path itself, or of the innermost section or list around it."""
-        around = (self.origins.get(path[:length]) for length in range(len(path), 0, -1))
-        return next((origin for origin in around if origin), "")
+        return next((self.origins[above] for above in reversed(_prefixes(path)) if above in self.origins), "")
 
     def put(self, top: Tree) -> None:
-        """Puts another tree's settings on top. A section's new name empties the section.
-
-        Costs O(settings here + settings there), however many of them are replaced.
-        """
-        emptied = {path[:-1] for path in top.leaves if len(path) > 1 and path[-1] == "name"}
-        replaced = emptied | top.leaves.keys()
-        sections = {section for path in top.leaves for section in _around(path)}
-        replaced |= sections & self.leaves.keys()
-        self.leaves = {path: value for path, value in self.leaves.items() if not _is_inside(path, replaced)}
-        known = {path: where for path, where in self.origins.items() if not _is_inside(path, replaced)}
-        new = {section: top.origin(section) or top.origin(path) for path in top.leaves for section in _around(path)}
+        """Puts another tree's settings on top. A section's new name empties the section."""
+        replaced = {path[:-1] for path in top.leaves if path[-1:] == ("name",)} | top.leaves.keys()
+        sections = {section: top.origin(path) for path in top.leaves for section in _prefixes(path)[:-1]}
+        replaced |= sections.keys() & self.leaves.keys()
+        self.leaves = {path: value for path, value in self.leaves.items() if replaced.isdisjoint(_prefixes(path))}
+        known = {path: at for path, at in self.origins.items() if replaced.isdisjoint(_prefixes(path))}
         self.leaves |= top.leaves
-        self.origins = new | known | top.origins
+        self.origins = sections | known | top.origins
 
 
-def _around(path: yaml_text.Path) -> list[yaml_text.Path]:
-    return [path[:length] for length in range(1, len(path))]
+def _prefixes(path: yaml_text.Path) -> list[yaml_text.Path]:
+    return [path[:length] for length in range(1, len(path) + 1)]
 
 
-def _is_inside(path: yaml_text.Path, others: Iterable[yaml_text.Path]) -> bool:
-    return any(path[:length] in others for length in range(1, len(path) + 1))
+def read_tree(address: str | os.PathLike[str], shown: str, extended_by: tuple[str, ...] = ()) -> Tree:
+    """Reads a file on top of what it extends, the later of these on the earlier. Raises `ConfigError`."""
+    document = _document(Path(address), shown)
+    if not isinstance(document.value or {}, dict):
+        text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
+        raise ConfigError(shown, text)
+    own = Tree(shown, document)
+    where = f"{shown}: extends ({own.origin(('extends',))})"
+    bases = own.leaves.pop(("extends",), [])
+    tree = Tree(shown)
+    for base in bases if isinstance(bases, list) else [bases]:
+        tree.put(_base(base, where, (*extended_by, os.path.normpath(address))))
+    tree.put(own)
+    return tree
 
 
-def read_tree(address: str | os.PathLike[str], shown: str) -> Tree:
-    """Reads a file on top of what it extends, the later of these on the earlier. Raises ConfigError."""
-    return _Reader().tree(os.fspath(address), shown, ())
-
-
-class _Reader:
-    """Reads the files of one config; each use of a file counts."""
-
-    def __init__(self) -> None:
-        self._files_left = MAX_FILES
-        self._bytes_left = MAX_BYTES
-
-    def tree(self, address: str, shown: str, extended_by: tuple[str, ...]) -> Tree:
-        document = self._document(Path(address), shown)
-        if not isinstance(document.value or {}, dict):
-            text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
-            raise ConfigError(shown, text)
-        own = Tree(shown, document)
-        origin = f"{shown}: extends ({own.origin(('extends',))})"
-        bases = own.leaves.pop(("extends",), None)
-        tree = Tree(shown)
-        for base in bases if isinstance(bases, list) and bases else [bases]:
-            if base is not None:
-                tree.put(self._base(base, origin, (*extended_by, os.path.normpath(address))))
-        tree.put(own)
-        return tree
-
-    def _base(self, name: Any, where: str, chain: tuple[str, ...]) -> Tree:
-        """Reads one of the files that the last of the chain extends; each of its origins names the file."""
-        if not isinstance(name, str) or not name:
-            raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
-        address = str(Path(chain[-1]).parent / name)
-        if os.path.normpath(address) in chain:
-            raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
-        try:
-            tree = self.tree(address, address, chain)
-        except ConfigError as error:
-            raise ConfigError(where, *error.text().splitlines()) from None
-        tree.origins = {key: at if ":" in at else f"{Path(address).name}: {at}" for key, at in tree.origins.items()}
-        return tree
-
-    def _document(self, path: Path, shown: str) -> Document:
-        self._files_left -= 1
-        if self._files_left < 0:
-            raise ConfigError(shown, f"more than {MAX_FILES} files extend one another")
-        content = _content(path, shown, self._bytes_left)
-        self._bytes_left -= len(content)
-        try:
-            return _parsed(content.decode("utf-8-sig"))
-        except UnicodeDecodeError as error:
-            line = content.count(b"\n", 0, error.start) + 1
-            raise ConfigError(shown, f"line {line}: not valid UTF-8 (byte 0x{content[error.start]:02x})") from None
-        except YamlError as error:
-            raise ConfigError(shown, str(error)) from None
-
-
-# Commands on many configs meet the same texts again and again. No reader writes into a document.
-_parsed = lru_cache(maxsize=64)(yaml_text.parse)
-
-
-def _content(path: Path, shown: str, most_bytes: int) -> bytes:
+def _base(name: Any, where: str, chain: tuple[str, ...]) -> Tree:
+    """Reads one of the files that the last of the chain extends; each of its origins names the file."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
+    address = str(Path(chain[-1]).parent / name)
+    if os.path.normpath(address) in chain:
+        raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
     try:
-        return read_bytes(path, most_bytes)
+        tree = read_tree(address, address, chain)
+    except ConfigError as error:
+        raise ConfigError(where, *error.text().splitlines()) from None
+    tree.origins = {key: at if ":" in at else f"{Path(address).name}: {at}" for key, at in tree.origins.items()}
+    return tree
+
+
+def _document(path: Path, shown: str) -> Document:
+    try:
+        content = read_bytes(path, MAX_BYTES)
+        return _parsed(content.decode("utf-8-sig"))
     except FileNotFoundError:
         config = similar_config(str(path))
         raise ConfigError(shown, f"no such file.{explain.did_you_mean([config] if config else [])}") from None
-    except NotPlainError:
-        raise ConfigError(shown, "not a file; give the path of a YAML file") from None
-    except TooLongError:
-        raise ConfigError(shown, f"larger than {MAX_BYTES:,} bytes, with all that it extends") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(shown, f"line {line}: not valid UTF-8 (byte 0x{content[error.start]:02x})") from None
+    except YamlError as error:
+        raise ConfigError(shown, str(error)) from None
     except (OSError, ValueError) as error:
         raise ConfigError(shown, f"cannot be read: {reason(error)}") from None
+
+
+# A grid of runs reads the same texts many times. No reader writes into a document.
+_parsed = lru_cache(maxsize=64)(yaml_text.parse)
 
 
 # From a tree to a config.
@@ -226,27 +187,28 @@ def load(
     trains: bool = False,
     observed: bool = False,
 ) -> Config:
-    """Returns the validated config. Raises ConfigError with one line for each problem, all at once.
+    """Returns the validated config. Raises `ConfigError` with one line for each problem, all at once.
 
     `path` None is the default config. The overrides `below` are a layer under the others, as a grid file is one: a name
     in the others resets what it sets. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
-    command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems if
-    the run is `observed` by this process, which imports them.
+    command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems of
+    an otherwise valid config if the run is `observed` by this process, which imports them.
     """
     tree = read_tree(DEFAULT_FILE if path is None else path, DEFAULT_NAME if path is None else str(path))
-    top, problems = _override_tree(overrides)
-    if below:
-        middle, more = _override_tree(below)
-        tree.put(middle)
-        problems += more
+    middle, problems = _override_tree(below)
+    top, more = _override_tree(overrides)
+    problems += more
+    tree.put(middle)
     if of_run:
         _refuse_import(tree, top, trains)
     tree.put(top)
-    config, invalid = _validate(tree, observed)
+    config, invalid = _validate(tree)
     problems += invalid
     if config is not None and not problems:
         problems = [Problem(explain.split(key), text) for key, text in _between_sections(config)]
+        if observed:
+            problems += [Problem(OBSERVERS, text) for text in hooks.problems(config.output.observers)]
     if config is None or problems:
         raise _report(tree, problems)
     config._where = tree.where
@@ -254,16 +216,13 @@ def load(
 
 
 def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
-    """Returns the overrides as a tree, and what is wrong with them. Raises ConfigError for more than can be read."""
-    length = sum(len(override) for override in overrides if isinstance(override, str))
-    if length > MAX_BYTES:
-        raise ConfigError(COMMAND_LINE, f"overrides of {length:,} characters; allowed: {MAX_BYTES:,} in all")
+    """Returns the overrides as a tree, and those that are none."""
     tree = Tree("")
     problems: list[Problem] = []
     for override in overrides:
         origin = COMMAND_LINE if isinstance(override, str) else ARGUMENTS
         try:
-            settings = dict(_settings(override) if isinstance(override, str) else _given(*override))
+            settings = dict(_settings(override) if isinstance(override, str) else _from_python(*override))
         except ValueError as error:
             shown = found(override if isinstance(override, str) else override[0])
             problems.append(Problem((), f"override {shown}: {error}", origin))
@@ -276,8 +235,8 @@ def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
 def _settings(override: str) -> Iterator[tuple[yaml_text.Path, Any]]:
     """Returns what one override sets: a section as value sets each of its keys. Raises ValueError."""
     key, equals, text = override.partition("=")
-    parts = _parts(key)
-    if not equals or not parts:
+    parts = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(parts):
         raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
     try:
         return leaves(yaml_text.parse(text).value, parts)
@@ -285,16 +244,12 @@ def _settings(override: str) -> Iterator[tuple[yaml_text.Path, Any]]:
         raise ValueError(error.text) from None
 
 
-def _given(key: object, value: object, above: tuple[str, ...] = ()) -> Iterator[tuple[yaml_text.Path, Any]]:
+def _from_python(key: object, value: object) -> Iterator[tuple[yaml_text.Path, Any]]:
     """Returns what a Python key and value set: of a mapping, each of its keys. Raises ValueError."""
-    parts = _parts(key, above) if isinstance(key, str) else ()
-    if not parts:
+    parts = key.split(".") if isinstance(key, str) else [""]
+    if not all(parts):
         raise ValueError(f"expected keys as 'train.lr', got {found(key)}")
-    if isinstance(value, Mapping) and value:
-        for inner, item in value.items():
-            yield from _given(inner, item, parts)
-    else:
-        yield parts, _plain(value)
+    return ((path, _plain(item)) for path, item in leaves(value, tuple(parts)))
 
 
 def _plain(value: Any) -> Any:
@@ -314,16 +269,8 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"expected text, numbers, lists or mappings of them, got {type(value).__name__}")
 
 
-def _parts(key: str, above: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Returns the words of a dotted key; none if one of them is empty. Raises ValueError for a key of too many."""
-    own = tuple(part.strip() for part in key.split("."))
-    if len(above) + len(own) > yaml_text.MAX_DEPTH:
-        raise ValueError(f"nested deeper than {yaml_text.MAX_DEPTH} levels")
-    return (*above, *own) if all(own) else ()
-
-
 def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
-    """Raises ConfigError where a run's own file alone names code of the user's. Names that `top` repeats, to confirm
+    """Raises `ConfigError` where only a run's own file names the user's code. Names that `top` repeats, to confirm
     them, are taken out of it: they reset no section.
     """
     in_full: dict[yaml_text.Path, str] = {
@@ -341,26 +288,53 @@ def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
     top.leaves = {path: value for path, value in top.leaves.items() if in_full.get(path, "") != value}
 
 
-def _validate(tree: Tree, observed: bool) -> tuple[Config | None, list[Problem]]:
-    """Validates section by section, so that a problem in one hides none in another."""
+def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
+    """Validates all sections at once; one whose name is unknown takes any value."""
     problems: list[Problem] = []
     values = tree.values
-    options = _options(values, problems)
-    owners = cache(partial(explain.all_keys, options))  # imports the options of all names
-    for name, section in options.items():
-        values[name] = explain.completed(section, values.get(name))
+    options: dict[str, Any] = {}
+    for section in NAMED_SECTIONS:
         try:
-            values[name] = section.model_validate(values[name])
-        except ValidationError as error:
-            problems += explain.problems(section, error, (name,), owners)
-            values[name] = section.model_construct()
-    if observed and isinstance(output := values["output"], Output):
-        problems += [Problem(OBSERVERS, text) for text in hooks.problems(output.observers)]
+            options[section] = _choose(values, section)
+        except ValueError as error:
+            path = (section, "name") if isinstance(values[section], dict) else (section,)
+            problems.append(Problem(path, str(error)))
+            values[section] = {}
+            options[section] = Section
+    chosen = _with_options(**options)
+    values = explain.completed(chosen, values)
     try:
-        config = Config.model_validate(values)
+        valid = chosen.model_validate(values)
     except ValidationError as error:
-        return None, explain.problems(Config, error, (), owners) + problems
-    return config, problems
+        return None, explain.problems(chosen, error, values) + problems
+    return Config.model_validate({key: getattr(valid, key) for key in Config.model_fields}), problems
+
+
+@lru_cache(maxsize=64)
+def _with_options(**options: type[Section]) -> type[Config]:
+    """Returns a `Config` whose named sections have these options."""
+    fields: dict[str, Any] = {name: (section, ...) for name, section in options.items()}
+    return create_model("ChosenConfig", __base__=Config, **fields)
+
+
+def _choose(values: dict[str, Any], section: str) -> type[Section]:
+    """Returns the options class of a named section, and fills in its name. Raises ValueError with the problem."""
+    own = {} if values.get(section) is None else values[section]
+    known = [f"{name}..." if name.endswith(":") else name for name in registry.names(section)]
+    if not isinstance(own, dict):
+        example = (explain.similar(own, known) or known)[0]
+        raise ValueError(explain.no_section(section, own, "name", example))
+    name = own.get("name", known[0])
+    values[section] = {**own, "name": name}
+    if not isinstance(name, str):
+        raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
+    if not registry.is_known(section, name):
+        if several := registry.offers(section, name):
+            raise ValueError(f"installed packages offer more than one {section} {found(name)}; write {several}")
+        meant = explain.suggest(name, known) + registry.without_class(name)
+        raise ValueError(f"no {section} {found(name)}.{meant} Known names: {', '.join(known)}")
+    options: type[Section] = registry.options(section, name)
+    return options
 
 
 def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
@@ -388,62 +362,15 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
         yield from section.problems(config)
 
 
-def _options(values: dict[str, Any], problems: list[Problem]) -> dict[str, type[Section]]:
-    """Returns the class of each section. A section whose name is unknown is taken out of `values`."""
-    options: dict[str, type[Section]] = {}
-    for name, info in Config.model_fields.items():
-        if name not in NAMED_SECTIONS:
-            if explain.is_section(info.annotation):
-                options[name] = info.annotation
-            continue
-        try:
-            options[name] = _choose(values, name)
-        except ValueError as error:
-            path = (name, "name") if isinstance(values[name], dict) else (name,)
-            problems.append(Problem(path, str(error)))
-            values[name] = Section()
-    return options
-
-
-def _choose(values: dict[str, Any], section: str) -> type[Section]:
-    """Returns the options class of a named section, and fills in its name. Raises ValueError with the problem."""
-    given = {} if values.get(section) is None else values[section]
-    known = [f"{name}..." if name.endswith(":") else name for name in registry.names(section)]
-    if not isinstance(given, dict):
-        raise ValueError(explain.name_missing(section, given, known))
-    name = given.get("name", known[0])
-    values[section] = {**given, "name": name}
-    if not isinstance(name, str):
-        raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
-    if not registry.is_known(section, name):
-        if several := registry.offers(section, name):
-            raise ValueError(f"installed packages offer more than one {section} {found(name)}; write {several}")
-        meant = explain.suggest(name, known) + registry.without_class(name)
-        raise ValueError(f"no {section} {found(name)}.{meant} Known names: {', '.join(known)}")
-    options: type[Section] = registry.options(section, name)
-    return options
-
-
-def _report(tree: Tree, problems: Sequence[Problem]) -> ConfigError:
-    rows = [(*_key_and_origin(tree, problem), problem.text) for problem in problems]
-    given = [origin for _, origin, _ in rows if origin in (COMMAND_LINE, ARGUMENTS)]
-    where = given[0] if len(given) == len(rows) else tree.where
-    if given and where == tree.where:
-        where += f" and {given[0]}"
+def _report(tree: Tree, problems: Iterable[Problem]) -> ConfigError:
+    """Returns the error with a line for each problem: the key, where it stands, and what is wrong."""
+    rows = [(problem, problem.origin or tree.origin(problem.path)) for problem in problems]
+    origins = {origin for _, origin in rows}
+    where = origins.pop() if origins in ({COMMAND_LINE}, {ARGUMENTS}) else tree.where
     lines = []
-    for key, origin, text in rows:
-        head = f"{key} ({origin})" if origin and origin != where else key
-        lines.append(f"{head}  {text}".strip())
-    if len(lines) > MAX_PROBLEMS:
-        lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more"]
+    for problem, origin in rows[:MAX_PROBLEMS]:
+        at = f" ({origin})" if origin and origin != where else ""
+        lines.append(f"{dotted(problem.path)}{at}  {problem.text}".strip())
+    if len(rows) > MAX_PROBLEMS:
+        lines.append(f"... and {len(rows) - MAX_PROBLEMS} more")
     return ConfigError(where, *lines)
-
-
-def _key_and_origin(tree: Tree, problem: Problem) -> tuple[str, str]:
-    """Returns the key and where it stands; an override `a.b.c=1` whose `a` is unknown is named in full."""
-    path, origin = problem.path, problem.origin or tree.origin(problem.path)
-    inside = [leaf for leaf in tree.leaves if leaf[: len(path)] == path] if problem.is_unknown else []
-    if len(inside) == 1 and tree.origin(inside[0]) in (COMMAND_LINE, ARGUMENTS):
-        path = inside[0]
-        origin = tree.origin(path)
-    return dotted(path), origin

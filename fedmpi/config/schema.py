@@ -11,11 +11,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
-from fedmpi.config.fields import Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free
+from fedmpi.config.fields import DATA_PLACES, Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free
 from fedmpi.config.yaml_text import leaves
 
 _SERVER_DEVICE = ("mpi", "server_device")
@@ -283,10 +284,22 @@ class Config(Section):
         return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
-        free_keys = set(_free(self))
+        free_keys = set(self.free_keys())
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        return {key: value for key, value in leaves(plain) if key not in free_keys}
+        return {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
+
+    @classmethod
+    @cache
+    def free_keys(cls) -> frozenset[tuple[str, ...]]:
+        """Returns every key whose field is `free`: places and conveniences, which do not change results."""
+        keys = [("data", place) for place in DATA_PLACES]
+        for section, field in cls.model_fields.items():
+            for key, option in getattr(field.annotation, "model_fields", {}).items():
+                extra = option.json_schema_extra
+                if isinstance(extra, dict) and extra.get("changes_results") is False:
+                    keys.append((section, key))
+        return frozenset(keys)
 
 
 def canonical(value: Any) -> Any:
@@ -294,16 +307,6 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _free(section: BaseModel, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Returns every key whose field is `free`."""
-    for key, info in type(section).model_fields.items():
-        extra, inner = info.json_schema_extra, getattr(section, key)
-        if isinstance(extra, dict) and extra.get("changes_results") is False:
-            yield (*path, key)
-        elif isinstance(inner, BaseModel):
-            yield from _free(inner, (*path, key))
 
 
 def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:

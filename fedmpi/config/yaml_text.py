@@ -8,7 +8,7 @@ refused, so that no small file can become a large value. Every value remembers i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,6 @@ Path = tuple[str | int, ...]
 """Keys and list indices, from the top of a document."""
 
 MAX_DEPTH = 10
-MAX_DIGITS = 400
 
 _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
@@ -31,6 +30,15 @@ _SCALARS: tuple[tuple[str, str, str], ...] = (
         "-+.0123456789",
     ),
 )
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "null": lambda text: None,
+    "bool": lambda text: text.lower() == "true",
+    "int": int,
+    "float": lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower())),
+}
+"""Functions that make a value of a scalar's text, by its tag; of all others it is the text."""
 
 
 class YamlError(Exception):
@@ -83,19 +91,19 @@ for _tag, _pattern, _first in _SCALARS:
 
 def parse(text: str) -> Document:
     """Raises YamlError for a text that is no YAML, or gives a key twice."""
+    document = Document()
     try:
         node = _Loader(text).get_single_node()
+        if node is not None:
+            document.value = _value(node, (), document.origins)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(line, f"not valid YAML: {error.reason} (0x{error.character:02x})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(mark.line + 1 if mark else 1, f"not valid YAML: {error.problem or error.context}") from None
-    except (ValueError, LookupError, ArithmeticError) as error:  # PyYAML lets some through, e.g. for "\UFFFFFFFF"
+    except (ValueError, LookupError, ArithmeticError) as error:  # for "\UFFFFFFFF", or a number of 5,000 digits
         raise YamlError(1, f"not valid YAML: {error}") from None
-    document = Document()
-    if node is not None:
-        document.value = _value(node, (), document.origins)
     return document
 
 
@@ -124,8 +132,8 @@ def _value(node: Node, path: Path, origins: dict[Path, str]) -> Any:
         return _mapping(node, path, origins)
     if isinstance(node, SequenceNode):
         return [_value(item, (*path, index), origins) for index, item in enumerate(node.value)]
-    assert isinstance(node, ScalarNode)
-    return _scalar(node)
+    read = _READERS.get(node.tag.rpartition(":")[2], str)
+    return read(node.value)
 
 
 def _mapping(node: MappingNode, path: Path, origins: dict[Path, str]) -> dict[str, Any]:
@@ -140,18 +148,3 @@ def _mapping(node: MappingNode, path: Path, origins: dict[Path, str]) -> dict[st
         origins[(*path, key)] = f"line {line}"
         values[key] = _value(value_node, (*path, key), origins)
     return values
-
-
-def _scalar(node: ScalarNode) -> Any:
-    kind, text = node.tag.rpartition(":")[2], str(node.value)
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() == "true"
-    if kind == "int":
-        if len(text) > MAX_DIGITS:
-            raise YamlError(node.start_mark.line + 1, f"a whole number of {len(text)} digits; allowed: {MAX_DIGITS}")
-        return int(text)
-    if kind == "float":
-        return float(re.sub(r"\.(?=inf|nan)", "", text.lower()))
-    return text

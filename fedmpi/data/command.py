@@ -160,9 +160,9 @@ def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> D
     if data_dir is not None and "root" in section.model_fields:
         values["root"] = data_dir
     try:
-        options: DataOptions = section.model_validate(explain.completed(section, values))
+        options: DataOptions = section.model_validate(values)
     except ValidationError as error:
-        problems = explain.problems(section, error, ("data",), dict)
+        problems = explain.problems(section, error, values, ("data",))
         lines = [f"{explain.dotted(problem.path)}  {problem.text}" for problem in problems]
         raise ConfigError("command line", *lines) from None
     return options

@@ -354,11 +354,12 @@ def parse(path: Path, text: str) -> Grid:
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
     content: GridFile | None = None
     problems: list[Problem] = []
+    values = explain.completed(GridFile, document.value)
     try:
-        content = GridFile.model_validate(explain.completed(GridFile, document.value))
+        content = GridFile.model_validate(values)
         problems += [Problem(place, what) for place, what in content.mistakes()]
     except ValidationError as error:
-        problems += explain.problems(GridFile, error, (), dict)
+        problems += explain.problems(GridFile, error, values)
     if content is None or problems:
         raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
     if not content.measures:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_file import Told
 
 from fedmpi import registry
 from fedmpi.config.load import load
@@ -44,7 +43,7 @@ def lines(read: Any) -> Any:
     def lines(text: str | bytes, *overrides: str) -> list[str]:
         with pytest.raises(ConfigError) as error:
             read(text, *overrides)
-        folder = str(Path(error.value.where.split(" and ")[0]).parent) + "/"
+        folder = str(Path(error.value.where).parent) + "/"
         return [line.strip() for line in str(error.value).replace(folder, "").splitlines()]
 
     return lines
@@ -100,11 +99,11 @@ partition: iid
 lr: 1
 """
     expected = f"""\
-a.yaml and command line: 13 problems
+a.yaml: 13 problems
 seed (line 1)  Input should be greater than or equal to 0, got -1
 lr (line 11)  no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
-a.b.c.d (command line)  no such key. Known keys: {KNOWN}
-partition (line 10)  expected a section with a name, got 'iid'; write partition.name=iid. Known names: iid
+a (command line)  no such key. Known keys: {KNOWN}
+partition (line 10)  expected a section, got 'iid'; set its keys one by one, as partition.name=iid
 model.name (line 9)  no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
 method.rank_ratio[1] (line 5)  Input should be less than or equal to 1, got 2
 method.tau (line 6)  Input should be greater than 0 or 'auto', got 0
@@ -124,7 +123,6 @@ clients.count (command line)  Input should be a valid integer, got true
     ("text", "expected"),
     [
         ("- 1", "a.yaml: expected sections (`seed: 1`, `data: ...`), got [1] on the top level"),
-        ("hello", "a.yaml: expected sections (`seed: 1`, `data: ...`), got 'hello' on the top level"),
         ("seed: 1\nrounds: [", "a.yaml: line 2: not valid YAML: expected the node content, but found '<stream end>'"),
         ("seed: 1\nseed: 2", "a.yaml: line 2: the key 'seed' is given twice, first on line 1; remove one"),
         (
@@ -134,36 +132,26 @@ clients.count (command line)  Input should be a valid integer, got true
         ("seed: !!python/none x", "a.yaml: line 1: tags (tag:yaml.org,2002:python/none) are not read; remove it"),
         ("seed: 1\n? [a]\n: 2", "a.yaml: line 2: a key must be plain text, not a list or a section"),
         ("x: " + "[" * 11 + "]" * 11, "a.yaml: line 1: nested deeper than 10 levels"),
-        ("\n" * 3 + "x: " + "[" * 100_000, "a.yaml: line 4: nested deeper than 10 levels"),
-        ("seed: " + "9" * 5000, "a.yaml: line 1: a whole number of 5000 digits; allowed: 400"),
         (b"seed: 1\nx: \xff", "a.yaml: line 2: not valid UTF-8 (byte 0xff)"),
         (b"seed: 1\nx: \x00", "a.yaml: line 2: not valid YAML: special characters are not allowed (0x00)"),
         ("seed: 1\n---\nseed: 2", "a.yaml: line 2: not valid YAML: but found another document"),
-        ("#" * 200_001, "a.yaml: larger than 200,000 bytes, with all that it extends"),
     ],
 )
 def test_one_clear_line_for_a_bad_file(lines: Any, text: str | bytes, expected: str) -> None:
     assert lines(text) == [expected]
 
 
-def test_400_digits_and_long_texts_are_shortened(lines: Any) -> None:
-    for override in (f"seed={'9' * 400}", f"rounds={'x' * 398}"):
-        (line,) = lines("", override)
-        assert line.endswith("(400 characters)") and len(line) < 160
-
-
-def test_many_problems_are_cut(lines: Any) -> None:
+def test_long_values_and_many_problems_are_cut(lines: Any) -> None:
+    (line,) = lines("", f"rounds={'x' * 398}")
+    assert line.endswith("(400 characters)") and len(line) < 160
     found = lines("clients: {tier_blocks: [" + "0, " * 200 + "0]}")
     assert len(found) == 52 and found[-1] == "... and 151 more"
 
 
-def test_missing_files_and_folders(tmp_path: Path, told: Told) -> None:
+def test_missing_files_and_folders(tmp_path: Path) -> None:
     (tmp_path / "cifar10_fedhm.yaml").write_text("")
-    with told.by(ConfigError):
+    with pytest.raises(ConfigError, match="cifar10_fedhn.yaml: no such file. Did you mean '.*/cifar10_fedhm.yaml'?"):
         load(str(tmp_path / "cifar10_fedhn.yaml"), [])
-    with pytest.raises(ConfigError, match="not a file"):
-        load(str(tmp_path), [])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load("a\0b", [])
-    with pytest.raises(ConfigError, match="cannot be read"):
-        load("a" * 5000, [])
+    for path in (str(tmp_path), "a\0b", "a" * 5000):
+        with pytest.raises(ConfigError, match="cannot be read"):
+            load(path, [])

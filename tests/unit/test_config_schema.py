@@ -11,6 +11,7 @@ from golden_file import Told
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
+from fedmpi.config.settings import is_setting, settings
 
 TEXTS = [*"1e3 no true 010 08 1_0 0x10 1:30 ~ # *x .inf 2026-01-01".split(), "", " a", "a: b"]
 
@@ -65,13 +66,13 @@ def test_what_changes_results(override: str) -> None:
     assert line.startswith(f"{key}: run has ")
 
 
-@pytest.mark.parametrize("said", ["auto", "cpu", "cuda"])
-def test_where_a_server_has_computed_is_no_part_of_a_config(said: str) -> None:
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+def test_where_a_server_has_computed_is_no_part_of_a_config(device: str) -> None:
     """`auto` takes what a run has had, whatever that says. Runs have the hash of `cpu` where they say `auto`."""
-    asked = config(f"mpi.server_device={said}")
+    asked = config(f"mpi.server_device={device}")
     assert config("mpi.server_device=auto").diff(asked.to_dict()) == []
     assert asked.diff(config("mpi.server_device=auto").to_dict()) == []
-    assert (asked.hash() == config("mpi.server_device=auto").hash()) == (said != "cuda")
+    assert (asked.hash() == config("mpi.server_device=auto").hash()) == (device != "cuda")
 
 
 def test_diff_says_what_run_has_and_what_is_asked(told: Told) -> None:
@@ -93,3 +94,18 @@ def test_whole_numbers_and_floats_are_one_setting() -> None:
     """A float field's default may be written 5 in a class; given as 5.0 it is the same setting."""
     assert config("train.lr=1").hash() == config("train.lr=1.0").hash()
     assert config("method.tau=5").diff({**config("method.tau=5.0").to_dict()}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "decides"),
+    {"train.lr": True, "mpi.threads": True, "mpi.exchange": False, "data.path": False, "method.path": True}.items(),
+)
+def test_settings_decide_results_and_places_do_not(key: str, decides: bool) -> None:
+    assert is_setting(tuple(key.split("."))) == decides
+
+
+def test_settings_of_a_config_are_its_dotted_keys() -> None:
+    found = settings(config("method.name=fedavg", "train.lr=0.25", "output.dir=elsewhere").to_dict())
+    assert found["train.lr"] == "0.25" and found["method.name"] == "fedavg"
+    assert "output.dir" not in found and "seed" not in found and "mpi.threads" in found
+    assert settings(config("method.name=fedavg", "train.lr=0.25", "seed=7").to_dict()) == found

@@ -54,7 +54,7 @@ def grids(*counts: int) -> dict[str, Any]:
         ({"measures": {"largest": {"quantity": "accurac"}}}, "measures.largest.quantity 'accurac' 'accuracy'"),
         ({"methods": {"a b": {}}}, "methods letters"),
         ({"sedes": [1]}, "sedes 'seeds'"),
-        ({"title": None}, "title missing"),
+        ({"title": None}, "title required"),
     ],
 )
 def test_mistakes_name_the_key(tmp_path: Path, changed: Mapping[str, Any], words: str) -> None:
