@@ -7,18 +7,14 @@ gives the class of the section's options; that class makes everything else. Noth
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import importlib.util
-import re
+import importlib
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 from fedmpi.errors import UnknownError
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 BUILT_IN: dict[str, dict[str, str]] = {
     "data": {
@@ -49,19 +45,19 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "quantity_skew": "fedmpi.data.partitions.quantity_skew:QuantitySkew",
     },
     "model": {
-        "resnet18": "fedmpi.models.options:ResNet18",
-        "resnet34": "fedmpi.models.options:ResNet34",
-        "vgg16": "fedmpi.models.options:Vgg16",
-        "alexnet": "fedmpi.models.options:AlexNet",
-        "lenet5": "fedmpi.models.options:Lenet5",
-        "cnn_hermes": "fedmpi.models.options:CnnHermes",
-        "cnn_femnist": "fedmpi.models.options:CnnFemnist",
-        "mlp": "fedmpi.models.options:Mlp",
-        "mlp_har": "fedmpi.models.options:MlpHar",
-        "lstm_imdb": "fedmpi.models.options:LstmImdb",
-        "lstm_char": "fedmpi.models.options:LstmChar",
-        "vit_small": "fedmpi.models.options:VitSmall",
-        "torchvision:": "fedmpi.models.options:Torchvision",
+        "resnet18": "fedmpi.models.nets.resnet:ResNet18",
+        "resnet34": "fedmpi.models.nets.resnet:ResNet34",
+        "vgg16": "fedmpi.models.nets.classic:Vgg16",
+        "alexnet": "fedmpi.models.nets.classic:AlexNet",
+        "lenet5": "fedmpi.models.nets.cnn:Lenet5",
+        "cnn_hermes": "fedmpi.models.nets.cnn:CnnHermes",
+        "cnn_femnist": "fedmpi.models.nets.cnn:CnnFemnist",
+        "mlp": "fedmpi.models.nets.mlp:Mlp",
+        "mlp_har": "fedmpi.models.nets.mlp:MlpHar",
+        "lstm_imdb": "fedmpi.models.nets.lstm:LstmImdb",
+        "lstm_char": "fedmpi.models.nets.lstm:LstmChar",
+        "vit_small": "fedmpi.models.nets.vit:VitSmall",
+        "torchvision:": "fedmpi.models.nets.torchvision_nets:Torchvision",
     },
     "method": {
         "fedavg": "fedmpi.methods.fedavg:FedAvg",
@@ -95,8 +91,6 @@ _ADAPTERS = {
     "data": "fedmpi.data.own:options_of_data",
     "partition": "fedmpi.data.own:options_of_partition",
 }
-# `package.module:Class`, both parts Python names with dots.
-_IN_FULL = re.compile(r"(?:[^\W\d]\w*\.)*[^\W\d]\w*:(?:[^\W\d]\w*\.)*[^\W\d]\w*")
 
 
 def names(section: str) -> list[str]:
@@ -107,36 +101,29 @@ def names(section: str) -> list[str]:
 @cache
 def installed(section: str) -> dict[str, EntryPoint]:
     """Returns what installed packages offer for `section`, by name; imports none of it. A built-in name stays fedmpi's,
-    and a name that several packages have is left out.
+    and a name that several packages offer is left out.
     """
-    points: dict[str, dict[str, EntryPoint]] = {}
-    for point in _entry_points().select(group=GROUPS[section]):
-        if not is_built_in(section, point.name):
-            points.setdefault(point.name, {})[point.value] = point
-    return {name: next(iter(by_value.values())) for name, by_value in sorted(points.items()) if len(by_value) == 1}
-
-
-def offers(section: str, name: str) -> str:
-    """Returns what to write for what installed packages offer under a name that does not mean it: a built-in one, which
-    stays fedmpi's, or one that several packages have; empty for another name.
-    """
-    points = {point.value: point for point in _entry_points().select(group=GROUPS[section], name=name)}
-    if len(points) < 2 and not is_built_in(section, name):
-        return ""
-    return " or ".join(f"{section}.name={value} (package {points[value].dist.name})" for value in sorted(points))
-
-
-@cache
-def _entry_points() -> Any:
-    """Reads the entry points of all installed packages; of another type in Python 3.10."""
-    from importlib.metadata import entry_points  # most commands need none of them
-
-    return entry_points()
+    points = {(point.name, point.value): point for point in entry_points(group=GROUPS[section])}
+    counts = Counter(name for name, _ in points)
+    named = {name: point for (name, _), point in sorted(points.items()) if counts[name] == 1}
+    return {name: point for name, point in named.items() if not is_built_in(section, name)}
 
 
 def is_built_in(section: str, name: str) -> bool:
     """Returns whether `name` is one of fedmpi's own."""
     return bool(_key(section, name))
+
+
+def is_in_full(name: str) -> bool:
+    """Returns whether `name` is a `package.module:Class` that only the user's own words make fedmpi import."""
+    parts = [part for half in name.split(":") for part in half.split(".")]
+    is_place = name.count(":") == 1 and all(part.isidentifier() for part in parts)
+    return is_place and not any(_key(section, name) for section in BUILT_IN)
+
+
+def is_known(section: str, name: str) -> bool:
+    """Returns whether `name` is built in or installed, or names a class in full; the latter may still not exist."""
+    return is_built_in(section, name) or name in installed(section) or is_in_full(name)
 
 
 def named_in_full(config: Any) -> list[tuple[str, str]]:
@@ -147,87 +134,45 @@ def named_in_full(config: Any) -> list[tuple[str, str]]:
     return [(section, name) for section, name in named if is_in_full(name)]
 
 
-def is_in_full(name: str) -> bool:
-    """Whether `name` is a `package.module:Class` that only the user's own words make fedmpi import."""
-    return bool(_IN_FULL.fullmatch(name)) and not any(_key(section, name) for section in BUILT_IN)
-
-
-def is_known(section: str, name: str) -> bool:
-    """Whether `name` is a built-in or installed one, or names a class in full; the latter may still not exist."""
-    return is_built_in(section, name) or name in installed(section) or is_in_full(name)
-
-
 def options(section: str, name: str) -> Any:
-    """The options class (a `config.fields.Section`) of what `name` means in `section`. Raises `UnknownError`."""
+    """Returns the options class (a `config.fields.Section`) of what `name` means. Raises `UnknownError`."""
     if not is_known(section, name):
         raise UnknownError(f"no {section} {name!r}")
+    found = made(section, name)
     if is_built_in(section, name):
-        found = made(section, name)
-        found = getattr(found, "Options", found)
-        lacks = getattr(found, "lacks", None)  # of a class that stands for many names
-        if lacks and (problem := lacks(name)):
-            raise UnknownError(problem)
-        return found
-    return imported(_ADAPTERS[section])(name, made(section, name))
+        return getattr(found, "Options", found)
+    return imported(_ADAPTERS[section])(name, found)
 
 
 def made(section: str, name: str) -> Any:
     """Returns the class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
     if key := _key(section, name):
         return imported(BUILT_IN[section][key])
-    if (point := installed(section).get(name)) is None:
-        return imported(name)
-    try:
-        return imported(point.value)
-    except UnknownError as error:
-        package = point.dist.name if point.dist else "?"
-        raise UnknownError(f"{name!r} of the installed package {package}: {error}") from error
+    point = installed(section).get(name)
+    return imported(point.value if point else name)
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:
-    """Every built-in name and its options class, which imports all of them (no torch)."""
+    """Yields every built-in name and its options class, which imports all of them."""
     yield from ((name, options(section, name)) for name in BUILT_IN[section])
 
 
-def without_class(name: str) -> str:
-    """Says what `mynets` and `mynets.Net` lack, where that is a module (not imported for this); empty for others."""
-    package, _, inner = name.partition(".")
-    with contextlib.suppress(ImportError, ValueError):
-        if package.isidentifier() and importlib.util.find_spec(package):
-            module, _, last = name.rpartition(".")
-            written = f"{module}:{last}" if inner and last[:1].isupper() else f"{name}:Class"
-            return f" A class is named after its module and a colon: {written}."
-    return ""
-
-
-def _key(section: str, name: str) -> str:
-    """The built-in key that covers `name`; empty if there is none."""
-    table = BUILT_IN[section]
-    if name in table and not name.endswith(":"):
-        return name
-    return next((key for key in table if key.endswith(":") and name.startswith(key)), "")
-
-
 def imported(place: str) -> Any:
-    """The object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
+    """Returns the object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
     module, _, attributes = place.partition(":")
     try:
         found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # whatever the module of a user does when it loads
-        line = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise UnknownError(f"{place!r} cannot be imported: {line}{_where_looked(module, error)}") from error
-    for attribute in attributes.split("."):
-        try:
+        for attribute in attributes.split("."):
             found = getattr(found, attribute)
-        except AttributeError:
-            close = difflib.get_close_matches(attribute, [name for name in dir(found) if name[0] != "_"], 2)
-            meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
-            raise UnknownError(f"module {module!r} has no {attributes!r}{meant}") from None
+    except (Exception, SystemExit) as error:  # whatever the module of a user does when it loads
+        line = f"{place!r} cannot be imported: {type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(error, ModuleNotFoundError):
+            line += "; go to the folder that has it, or add that to PYTHONPATH"
+        raise UnknownError(line) from error
     return found
 
 
-def _where_looked(module: str, error: BaseException) -> str:
-    """Returns the advice for a module that was not found itself; none for one that it imports."""
-    if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
-        return ""
-    return "; go to the folder that has it, or add that to PYTHONPATH"
+def _key(section: str, name: str) -> str:
+    """Returns the built-in key that covers `name`; '' if there is none."""
+    prefix = name.partition(":")[0] + ":"
+    return next((key for key in (name, prefix) if key in BUILT_IN[section]), "")

@@ -4,7 +4,6 @@ import random
 import secrets
 import warnings
 from collections.abc import Callable
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,8 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, spectral_norm, weight_norm
 
-from fedmpi.config.fields import Section
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Width
 
 CHANNELS = 8
@@ -217,20 +215,15 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
 """What is refused, and which module is named."""
 
 
-class BroughtOptions(Section):
+class BroughtOptions(Model):
     """Options of `brought`."""
 
-    kinds: ClassVar[tuple[str, ...]] = ("image",)
     name: str = "brought"
     """A net of the tests' own."""
     part: str = "dropout"
     """A name of `ALLOWED` or `REFUSED`."""
     follows_width: bool = True
     """Whether its layers do."""
-
-    @property
-    def dense_layers(self) -> int:
-        return 1
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         channels = width.of(CHANNELS) if self.follows_width else CHANNELS

@@ -16,7 +16,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models import create
-from fedmpi.models.options import ModelOptions
+from fedmpi.models.options import Model
 from fedmpi.models.width import Rounding, Width
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
@@ -66,7 +66,7 @@ def context(options: MethodOptions, make: Callable[..., nn.Module] = make_small,
 DIGITS = Info(num_classes=3)
 
 
-def context_of(options: MethodOptions, model: ModelOptions, info: Info = DIGITS, **more: object) -> MethodContext:
+def context_of(options: MethodOptions, model: Model, info: Info = DIGITS, **more: object) -> MethodContext:
     """Of a method on a real model."""
 
     def make(

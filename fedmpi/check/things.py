@@ -38,8 +38,6 @@ def kind_of(place: str) -> str:
 
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
-    if lacking := "" if ":" in place else registry.without_class(place).strip():
-        raise ConfigError("command line", f"{place!r} names no class or function. {lacking}")
     if registry.is_in_full(place):
         try:
             registry.imported(place)
@@ -54,7 +52,7 @@ def kind_of(place: str) -> str:
     if len(found) > 1:
         raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
     if not found:
-        kinds = f"{', '.join(sections)} or {observer}"
+        kinds = f"{', '.join(sections)} or {observer}, and no package.module:Class that is one,"
         raise ConfigError(place, f"is no {kinds} as it is; --kind KIND says what it lacks to be one")
     return found[0]
 

@@ -5,12 +5,14 @@ Names every method, model, data set and partition that a config can use, a line 
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, report, run_command, show
-from fedmpi.config.explain import summary
 from fedmpi.errors import UserError
 from fedmpi.mpi.launch import claimed
 
@@ -34,10 +36,23 @@ def listing() -> str:
     lines = []
     for section, title in _TITLES.items():
         lines.append(f"{title} ({section}.name)")
-        for name, options in registry.built_in(section):
-            lines.append(f"  {f'{name}NAME' if name.endswith(':') else name:{width}}  {summary(options)}")
-            if offer := registry.offers(section, name):
-                lines.append(f"  {name:{width}}  installed, not used: write {offer}")
+        for name, place in registry.BUILT_IN[section].items():
+            shown = f"{name}NAME" if name.endswith(":") else name
+            lines.append(f"  {shown:{width}}  {summary(name, place)}")
         for name, point in registry.installed(section).items():
             lines.append(f"  {name:{width}}  installed: {point.value}")
     return "\n".join(lines)
+
+
+def summary(name: str, place: str) -> str:
+    """Reads the line about a built-in name in the source: what stands below the option `name` of its options class.
+    Importing the class would import torch, which takes seconds.
+    """
+    source = Path(__file__).parents[1].joinpath(*place.partition(":")[0].split(".")[1:]).with_suffix(".py")
+    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+        for option, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
+            if isinstance(option, ast.AnnAssign) and isinstance(text, ast.Expr) and option.value:
+                target, value = ast.unparse(option.target), ast.unparse(option.value).strip("'")
+                if target == "name" and (value == name or (name.endswith(":") and value.startswith(name))):
+                    return " ".join(ast.literal_eval(text.value).split()).rstrip(".")
+    return ""

@@ -329,10 +329,8 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if not isinstance(name, str):
         raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
     if not registry.is_known(section, name):
-        if several := registry.offers(section, name):
-            raise ValueError(f"installed packages offer more than one {section} {found(name)}; write {several}")
-        meant = explain.suggest(name, known) + registry.without_class(name)
-        raise ValueError(f"no {section} {found(name)}.{meant} Known names: {', '.join(known)}")
+        meant = f"{explain.suggest(name, known)} Known names: {', '.join(known)}, or your own package.module:Class"
+        raise ValueError(f"no {section} {found(name)}.{meant}")
     options: type[Section] = registry.options(section, name)
     return options
 

@@ -1,16 +1,13 @@
 """How much of a layer lies beyond a rank: energies of singular values, and the effective rank.
 
 For the record of a round. The energy of a matrix is its squared Frobenius norm, the sum of its squared singular values.
-Loads without torch, because methods do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
 
 ONE_NET = 1e-4
 """Below this share of the energy beyond the smallest tier's rank, that tier's weights are the others' to 1 %."""

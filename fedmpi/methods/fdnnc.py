@@ -33,18 +33,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.names import dense_name
-from fedmpi.methods.protocol import Method
+from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
+from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.methods.protocol import Loss, Method
 from fedmpi.methods.values import (
     Client,
     Contributions,
@@ -57,15 +63,7 @@ from fedmpi.methods.values import (
     Traits,
     Turn,
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import Params, Region, Spec
 
 BIG, SMALL = 0, 1
 
@@ -166,8 +164,6 @@ class FDNNC(Method):
         return self.published_specs([tier for tier in (BIG, SMALL) if self.blocks[tier]])
 
     def initial_state(self) -> Params:
-        import torch
-
         state, specs = super().initial_state(), self.state_specs()
         if not self.blocks[BIG]:
             state |= self._factors(state)
@@ -211,8 +207,6 @@ class FDNNC(Method):
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Eqs. 17-19 on the nets of this phase's devices, then what the pattern makes of it (III.D)."""
-        import torch
-
         if contributions.phase.name == self.tiers[BIG].name:
             stepped = self._stepped(state, means, contributions, BIG)
             if self.pattern == "both":
@@ -227,8 +221,6 @@ class FDNNC(Method):
 
     def _stepped(self, state: Params, means: Params, contributions: Contributions, tier: int) -> Params:
         """One step of SGD on each tensor of a tier's net, but for factors of which nobody sent the gradient."""
-        import torch
-
         names = [name for name in self.published_specs({tier}) if torch.as_tensor(contributions.shares(name)).any()]
         return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
 
@@ -262,8 +254,6 @@ class FDNNC(Method):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        from fedmpi.lowrank.modules import factorize_net
-
         return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
@@ -272,8 +262,6 @@ class FDNNC(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
-        import torch
-
         order = torch.randperm(len(client.examples), generator=client.generator("batch"))
         batch = client.examples[order[: self.context.train.batch_size].numpy()]
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
@@ -290,8 +278,6 @@ class FDNNC(Method):
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
         """Gradients, that of L2 included; one of a loss that diverged is none."""
-        import torch
-
         if client.is_restored:
             return None
         grads, params = list(net.grads.values()), list(net.params.values())
@@ -326,8 +312,6 @@ class FDNNC(Method):
 
 def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:
     """The fully connected layers that become smaller, each with its r; the last one is no exception."""
-    from fedmpi.lowrank.rule import Rule, plan_layers
-
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     for layer in plan_layers(net, Rule(overrides=overrides)):
@@ -342,7 +326,5 @@ def _r(layer: FactorizedLayer) -> int:
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:
     """Eq. 4, the mean over the batch of |y - sigmoid(output)|^2 / 2; output (B, classes), targets int64 (B,)."""
-    import torch
-
     wanted = torch.eye(output.shape[1], device=output.device)[targets]
     return 0.5 * (wanted - output.float().sigmoid()).square().sum(1).mean()

@@ -29,27 +29,26 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
+from torch import Tensor, nn
 
 from fedmpi.config.fields import NotNegative, Shares
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
-from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.cover import Cover
-from fedmpi.lowrank.names import dense_name
+from fedmpi.learning.flat import FlatNet
+from fedmpi.lowrank import correction, spectrum
+from fedmpi.lowrank.correction import Cover, received
+from fedmpi.lowrank.decay import decay_layers_
+from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
+from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import Mean, ServerMethod, ServerOptions
 from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Traits
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.lowrank.publishing import PublishedFactors
-    from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Params, Spec, max_magnitudes
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
@@ -114,8 +113,6 @@ class FedHM(ServerMethod):
     )
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.lowrank.rule import Rule, plan_layers
-
         super().__init__(with_open_lstms(context))
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
@@ -168,8 +165,6 @@ class FedHM(ServerMethod):
     @cached_property
     def factorization(self) -> PublishedFactors:
         """How this server factorizes its layers."""
-        from fedmpi.lowrank.publishing import PublishedFactors
-
         return PublishedFactors(self.layers, self.options.solver)
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
@@ -201,8 +196,6 @@ class FedHM(ServerMethod):
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
-        from fedmpi.tensors import max_magnitudes
-
         bounds = {dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
@@ -230,8 +223,6 @@ class FedHM(ServerMethod):
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
         """W+ of a layer, unrolled, float64."""
-        from fedmpi.lowrank import correction
-
         options, cover = self.options, self._cover(layer, contributions.tasks)
         if not cover.of:  # all dense
             return self._mean(layer, means)
@@ -250,8 +241,6 @@ class FedHM(ServerMethod):
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
         is the mean without what clients started from, because a truncation is no change."""
-        from fedmpi.lowrank.correction import received
-
         changes = {name: means[name] - state[name] for name in self.state_specs()}
         for layer in self.layers.values():
             name, cover = f"{layer.name}.weight", self._cover(layer, contributions.tasks)
@@ -314,8 +303,6 @@ class FedHM(ServerMethod):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        from fedmpi.lowrank.modules import factorize_net
-
         return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
@@ -326,7 +313,5 @@ class FedHM(ServerMethod):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
-        from fedmpi.lowrank.decay import decay_layers_
-
         if not self._is_dense(client.task.tier):
             decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)

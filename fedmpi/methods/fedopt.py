@@ -24,18 +24,16 @@ Differences from the papers:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedmpi.config.fields import Positive, Section
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedmpi.tensors import Params
+from fedmpi.tensors import Params
 
 FIRST, SECOND = "server.m.", "server.v."
 """What the names of the moments of the server's tensors begin with."""
@@ -120,8 +118,6 @@ class ServerMethod(Method):
 
 def stepped(state: Params, change: Params, server: AvgM | Adam, contributions: Contributions) -> Params:
     """The tensors of `change` after a step, with their moments. A moment that the state lacks begins with this step."""
-    import torch
-
     new: Params = {}
     for name, delta in change.items():
         own = {FIRST + name: state.get(FIRST + name, torch.zeros_like(delta))}

@@ -15,14 +15,14 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
 
 from fedmpi.config.fields import NotNegative
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.values import Client
-
-if TYPE_CHECKING:
-    from fedmpi.learning.flat import FlatNet
 
 
 class FedProxOptions(ServerOptions):
@@ -44,8 +44,6 @@ class FedProx(ServerMethod):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - w_t), in two passes that allocate nothing; with mu = 0 gradients keep their bits."""
-        import torch
-
         if self.options.mu > 0:
             gradients = list(net.grads.values())
             torch._foreach_add_(gradients, list(net.params.values()), alpha=self.options.mu)

@@ -36,16 +36,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from fedmpi.config.fields import Shares
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
 from fedmpi.methods.widths import WidthMethod
+from fedmpi.models.surgery.rolling import Axis, Index, followed, rolling_axes
 from fedmpi.models.width import Rounding
-
-if TYPE_CHECKING:
-    from fedmpi.models.surgery.rolling import Axis, Index
 
 
 class FedRolexOptions(ServerOptions):
@@ -75,8 +73,6 @@ class FedRolex(WidthMethod):
     options: FedRolexOptions
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.models.surgery.rolling import followed
-
         super().__init__(context)
         self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
         self.scales = self.options.scaler
@@ -92,8 +88,6 @@ class FedRolex(WidthMethod):
 
     @cached_property
     def _axes(self) -> list[dict[str, tuple[Axis, ...]]]:
-        from fedmpi.models.surgery.rolling import rolling_axes
-
         nets = (self.net(number, empty=True) for number in range(len(self.net_widths)))
         return [rolling_axes(self._widest, net) for net in nets]
 

@@ -24,24 +24,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
 from fedmpi.config.fields import Shares
+from fedmpi.data.batches import batch_bounds
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.fedopt import ServerOptions
-from fedmpi.methods.protocol import gradients
+from fedmpi.methods.protocol import Loss, gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Turn
 from fedmpi.methods.widths import WidthMethod
+from fedmpi.models.surgery.nested import Part, nested_parts
 from fedmpi.models.width import Rounding
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.methods.protocol import Loss
-    from fedmpi.models.surgery.nested import Part
-    from fedmpi.tensors import Params
+from fedmpi.tensors import Params
 
 
 class FjordOptions(ServerOptions):
@@ -91,15 +92,11 @@ class Fjord(WidthMethod):
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """The net of each step: the client's own or a narrower one."""
-        import torch
-
         low, high = client.task.tier, len(self.tiers)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """The width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not used."""
-        from fedmpi.data.batches import batch_bounds
-
         train, num_examples = self.context.train, len(client.examples)
         numbers = self._draw_nets(client, train.local_epochs * num_examples)
         num_steps = train.local_epochs * len(batch_bounds(num_examples, train.batch_size))
@@ -109,8 +106,6 @@ class Fjord(WidthMethod):
         """Gradients of one mini-batch, of net `number` within that of the tier."""
         if not self.options.distillation:
             return gradients(loss(self._logits(net, inputs, tier, number), targets))
-        from torch.nn.functional import cross_entropy
-
         teacher = net.module(inputs)
         value = gradients(loss(teacher, targets))
         student = self._logits(net, inputs, tier, number)
@@ -121,8 +116,6 @@ class Fjord(WidthMethod):
         """The outputs of net `number`, computed with the leading entries of the tier's parameters; gradients flow into
         those.
         """
-        from torch.func import functional_call
-
         if number == tier:
             logits: Tensor = net.module(inputs)
             return logits
@@ -145,6 +138,4 @@ class Fjord(WidthMethod):
     @cached_property
     def _parts_within(self) -> list[list[dict[str, Part]]]:
         """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
-        from fedmpi.models.surgery.nested import nested_parts
-
         return [[nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -36,24 +36,34 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedmpi import seeds
 from fedmpi.config.fields import NotNegative, Share
+from fedmpi.data.batches import Draws, batch_bounds
+from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
+from fedmpi.learning.evaluate import num_correct
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into, step_of
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.models.surgery.groups import Masks
-    from fedmpi.tensors import Params, Region, Spec
+from fedmpi.models.surgery.groups import (
+    Masks,
+    follow,
+    kept_entries,
+    num_held,
+    order_of_pruning,
+    region,
+    shrunk,
+    zeroing,
+)
+from fedmpi.tensors import Params, Region, Spec, entries, moved
 
 # Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
 _ROUNDING = 1e-6
@@ -96,8 +106,6 @@ class Hermes(Method):
     traits = Traits(keeps_memory=True, personal=True)
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.models.surgery.groups import follow
-
         super().__init__(context)
         self.structure = follow(context.make(empty=True))
         self._keeps_own = self.options.intersection == "all"
@@ -109,8 +117,6 @@ class Hermes(Method):
             raise ConfigError("method.prune_axes", "this net has no hidden outputs to prune; allowed: both")
 
     def warnings(self) -> tuple[str, ...]:
-        import torch
-
         least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
         if least <= self.options.target_share:
             return ()
@@ -122,8 +128,6 @@ class Hermes(Method):
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
-        from fedmpi.models.surgery.groups import kept_entries, num_held
-
         return num_held(self.structure, kept_entries(self.structure, masks))
 
     def _size(self, family: str) -> int:
@@ -133,18 +137,12 @@ class Hermes(Method):
     # Server half.
 
     def initial_state(self) -> Params:
-        import torch
-
         state = super().initial_state()
         versions = {_version(name): torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
         return state | (versions if self._keeps_own else {})
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         """theta and, where clients keep own values, the round in which each entry was last averaged."""
-        import torch
-
-        from fedmpi.tensors import Spec
-
         specs = self.state_specs()
         if not self._keeps_own:
             return specs
@@ -152,22 +150,16 @@ class Hermes(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """What the client's new mask keeps."""
-        from fedmpi.models.surgery.groups import kept_entries, region
-
         kept = kept_entries(self.structure, client.memory or {})
         return {name: region(axes) for name, axes in kept.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        from fedmpi.tensors import entries
-
         regions = self.regions(client)
         for name, value in upload.items():
             yield name, entries(value, regions[name]) if name in regions else value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Fig. 5. With `all`, entries that a client of the cohort does not hold stay as they were."""
-        import torch
-
         if not self._keeps_own:
             return super().update(state, means, contributions)
         new = dict(state)
@@ -179,8 +171,6 @@ class Hermes(Method):
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """The mean of the cohort's remaining shares: by entry and by client it is the same."""
-        import torch
-
         shapes = self.structure.shapes.items()
         means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
         num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
@@ -190,9 +180,6 @@ class Hermes(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """theta M; with `all`, own values where theta has nothing newer."""
-        from fedmpi.models.surgery.groups import kept_entries, zeroing
-        from fedmpi.tensors import moved
-
         copy_into(out, published)
         if client is None or client.memory is None:
             return
@@ -205,8 +192,6 @@ class Hermes(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Algorithm 1, lines 12-23."""
-        from fedmpi.models.surgery.groups import kept_entries, zeroing
-
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
         masks = self._masks(client)
@@ -228,8 +213,6 @@ class Hermes(Method):
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """The client's examples for training and for validation, the same in every round."""
-        from fedmpi.data.subset import stratified_holdout
-
         generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
         training, validation = stratified_holdout(
             client.examples, work.labels[client.examples], self.options.validation_share, generator
@@ -238,11 +221,6 @@ class Hermes(Method):
 
     def _accuracy(self, net: FlatNet, work: LocalWork, examples: np.ndarray) -> float:
         """The accuracy of the net as it is, without augmentation."""
-        import torch
-
-        from fedmpi.data.batches import Draws, batch_bounds
-        from fedmpi.learning.evaluate import num_correct
-
         as_stored = Draws(torch.tensor(examples)[None].to(net.device, non_blocking=True))
         bounds = batch_bounds(len(examples), self.context.train.batch_size)
         batches = (work.data.train_batch(as_stored, 0, *piece) for piece in bounds)
@@ -254,11 +232,6 @@ class Hermes(Method):
 
     def pruned(self, params: Params, masks: Masks) -> Params:
         """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
-        import torch
-
-        from fedmpi.models.surgery.groups import order_of_pruning, shrunk
-        from fedmpi.tensors import moved
-
         share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
@@ -276,8 +249,6 @@ class Hermes(Method):
         return shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
 
     def _scores(self, params: Params, family: str) -> Tensor:
-        import torch
-
         axis, _, layer = family.partition(".")
         weight = params[f"{layer}.weight"]
         order = 2 if self.options.score == "l2" else 1
@@ -285,8 +256,6 @@ class Hermes(Method):
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         """The mask; with `all` also the client's values, and the round that they are of."""
-        import torch
-
         if not self._keeps_own:
             return client.scratch
         own = {_own(name): value for name, value in net.params.items()}
@@ -297,8 +266,6 @@ class Hermes(Method):
     def costs(self, turn: Turn) -> Costs:
         """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
         over the other."""
-        from fedmpi.data.subset import holdout_size
-
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
         down, up = (4 * self._num_held(held) for held in masks)
         num_examples, costs = turn.num_examples, super().costs(turn)
@@ -323,8 +290,6 @@ def _all_but(axis: int, tensor: Tensor) -> list[int]:
 
 def _add_group_lasso(net: FlatNet, names: Iterable[str], lambda_: float) -> None:
     """Adds the gradient of eq. 2, W / |group| along outputs and along inputs, times lambda; 0 for a group of zeros."""
-    import torch
-
     for name in names:
         weight = net.params[name]
         for axis in (0, 1):

@@ -24,21 +24,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
+from torch import nn
 
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Costs, MethodOptions, TestedNet, Traits, Turn
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import Params, Region, Spec
 
 
 class LGFedAvgOptions(MethodOptions):
@@ -126,7 +123,5 @@ class LGFedAvg(Method):
 
 
 def _trailing_linear(layers: Sequence[nn.Module]) -> int:
-    from torch import nn
-
     count = len(list(takewhile(lambda layer: isinstance(layer, nn.Linear), reversed(layers))))
     return count if 0 < count < len(layers) else 1

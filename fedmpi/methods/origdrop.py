@@ -22,14 +22,12 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from torch import nn
 
+from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import TestedNet
 from fedmpi.methods.widths import KeepRatioOptions, WidthMethod
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 class OrigDropOptions(KeepRatioOptions, ServerOptions):
@@ -58,8 +56,6 @@ class OrigDrop(WidthMethod):
 
 
 def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
-    from fedmpi.lowrank.whole_stem import with_whole_stem
-
     try:
         return with_whole_stem(narrow, whole)
     except ValueError:

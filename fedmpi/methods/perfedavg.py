@@ -27,18 +27,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from fedmpi.config.fields import NotNegative, Positive
-from fedmpi.methods.protocol import Method, gradients
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.methods.protocol import Loss, Method, gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.methods.protocol import Loss
 
 
 class PerFedAvgOptions(MethodOptions):
@@ -112,8 +110,6 @@ class PerFedAvg(Method):
 
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
         """One step of rate alpha on one batch of training data."""
-        import torch
-
         order = torch.randperm(len(client.examples), generator=work.generator)
         examples = client.examples[order[: self.context.train.batch_size].numpy()]
         net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
@@ -123,8 +119,6 @@ class PerFedAvg(Method):
 
 def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: float) -> None:
     """A step of rate alpha on one batch."""
-    import torch
-
     _gradient(net, inputs, targets, loss)
     torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-alpha)
 
@@ -139,8 +133,6 @@ def _add_curvature(
     buffers: Sequence[list[Tensor]],
 ) -> None:
     """g in the net's gradients becomes g - alpha d; the parameters stay as their copy `start` has them."""
-    import torch
-
     params, grads, (outer, ahead) = list(net.params.values()), list(net.grads.values()), buffers
     torch._foreach_copy_(outer, grads)
     torch._foreach_add_(params, outer, alpha=options.delta)

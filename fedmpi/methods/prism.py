@@ -30,29 +30,32 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.config.fields import MAX_TIERS, NotNegative
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank import spectrum
+from fedmpi.lowrank.decay import decay_layers_
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular_values, use_of_kernels
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, step_of
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Traits, Turn
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
+from fedmpi.tensors import Params, Region, Spec, entries
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.tensors import Params, Region, Spec
-
-    Held = Mapping[str, tuple[slice | Tensor, ...]]
+Held = Mapping[str, tuple[slice | Tensor, ...]]
 
 SIGMA = "sigma"
 """All layers' singular values in a row: one copy to the host reads them."""
@@ -121,8 +124,6 @@ class OrthDrop(Method):
     )
 
     def __init__(self, context: MethodContext) -> None:
-        from fedmpi.lowrank.rule import Rule, plan_layers
-
         super().__init__(with_open_lstms(context))
         rule = Rule(dense_layers=1, unroll="output")
         self.factorized = plan_layers(self.context.make(empty=True), rule)
@@ -146,9 +147,6 @@ class OrthDrop(Method):
         return (TestedNet("server", self._whole, 1.0), *(super().tested() if self.options.test_tiers else ()))
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        from fedmpi.lowrank.kernels import kernel_net
-        from fedmpi.lowrank.whole_stem import with_whole_stem
-
         net = self.context.make(empty=empty)
         if number == self._whole:
             return net
@@ -167,8 +165,6 @@ class OrthDrop(Method):
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
         """The server's tensors: all kernels and rows of each layer, and the rest."""
-        from fedmpi.lowrank.kernels import kernel_net
-
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
         return self._specs_of(kernel_net(self.context.make(empty=True), sizes))
 
@@ -195,9 +191,6 @@ class OrthDrop(Method):
         """Parameters whose momentum the server averages: factors and norms."""
         if not self.options.server_momentum:
             return ()
-        from torch import nn
-        from torch.nn.modules.batchnorm import _BatchNorm
-
         kinds, net = (_BatchNorm, nn.GroupNorm), self.context.make(empty=True)
         norms = [name for name, part in net.named_modules() if isinstance(part, kinds)]
         of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
@@ -214,8 +207,6 @@ class OrthDrop(Method):
         return self._state_specs
 
     def initial_state(self) -> Params:
-        import torch
-
         values = super().initial_state()
         for layer in self.factorized:
             factors = layer.factorize(values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
@@ -224,10 +215,6 @@ class OrthDrop(Method):
         return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
 
     def _sigma(self, state: Params) -> Tensor:
-        import torch
-
-        from fedmpi.lowrank.kernels import singular_values
-
         factors = ([state[name] for name in layer.factor_names] for layer in self.factorized)
         values = [singular_values(*pair) for pair in factors]
         return torch.cat(values) if values else torch.zeros(0)
@@ -236,8 +223,6 @@ class OrthDrop(Method):
         return params[SIGMA].cpu().split_with_sizes([min(layer.matrix_shape) for layer in self.factorized])
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        from fedmpi.tensors import Spec
-
         return {**self._state_specs, SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
@@ -250,8 +235,6 @@ class OrthDrop(Method):
 
     def refresh(self, state: Params) -> Params:
         """Algorithm 1, line 10. A kernel's momentum stays with its number."""
-        from fedmpi.lowrank.kernels import refreshed
-
         new = dict(state)
         for layer in self.factorized:
             u, v = layer.factor_names
@@ -261,8 +244,6 @@ class OrthDrop(Method):
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """What is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and
         its energy beyond the number of kernels of each tier."""
-        from fedmpi.lowrank.kernels import use_of_kernels
-
         table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
         for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])
@@ -277,8 +258,6 @@ class OrthDrop(Method):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
-        from fedmpi.tensors import entries
-
         if number == self._whole:
             products = {layer: [published[name] for name in layer.factor_names] for layer in self.factorized}
             published = published | {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in products.items()}
@@ -294,8 +273,6 @@ class OrthDrop(Method):
         return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct, load)
 
     def _load_momenta(self, net: FlatNet, client: Client) -> None:
-        from fedmpi.tensors import entries
-
         net.reset_momentum()
         held = self._held(client.task.tier, client)
         for name in self._shared_momenta:
@@ -304,8 +281,6 @@ class OrthDrop(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
-        from fedmpi.lowrank.decay import decay_layers_
-
         decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
@@ -329,8 +304,6 @@ class Prism(OrthDrop):
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """The kernels that a client draws of each layer."""
-        from fedmpi.lowrank.kernels import draw_kernels
-
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
         return draw_kernels(sigma, sizes, kappa, client.generator("kernels"))

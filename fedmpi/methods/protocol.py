@@ -16,18 +16,24 @@ After a round, where clients are tested with nets of their own: narrow, adapt, t
 Everything has a default that makes `Method` itself federated averaging: a method overrides what it
 changes and nothing else. State and published tensors are values: named tensors, passed in and
 returned; nothing is remembered in `self` between rounds. A method never sees a communicator, a
-path, a clock or an environment variable, and its file imports no torch at module level, so that
-its options can be validated before torch loads. How to write one: `fedmpi/methods/README.md`.
+path, a clock or an environment variable. How to write one: `fedmpi/methods/README.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+import torch
+from torch import Tensor, nn
+
+from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.values import (
     Client,
     Contributions,
@@ -40,16 +46,9 @@ from fedmpi.methods.values import (
     Traits,
     Turn,
 )
+from fedmpi.tensors import Params, Region, Spec, max_magnitudes, moved, specs_of
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.tensors import Params, Region, Spec
-
-    Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def sums_of(method: Method) -> Mapping[str, str]:
@@ -87,8 +86,6 @@ class Method:
         return [self._specs_of(self.net(tier.index, empty=True)) for tier in self.tiers]
 
     def _specs_of(self, net: nn.Module) -> dict[str, Spec]:
-        from fedmpi.tensors import specs_of
-
         return specs_of(net.named_parameters(), channels_last=True)
 
     # The shape of a round.
@@ -148,10 +145,6 @@ class Method:
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
-        import torch
-
-        from fedmpi.tensors import max_magnitudes
-
         sent = next(iter(upload.values()), None)
         nothing = torch.empty(0) if sent is None else sent.new_empty(0)
         return max_magnitudes(upload.get(name, nothing) for name in self.state_specs())
@@ -161,8 +154,6 @@ class Method:
 
         `magnitude` is the state's largest entry. To override where uploads are no parameters.
         """
-        from fedmpi.exactsum import bound_of
-
         return bound_of(magnitude)
 
     def warnings(self) -> tuple[str, ...]:
@@ -219,8 +210,6 @@ class Method:
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
-        from fedmpi.learning.local import plain_step
-
         return plain_step(net, inputs, targets, loss)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
@@ -257,8 +246,6 @@ def step_of(method: Method, client: Client) -> Callable[..., Tensor]:
 
 def gradients(value: Tensor) -> Tensor:
     """Adds the gradients of a loss to those of the parameters it was computed with; returns it detached."""
-    import torch
-
     torch.autograd.backward(value)
     return value.detach()
 
@@ -268,10 +255,6 @@ def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
     on another device comes in one piece. Raises ValueError where the two have not the same shape, because torch would
     broadcast.
     """
-    import torch
-
-    from fedmpi.tensors import moved
-
     for name, value in target.items():
         if source[name].shape != value.shape:
             raise ValueError(f"{name} is {list(source[name].shape)}, but {list(value.shape)} is to be filled")

@@ -23,20 +23,18 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from fedmpi.config.fields import Positive
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method, gradients
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.methods.protocol import Loss, Method, gradients
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Params, Spec, moved
 
 # B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
 LARGEST_CONTROL = 2.0**20
@@ -106,8 +104,6 @@ class Scaffold(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Lines 7 to 12; leaves in `scratch` what `_change` makes the new control variate of."""
-        import torch
-
         scratch, published, at_x = client.scratch, client.published, None
         if self.options.option == "I":
             gradient, at_x = _gradient(trainer, client, work)
@@ -124,8 +120,6 @@ class Scaffold(Method):
 
     def _own_control(self, net: FlatNet, client: Client) -> Params:
         """c_i, on the net's device; zeros until the client has taken part."""
-        from fedmpi.tensors import moved
-
         if client.memory is None:
             return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
         memory = moved(client.memory, net.device)
@@ -133,8 +127,6 @@ class Scaffold(Method):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """g(y) - c_i + c."""
-        import torch
-
         corrections = [client.scratch[f"correction.{name}"] for name in net.grads]
         torch._foreach_add_(list(net.grads.values()), corrections)
 
@@ -167,8 +159,6 @@ def _control(name: str) -> str:
 def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[Params, TrainOutcome]:
     """The gradient of the mean loss, over those of the client's batches that fp16 does not leave out, at the parameters
     that the net has; and how it went: an epoch of steps of length 0."""
-    import torch
-
     is_scaled = trainer.net.left_out is not None
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
     sizes, num_taken = [0], torch.zeros((), device=trainer.net.device)

@@ -27,25 +27,25 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.config.fields import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.protocol import copy_into, gradients
+from fedmpi.methods.protocol import Loss, copy_into, gradients
 from fedmpi.methods.values import Client, MethodContext, Traits
+from fedmpi.models.surgery.ensemble import Ensemble
+from fedmpi.models.surgery.nested import fan_in_shares
+from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.methods.protocol import Loss
-    from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import Params, Region, Spec
 
 Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 # FedHM's tables have eight at most; all of them are nets of their own, in every ensemble that is tested.
@@ -106,8 +106,6 @@ class SplitMix(ServerMethod):
         self.num_bases = [self.options.num_bases(level) for level in self.options.levels]
 
     def warnings(self) -> tuple[str, ...]:
-        from fedmpi.models.surgery.scaler import scaled_layers, scaler_warning
-
         said = []
         base = self._base(empty=True)
         if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make(empty=True)):
@@ -133,8 +131,6 @@ class SplitMix(ServerMethod):
 
     def initial_state(self) -> Params:
         """Every base has a seed of its own."""
-        from fedmpi.models.surgery.nested import fan_in_shares
-
         shares = {}
         if self.options.init == "rescaled":
             shares = fan_in_shares(self.context.make(empty=True), self._base(empty=True))
@@ -150,8 +146,6 @@ class SplitMix(ServerMethod):
 
     def assigned(self, client: Client) -> list[int]:
         """The base nets that the client trains: one from the queue, distinct random others."""
-        import torch
-
         task, count = client.task, max(self.num_bases)
         num_served = (task.round_number - 1) * task.cohort_size + task.place
         cycle, turn = divmod(num_served, count)
@@ -183,9 +177,6 @@ class SplitMix(ServerMethod):
         return self.context.make(self.options.atom, self.options.rounding, seed, empty=empty)
 
     def _ensemble(self, count: int, *, empty: bool) -> nn.Module:
-        from fedmpi.models.surgery.ensemble import Ensemble
-        from fedmpi.models.surgery.scaler import add_scaler
-
         rate = self.options.atom if self.options.scaler else 1.0
         bases = (self._base(empty=empty) for _ in range(count))
         return Ensemble(add_scaler(base, rate) for base in bases)
@@ -203,8 +194,6 @@ class SplitMix(ServerMethod):
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
         """The sum of the bases' own losses, base by base: they share no parameter, and only one keeps activations."""
-        import torch
-
         losses = []
         for base in net.module.children():
             logits = net.outputs(base(inputs))
@@ -214,7 +203,5 @@ class SplitMix(ServerMethod):
 
 def _masked(logits: Tensor, targets: Tensor) -> Tensor:
     """0 for classes that no target has."""
-    import torch
-
     present = (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).any(0)
     return logits.masked_fill(~present, 0.0)

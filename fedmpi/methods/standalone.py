@@ -24,17 +24,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from fedmpi.config.fields import Positive
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
-
-if TYPE_CHECKING:
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.learning.local import LocalTrainer, TrainOutcome
-    from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Params, Spec
 
 
 class StandaloneOptions(MethodOptions):

@@ -25,20 +25,18 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
+from torch import Tensor
 
 from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fedmpi.learning.flat import FlatNet
-    from fedmpi.tensors import Params, Spec
+from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
 
 VALUE_BYTES = 4
 
@@ -87,8 +85,6 @@ class TopK(Method):
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Zeros but for what was sent, in the sums' memory format."""
-        from fedmpi.tensors import Layout
-
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
             layout = Layout.of({name: spec})
             dense = layout.views(layout.new_buffer(values.device))[name]
@@ -98,8 +94,6 @@ class TopK(Method):
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
         """What was sent of each tensor: values, and their places in it, int64."""
-        import torch
-
         starts = [0, *accumulate(self._sizes)]
         indices = upload["indices"].long()
         edges = torch.searchsorted(indices, torch.tensor(starts).to(indices.device, non_blocking=True)).tolist()
@@ -107,8 +101,6 @@ class TopK(Method):
             yield upload["values"][low:high], indices[low:high] - start
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
-        from fedmpi.tensors import max_magnitudes
-
         return max_magnitudes(values for values, _ in self._parts(upload))
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
@@ -117,16 +109,10 @@ class TopK(Method):
     # Client half.
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        import torch
-
-        from fedmpi.tensors import Spec
-
         return {"values": Spec((self.num_sent,)), "indices": Spec((self.num_sent,), torch.int32)}
 
     def upload(self, net: FlatNet, client: Client) -> Params:
         """Values and indices by rising index; leaves the new residual in `scratch`."""
-        import torch
-
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
             wanted += client.memory["residual"].to(wanted.device, non_blocking=True)
@@ -164,8 +150,6 @@ def largest(values: Tensor, k: int) -> Tensor:
 
     O(n): no sort, which takes ten times as long. A NaN counts as the largest, so that it is sent and seen.
     """
-    import torch
-
     magnitudes = values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
     threshold = magnitudes.topk(k, sorted=False).values.min()
     above, ties = magnitudes > threshold, magnitudes == threshold

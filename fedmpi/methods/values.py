@@ -6,27 +6,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+import numpy as np
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.config.fields import Count, Section
 from fedmpi.config.schema import Clients, Config, Train
+from fedmpi.data.batches import DeviceData
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
+from fedmpi.learning.local import MaskedCrossEntropy
+from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.tensors import Params
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from torch import Tensor, nn
-
-    from fedmpi.data.batches import DeviceData
-    from fedmpi.learning.local import MaskedCrossEntropy
-    from fedmpi.lowrank.publishing import PublishedFactors
-    from fedmpi.tensors import Params
-
-    MakeNet = Callable[..., nn.Module]
+MakeNet = Callable[..., nn.Module]
 
 LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 """What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""

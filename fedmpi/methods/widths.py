@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
 
 from fedmpi.config.fields import Shares
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.gates import open_lstms
 from fedmpi.methods.fedopt import ServerMethod
 from fedmpi.methods.protocol import all_nets, copy_into
 from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
+from fedmpi.models.surgery.nested import Part, nested_parts, refuse_unnested
+from fedmpi.models.surgery.rolling import Index, crossed
+from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.models.surgery.nested import Part
-    from fedmpi.models.surgery.rolling import Index
-    from fedmpi.tensors import Params, Region
+from fedmpi.tensors import Params, Region, entries
 
 
 class WidthMethod(ServerMethod):
@@ -54,13 +55,9 @@ class WidthMethod(ServerMethod):
 
     @cached_property
     def _parts(self) -> list[dict[str, Part]]:
-        from fedmpi.models.surgery.nested import nested_parts
-
         return [nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
-        from fedmpi.models.surgery.scaler import scaled_layers, scaler_warning
-
         said = []
         if self.label_aware and not self._class_names:
             said.append(
@@ -84,8 +81,6 @@ class WidthMethod(ServerMethod):
         return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        from fedmpi.models.surgery.rolling import crossed
-
         rows, held = self._class_rows(client), dict(self.held(client.task.tier, client))
         if rows is not None:
             held |= {name: (rows, *held.get(name, ())[1:]) for name in self._class_names}
@@ -93,8 +88,6 @@ class WidthMethod(ServerMethod):
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """The upload as it came, but of the classes the client's own rows only."""
-        from fedmpi.tensors import entries
-
         rows = self._class_rows(client)
         for name, value in upload.items():
             yield name, value if rows is None or name not in self._class_names else entries(value, rows)
@@ -102,16 +95,12 @@ class WidthMethod(ServerMethod):
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
         """The parameters with a row for each class: those of the last linear layer, if it has that many rows."""
-        from torch import nn
-
         layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]
         names = [name for name, part in layers if part.out_features == self.context.num_classes]
         return tuple(name for name in self.state_specs() if names and name.rpartition(".")[0] == names[-1])
 
     def _class_rows(self, client: Client) -> Tensor | None:
         """The classes whose rows this client contributes, int64; None means all."""
-        import torch
-
         if not self.label_aware or not self._class_names or self.context.present_labels is None:
             return None
         present = torch.from_numpy(self.context.present_labels(client.task.client))
@@ -120,9 +109,6 @@ class WidthMethod(ServerMethod):
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        from fedmpi.models.surgery.nested import refuse_unnested
-        from fedmpi.models.surgery.scaler import add_scaler
-
         net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
         refuse_unnested(self._widest, net)
         rate = self.net_widths[number] / max(self.net_widths) if self.scales else 1.0
@@ -130,9 +116,6 @@ class WidthMethod(ServerMethod):
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """The entries that it holds of every tensor."""
-        from fedmpi.models.surgery.rolling import crossed
-        from fedmpi.tensors import entries
-
         held = self.held(number, client)
         copy_into(out, {name: entries(published[name], crossed(held.get(name, ()))) for name in out})
 
@@ -156,8 +139,6 @@ class KeepRatioOptions(MethodOptions):
 
 def with_open_lstms(context: MethodContext) -> MethodContext:
     """An LSTM's gates as layers of their own, each factorized and sent like any other."""
-    from fedmpi.lowrank.gates import open_lstms
-
     return replace(context, make=lambda *width, empty=False: open_lstms(context.make(*width, empty=empty)))
 
 

@@ -1,7 +1,6 @@
 """Torch nets by name. They know nothing of low rank, clients or rounds.
 
-- `options` has the contract of a model's options and those of each built-in net, without torch, so that a config is
-  checked in half a second. `nets/` holds the nets.
+- `nets/` holds the nets, each with its options; `options` has what these have in common.
 - `surgery/` holds what can be done to any net: narrower, with channels cut out, with a Scaler, several in one.
 - `create` makes a net of its options, `admission` refuses a net that ranks cannot train one client after another,
   `brought` makes options of what a user names, `width` rounds channels.

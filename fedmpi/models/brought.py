@@ -2,36 +2,35 @@
 
 `Name` is a `torch.nn.Module` class or a function that makes one; it needs no base class of ours. Of its parameters
 fedmpi fills `num_classes` (which it must take), `example_shape`, `vocabulary_size` and `width` by name. The others are
-its options in the YAML (`config.keywords`). Or `Name` is an options class with `net(info, width)`, like the built-in
-ones.
+its options in the YAML (`config.keywords`). Or `Name` is a subclass of `options.Model` with `net(info, width)`, like
+the built-in ones.
 
 `width` is the share of its channels that a method wants: a float, or the `Width` that rounds as the method asks,
 where it is annotated so. A net without this keyword is made narrower layer by layer, if that is possible
 (`surgery.narrowing`).
 
-The user's module is imported when a config names it, before anything else is checked, and torch with it.
+The user's module is imported when a config names it, before anything else is checked.
 """
 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
 from pydantic import ConfigDict, Field, create_model
+from torch import nn
 
+from fedmpi import seeds
 from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
 from fedmpi.errors import ConfigError, UnknownError, as_one_line, one_line
+from fedmpi.models.admission import as_module
 from fedmpi.models.options import Inputs, Model, Multiplier
+from fedmpi.models.surgery.narrowing import EXAMPLES, Sizes, leading_sizes, narrowed
 from fedmpi.models.width import Width
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from fedmpi.models.surgery.narrowing import Sizes
 
 FILLED = ("num_classes", "example_shape", "vocabulary_size", "width")
 _MUST = (
@@ -56,13 +55,9 @@ class BroughtModel(Model):
         net = self._made(info, width)
         if "width" in self.filled or width.factor == 1:
             return net
-        from fedmpi.models.surgery.narrowing import narrowed
-
         return narrowed(net, _sizes(self, info, width))
 
     def _made(self, info: Inputs, width: Width) -> nn.Module:
-        from fedmpi.models.admission import as_module
-
         own = getattr(self, "width", 1.0)
         known = {name: getattr(info, name) for name in self.filled if name != "width"}
         if "width" in self.filled:
@@ -86,11 +81,6 @@ class BroughtModel(Model):
 @lru_cache(maxsize=64)
 def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
     """The layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
-    import torch
-
-    from fedmpi import seeds
-    from fedmpi.models.surgery.narrowing import EXAMPLES, leading_sizes
-
     with seeds.python_and_numpy(0), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         generator = torch.Generator().manual_seed(0)
         whole = options._made(info, Width())
@@ -110,17 +100,12 @@ def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
 
 def options_of(name: str, found: object) -> type[Section]:
     """The options class of the model `found`, which a config calls `name`. Raises `UnknownError`."""
-    if isinstance(found, type) and issubclass(found, Section):
-        missing = [part for part in ("net", "kinds", "dense_layers") if not hasattr(found, part)]
-        if missing:
-            raise UnknownError(f"{name!r} is a class of options without {', '.join(missing)}")
+    if isinstance(found, type) and issubclass(found, Model):
         return found
-    torch = sys.modules.get("torch")  # a Module that is here has loaded it
-    module: Any = torch.nn.Module if torch else ()
-    if isinstance(found, module):
+    if isinstance(found, nn.Module):
         raise UnknownError(f"{name!r} is a net already; name its class, or a function that makes it anew each time")
-    if not callable(found) or (isinstance(found, type) and not issubclass(found, module)):
-        expected = "a torch.nn.Module class, a function that makes one, or a class of options"
+    if not callable(found) or (isinstance(found, type) and not issubclass(found, nn.Module)):
+        expected = "a torch.nn.Module class, a function that makes one, or a subclass of fedmpi.models.options.Model"
         kind = f"the class {found.__name__}" if isinstance(found, type) else f"a value of type {type(found).__name__}"
         raise UnknownError(f"{name!r} is {kind}; expected {expected}")
     return _options_of_signature(name, found)

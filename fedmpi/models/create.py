@@ -8,15 +8,13 @@ from torch import nn
 from fedmpi import seeds
 from fedmpi.errors import ConfigError
 from fedmpi.models import admission
-from fedmpi.models.options import Inputs, ModelOptions
+from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Rounding, Width
 
 _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 
 
-def build(
-    options: ModelOptions, info: Inputs, seed: int, width: float = 1.0, rounding: Rounding = "round"
-) -> nn.Module:
+def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
     """The initialised net on the CPU, in float32; `width` multiplies the width that the options ask for.
 
     The same arguments give the same values everywhere, and the global random generators are left
@@ -26,21 +24,21 @@ def build(
     return _net(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
 
 
-def skeleton(options: ModelOptions, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
+def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
     """The net of `build` on the meta device: names, shapes and modules, no values and no memory."""
     return _net(options, info, Width(width, rounding), "meta", 0)
 
 
-def conversions(options: ModelOptions, info: Inputs) -> tuple[str, ...]:
+def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
     """What is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
     return admission.conversions(_as_brought(options, info, Width(), "meta", 0))
 
 
-def _net(options: ModelOptions, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
+def _net(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
     return admission.admit(_as_brought(options, info, width, device, init_seed), options.name)
 
 
-def _as_brought(options: ModelOptions, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
+def _as_brought(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
     if info.kind not in options.kinds:
         takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
         raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'")

@@ -6,7 +6,6 @@ import math
 
 from torch import nn
 
-from fedmpi import registry
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.federation.tiers import Tier
@@ -16,10 +15,7 @@ from fedmpi.models import create
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """One line each; `per_round` clients take part in a round."""
-    used = [(section, getattr(config, section).name) for section in registry.BUILT_IN]
-    hidden = [(name, offer) for section, name in used if (offer := registry.offers(section, name))]
-    said = [f"{name} is fedmpi's own; for what an installed package offers, write {offer}" for name, offer in hidden]
-    said += [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
+    said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
     if config.evaluation.on == "validation":

@@ -22,7 +22,7 @@ from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import beyond, effective_rank
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
 from fedmpi.methods.values import Contributions, Phase
-from fedmpi.models.options import LstmImdb
+from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.tensors import Layout, Params
 
 

@@ -16,7 +16,10 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18
+from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18
+from fedmpi.models.options import Model
 from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
 from fedmpi.tensors import Params
@@ -58,7 +61,7 @@ def test_a_narrow_step_by_hand() -> None:
 
 @pytest.mark.parametrize(("model", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize(("tier", "number"), [(0, 0), (0, 2), (1, 2)])
-def test_gradients_are_the_narrow_nets_own(model: ModelOptions, info: Info, tier: int, number: int) -> None:
+def test_gradients_are_the_narrow_nets_own(model: Model, info: Info, tier: int, number: int) -> None:
     """The same loss and gradients as of the net of that width, in the tier's leading entries; zeros elsewhere.
 
     The same operations on the same numbers, in other strides: only rounding may differ.

@@ -20,7 +20,9 @@ from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import Contributions, Phase, Turn
 from fedmpi.models import create
-from fedmpi.models.options import MlpHar, ModelOptions, Vgg16
+from fedmpi.models.nets.classic import Vgg16
+from fedmpi.models.nets.mlp import MlpHar
+from fedmpi.models.options import Model
 from fedmpi.models.surgery import groups
 from fedmpi.tensors import Params
 
@@ -364,7 +366,7 @@ def test_only_above_the_threshold(labels: list[int], share: float, threshold: fl
     ],
 )
 def test_sizes_of_table_3(
-    options: ModelOptions, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
+    options: Model, kind: str, shape: tuple[int, ...], classes: int, dense_mb: float, sparse_mb: float
 ) -> None:
     """In MB of 10^6 bytes, dense and at 0.3; weights of a single stored number, so that nothing is computed for long.
 

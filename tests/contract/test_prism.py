@@ -23,7 +23,11 @@ from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import kernels as kernels_module
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
-from fedmpi.models.options import LstmImdb, Mlp, ModelOptions, ResNet18, Vgg16
+from fedmpi.models.nets.classic import Vgg16
+from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18
+from fedmpi.models.options import Model
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup, client_of
@@ -282,7 +286,7 @@ TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, voca
 RATIOS = (0.8, 0.6, 0.4, 0.2)
 
 
-def prism(model: ModelOptions, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
+def prism(model: Model, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
     return Prism(context_of(PrismOptions(**options), model, info, train=Train(weight_decay=2e-4)))
 
 
@@ -368,7 +372,7 @@ def test_table_1_of_the_net_that_is_built(share: float) -> None:
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
-def test_the_cut_net_is_smaller_and_runs(model: ModelOptions) -> None:
+def test_the_cut_net_is_smaller_and_runs(model: Model) -> None:
     whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
     assert params(cut.net(0, empty=True)) < params(whole.net(0, empty=True)) < params(whole.net(1, empty=True))
     assert cut.net(0, empty=True)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
@@ -377,7 +381,7 @@ def test_the_cut_net_is_smaller_and_runs(model: ModelOptions) -> None:
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(2, 1), width=0.125), Mlp(hidden=(20, 10))])
-def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: ModelOptions) -> None:
+def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: Model) -> None:
     """Its outputs are those of the dense net that has its weights, kernels multiplied back, as the leading entries of
     every tensor and zeros elsewhere: nothing then reads the channels that the residual stream has lost."""
     method = prism(model, keep_ratio=(0.4,), cut_inputs=True)
@@ -399,7 +403,7 @@ def test_the_cut_net_is_the_leading_part_of_the_whole_one(model: ModelOptions) -
     ("model", "info", "reason"),
     [(ResNet18(order="pre"), IMAGES, "PreBlock has no identity"), (LstmImdb(), TOKENS, "an LSTM")],
 )
-def test_nets_that_cannot_be_cut(model: ModelOptions, info: SimpleNamespace, reason: str) -> None:
+def test_nets_that_cannot_be_cut(model: Model, info: SimpleNamespace, reason: str) -> None:
     with pytest.raises(ConfigError, match=f"method.cut_inputs.*{reason}"):
         prism(model, info, cut_inputs=True)
 

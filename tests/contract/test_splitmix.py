@@ -14,7 +14,8 @@ from torch import nn
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
 from fedmpi.methods.values import Client, Turn
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
+from fedmpi.models.options import Model
 from fedmpi.models.width import Width
 
 PLAIN = MaskedCrossEntropy(None)
@@ -47,9 +48,7 @@ def test_levels_are_rounded_to_whole_bases(levels: tuple[float, ...], atom: floa
         (ResNet34(), CIFAR100, (2.8, 1.2, 0.8, 0.4), 0.4, 3_423_974),
     ],
 )
-def test_sizes_of_the_tables(
-    model: ModelOptions, info: Info, levels: tuple[float, ...], atom: float, base: int
-) -> None:
+def test_sizes_of_the_tables(model: Model, info: Info, levels: tuple[float, ...], atom: float, base: int) -> None:
     """params(R) = b params(base). Known slips of FedHM's tables: 9 bases are 12.36 million, printed
     12.33 (9 x 1.37, rounded first); 3 and 2 bases of ResNet-34 are 10.27 and 6.85 million, printed 10.22 and 6.81,
     which no width gives."""

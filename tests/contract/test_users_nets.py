@@ -125,7 +125,7 @@ def test_a_derived_net_is_drawn_for_its_own_inputs() -> None:
     [
         ("no_such_file:Net", (), "cannot be imported: ModuleNotFoundError: No module named 'no_such_file'"),
         ("mybroken:Net", (), "ModuleNotFoundError: No module named 'no_such_package'"),
-        ("mynets:Nets", (), "module 'mynets' has no 'Nets'"),
+        ("mynets:Nets", (), "module 'mynets' has no attribute 'Nets'"),
         ("mynets:NotANet", (), "is the class NotANet; expected a torch.nn.Module class"),
         ("mynets:DEPTH", (), "is a value of type int; expected a torch.nn.Module class"),
         ("mynets:INSTANCE", (), "is a net already"),

@@ -18,7 +18,11 @@ from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import MethodOptions, Turn
 from fedmpi.methods.widths import WidthMethod
-from fedmpi.models.options import Lenet5, LstmImdb, Mlp, ModelOptions, ResNet18, ResNet34
+from fedmpi.models.nets.cnn import Lenet5
+from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
+from fedmpi.models.options import Model
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
 TEXT = Info("tokens", (5,), 2, 1001)
@@ -193,7 +197,7 @@ def test_the_rows_of_classes_are_the_last_layers() -> None:
     [(Mlp(hidden=(9, 7)), Info("vector", (6,))), (LstmImdb(width=0.0625), TEXT), (Lenet5(), Info())],
     ids=["mlp", "lstm", "lenet5"],
 )
-def test_what_clients_return_is_put_where_it_came_from(model: ModelOptions, info: Info) -> None:
+def test_what_clients_return_is_put_where_it_came_from(model: Model, info: Info) -> None:
     """Clients that return what they got change nothing, and one that adds 1 moves exactly its own entries."""
     method = OrigDrop(context_of(OrigDropOptions(keep_ratio=(0.6, 0.3)), model, info))
     state = method.initial_state()
@@ -219,7 +223,7 @@ def test_what_clients_return_is_put_where_it_came_from(model: ModelOptions, info
         (ResNet18(), CIFAR10, {0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}),
     ],
 )
-def test_sizes_of_the_tables(model: ModelOptions, info: Info, expected: dict[float, int]) -> None:
+def test_sizes_of_the_tables(model: Model, info: Info, expected: dict[float, int]) -> None:
     """Channels are rounded, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways.
     HeteroFL-V2: without a client of width 1 there is no net of width 1, and the server has the widest of all."""
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
@@ -329,8 +333,6 @@ def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
         (LstmImdb(width=0.0625), Info("tokens", (5,), 2), False, ["method.label_aware changes nothing"]),
     ],
 )
-def test_what_changes_nothing_or_too_much_is_told(
-    model: ModelOptions, info: Info, scaler: bool, expected: list[str]
-) -> None:
+def test_what_changes_nothing_or_too_much_is_told(model: Model, info: Info, scaler: bool, expected: list[str]) -> None:
     said = HeteroFL(context_of(HeteroFLOptions(scaler=scaler), model, info)).warnings()
     assert [line[-len(end) :] for line, end in zip(said, expected, strict=True)] == expected

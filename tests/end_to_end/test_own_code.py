@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_file import Told
 from own_data import arrays_of, save_npz
 from small_runs import finished
 
@@ -53,7 +52,6 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     registry.installed.cache_clear()
-    registry._entry_points.cache_clear()
     made_with._distributions.cache_clear()
     importlib.invalidate_caches()
 
@@ -105,23 +103,6 @@ def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
     assert all(line.count("mysets 1.5") == 1 for line in (data, partition))
 
 
-def test_an_entry_point_with_a_built_in_s_name_is_not_ignored_without_a_word(
-    run_main: RunMain, mine: Path, told: Told
-) -> None:
-    """Its module is not imported for that; what the line says to write takes it."""
-    points = mine.parent / "mysets-1.5.dist-info" / "entry_points.txt"
-    points.write_text(points.read_text().replace("my_rows", "dirichlet"))
-    listed = run_main("list")[1].splitlines()
-    (hidden,) = (line for line in listed if "mysets:rows" in line)
-    told(hidden)
-    (warned,) = json.loads(run_main("plan", "--json", *SMALL, "partition.name=dirichlet")[1])["warnings"]
-    assert "mysets" not in sys.modules
-    told(warned)
-    assert run_main("plan", *SMALL, "partition.name=mysets:rows", "data.name=digits", "rounds=1")[0] == 0
-    assert "mysets" in sys.modules
-    assert json.loads(run_main("plan", "--json", *SMALL, "partition.name=iid")[1])["warnings"] == []
-
-
 def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Path) -> None:
     """Which package the search path has first does not decide what a run computes; one thing offered twice is clear."""
     first = mine.parent / "mysets-1.5.dist-info"
@@ -131,17 +112,16 @@ def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Pat
     points = second / "entry_points.txt"
     points.write_text(points.read_text().replace("mysets:blobs", "others:spots"))
     forget()
-    ways = ("data.name=mysets:blobs (package mysets)", "data.name=others:spots (package others)")
     code, _, errors = run_main("plan", *SMALL, "data.name=my_blobs")
-    assert code == 2 and errors.count("\n") == 1 and all(way in errors for way in ("'my_blobs'", *ways)), errors
+    assert code == 2 and "no data 'my_blobs'" in errors and "or your own package.module:Class" in errors
     assert run_main("plan", *SMALL, "data.name=digits", "rounds=1")[0] == 0
 
 
-def test_an_entry_point_that_names_nothing_is_told_with_its_package(run_main: RunMain, mine: Path) -> None:
+def test_an_entry_point_that_names_nothing_is_told(run_main: RunMain, mine: Path) -> None:
     points = mine.parent / "mysets-1.5.dist-info" / "entry_points.txt"
     points.write_text(points.read_text().replace("mysets:rows", "mysets:no_rows"))
     code, _, errors = run_main("plan", *SMALL, "partition.name=my_rows")
-    assert code == 2 and all(word in errors for word in ("'my_rows'", "package mysets", "'no_rows'")), errors
+    assert code == 2 and "'no_rows'" in errors, errors
 
 
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(

@@ -104,7 +104,7 @@ seed (line 1)  Input should be greater than or equal to 0, got -1
 lr (line 11)  no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
 a (command line)  no such key. Known keys: {KNOWN}
 partition (line 10)  expected a section, got 'iid'; set its keys one by one, as partition.name=iid
-model.name (line 9)  no model 'nett'. Did you mean 'net'? Known names: net, zoo:...
+model.name (line 9)  no model 'nett'. Did you mean 'net'? Known names: net, zoo:..., or your own package.module:Class
 method.rank_ratio[1] (line 5)  Input should be less than or equal to 1, got 2
 method.tau (line 6)  Input should be greater than 0 or 'auto', got 0
 method.layer_ranks.'layer4.*' (line 7)  Input should be greater than or equal to 1, got 0

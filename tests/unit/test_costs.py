@@ -15,23 +15,19 @@ from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.options import (
-    CnnFemnist,
-    Lenet5,
-    LstmImdb,
-    Mlp,
-    ModelOptions,
-    ResNet18,
-    ResNet34,
-    Torchvision,
-    Vgg16,
-)
+from fedmpi.models.nets.classic import Vgg16
+from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
+from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_nets import Torchvision
+from fedmpi.models.options import Model
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
 
 
-def tier_net(options: ModelOptions, num_classes: int, rank_ratio: float) -> nn.Module:
+def tier_net(options: Model, num_classes: int, rank_ratio: float) -> nn.Module:
     net = create.skeleton(options, SimpleNamespace(kind="image", example_shape=SHAPE, num_classes=num_classes))
     return factorize_net(net, plan_layers(net, Rule(options.dense_layers)), rank_ratio)
 
@@ -51,7 +47,7 @@ def tier_net(options: ModelOptions, num_classes: int, rank_ratio: float) -> nn.M
     ],
 )
 def test_totals_of_the_papers(
-    options: ModelOptions, num_classes: int, rank_ratio: float, params: int, plain: float, notebook: float
+    options: Model, num_classes: int, rank_ratio: float, params: int, plain: float, notebook: float
 ) -> None:
     """In millions, to the two digits given: "plain" is convs and FC, "notebook" adds norms, ReLUs and pooling."""
     measured = costs.measure(tier_net(options, num_classes, rank_ratio), SHAPE)
@@ -75,7 +71,7 @@ def test_plain_macs_as_integers() -> None:
         (ResNet34(), [227.672, 286.065, 436.830, 209.879], [0.222, 1.116, 6.822, 13.114]),
     ],
 )
-def test_stages_of_the_papers(options: ModelOptions, macs: list[float], params: list[float]) -> None:
+def test_stages_of_the_papers(options: Model, macs: list[float], params: list[float]) -> None:
     net = tier_net(options, 10, 1)
     inputs = [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)]
     stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs, strict=True)]
@@ -202,7 +198,7 @@ def test_measuring_leaves_the_net_as_it_was() -> None:
         ),
     ],
 )
-def test_macs_of_the_small_nets(options: ModelOptions, info: DataInfo, macs: int, activations: int) -> None:
+def test_macs_of_the_small_nets(options: Model, info: DataInfo, macs: int, activations: int) -> None:
     """Outputs times kernel for convs, inputs times outputs for linear layers; ReLU: 1 for each output."""
     measured = costs.measure(create.skeleton(options, info), info.example_shape)
     assert measured.macs == macs

@@ -9,18 +9,14 @@ from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.options import (
-    CnnFemnist,
-    CnnHermes,
-    Lenet5,
-    LstmImdb,
-    Mlp,
-    ModelOptions,
-    ResNet18,
-    Torchvision,
-    Vgg16,
-    VitSmall,
-)
+from fedmpi.models.nets.classic import Vgg16
+from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18
+from fedmpi.models.nets.torchvision_nets import Torchvision
+from fedmpi.models.nets.vit import VitSmall
+from fedmpi.models.options import Model
 from fedmpi.models.surgery import cutting, groups
 
 GREY, COLOUR = (1, 8, 8), (3, 32, 32)
@@ -35,7 +31,7 @@ NETS = {
 }
 
 
-def build(options: ModelOptions, shape: tuple[int, ...], kind: str = "image") -> nn.Module:
+def build(options: Model, shape: tuple[int, ...], kind: str = "image") -> nn.Module:
     """The net in float64, with norms that are neither 1 nor 0, so that nothing is equal by chance."""
     info = SimpleNamespace(kind=kind, example_shape=shape, num_classes=10, vocabulary_size=50)
     net = create.build(options, info, 0).double()

@@ -9,8 +9,10 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.bn import num_statistics
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
 from fedmpi.models.nets.shared import with_group_norm
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.torchvision_nets import Torchvision
+from fedmpi.models.options import Model
 from fedmpi.models.surgery.rolling import rolling_axes
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
@@ -32,7 +34,7 @@ def test_two_groups_by_hand() -> None:
         (Torchvision(name="torchvision:resnet18", norm="group", norm_groups=8), Info(num_classes=1000), 11_689_512, 20),
     ],
 )
-def test_it_has_the_parameters_of_batch_norm(options: ModelOptions, info: Info, size: int, norms: int) -> None:
+def test_it_has_the_parameters_of_batch_norm(options: Model, info: Info, size: int, norms: int) -> None:
     """Two numbers a channel, either way: the stem's norm, two in each block, and (post) one in each of 3 shortcuts."""
     net = create.skeleton(options, info)
     found = [part for part in net.modules() if isinstance(part, nn.GroupNorm)]
@@ -80,6 +82,6 @@ def test_a_narrow_net_keeps_its_groups() -> None:
         (Torchvision(name="torchvision:vgg16", norm="group"), 1.0, "model.norm", "no BatchNorm"),
     ],
 )
-def test_refusals(options: ModelOptions, width: float, key: str, said: str) -> None:
+def test_refusals(options: Model, width: float, key: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}.*{said}"):
         create.skeleton(options, CIFAR10, width)

@@ -10,7 +10,7 @@ from fedmpi.lowrank.kernels import Kernels, kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.options import VitSmall
+from fedmpi.models.nets.vit import VitSmall
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5

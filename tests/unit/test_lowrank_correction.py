@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.lowrank.correction import covered_change, low_shares, received, untouched
-from fedmpi.lowrank.cover import Cover
+from fedmpi.lowrank.correction import Cover, covered_change, low_shares, received, untouched
 
 ROWS, COLUMNS = 9, 7
 RANKS = {1: (0.1, 0.2), 3: (0.15,), 5: (0.25, 0.05), None: (0.25,)}

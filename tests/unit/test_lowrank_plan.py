@@ -16,7 +16,9 @@ from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.admission import admit
-from fedmpi.models.options import ModelOptions, ResNet18, ResNet34, Torchvision
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
+from fedmpi.models.nets.torchvision_nets import Torchvision
+from fedmpi.models.options import Model
 from fedmpi.tensors import Layout, Params
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
@@ -27,7 +29,7 @@ def names(net: nn.Module, rule: Rule) -> list[str]:
 
 
 @pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
-def test_rho_of_the_papers(options: ModelOptions, count: int) -> None:
+def test_rho_of_the_papers(options: Model, count: int) -> None:
     """One SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
     planned = names(create.skeleton(options, INFO), Rule(options.dense_layers))
     assert len(planned) == count

@@ -11,8 +11,7 @@ from fedmpi import costs
 from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
-from fedmpi.models.nets.lstm import Lstm
-from fedmpi.models.options import LstmChar, LstmImdb
+from fedmpi.models.nets.lstm import Lstm, LstmChar, LstmImdb
 
 SMALL = LstmImdb(width=0.03)  # 2 and 8 units
 ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("cuDNN would move the weights out of the buffer"))

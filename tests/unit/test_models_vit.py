@@ -15,8 +15,8 @@ from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention
-from fedmpi.models.nets.vit import HEAD_STD
-from fedmpi.models.options import Torchvision, VitSmall
+from fedmpi.models.nets.torchvision_nets import Torchvision
+from fedmpi.models.nets.vit import HEAD_STD, VitSmall
 from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)

@@ -11,18 +11,13 @@ from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.options import (
-    AlexNet,
-    CnnFemnist,
-    Lenet5,
-    LstmChar,
-    LstmImdb,
-    Mlp,
-    ModelOptions,
-    ResNet18,
-    Vgg16,
-    VitSmall,
-)
+from fedmpi.models.nets.classic import AlexNet, Vgg16
+from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
+from fedmpi.models.nets.lstm import LstmChar, LstmImdb
+from fedmpi.models.nets.mlp import Mlp
+from fedmpi.models.nets.resnet import ResNet18
+from fedmpi.models.nets.vit import VitSmall
+from fedmpi.models.options import Model
 from fedmpi.models.surgery import nested
 from fedmpi.models.surgery.nested import Part, fan_in_shares
 from fedmpi.models.surgery.rolling import Axis, crossed, rolling_axes
@@ -44,7 +39,7 @@ MODELS = [
 VIT = (VitSmall(embedding=24, heads=2, depth=1), Info())
 
 
-def parts_of(options: ModelOptions, info: Info, wide: float, narrow: float) -> dict[str, Part]:
+def parts_of(options: Model, info: Info, wide: float, narrow: float) -> dict[str, Part]:
     return nested.nested_parts(*(create.skeleton(options, info, width) for width in (wide, narrow)))
 
 
@@ -75,7 +70,7 @@ def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
 
 
 @pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
-def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: ModelOptions, info: Info) -> None:
+def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: Model, info: Info) -> None:
     """Zero weights, and BatchNorm's bias 0, keep the cut channels at 0 in every layer (in an LSTM: g = tanh 0), so the
     rest sees nothing of them. This fails for any other choice of entries, in one gate, input or flattened map."""
     wide, narrow = create.build(options, info, 0), create.build(options, info, 1, width=0.6)
@@ -94,7 +89,7 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: ModelOptio
 
 @pytest.mark.parametrize(("options", "info"), [*MODELS, VIT], ids=lambda value: getattr(value, "name", ""))
 @pytest.mark.parametrize("rounding", ["round", "ceil"])
-def test_nets_are_nested(options: ModelOptions, info: Info, rounding: Rounding) -> None:
+def test_nets_are_nested(options: Model, info: Info, rounding: Rounding) -> None:
     """A part of a part is the part: entries are numbered, so that equal ones are the same ones."""
     widths = (1.0, 0.7, 0.35, 0.1)
     nets = [create.skeleton(options, info, width, rounding) for width in widths]
@@ -162,7 +157,7 @@ def test_a_flattened_image_has_its_places_in_a_row() -> None:
 
 @pytest.mark.parametrize("offset", [0, 1, 6, 7])
 @pytest.mark.parametrize(("options", "info"), NETS, ids=lambda value: getattr(value, "name", ""))
-def test_a_window_is_a_net_of_its_own(options: ModelOptions, info: Info, offset: int) -> None:
+def test_a_window_is_a_net_of_its_own(options: Model, info: Info, offset: int) -> None:
     """It computes what the wide net does whose other entries are zeros; BatchNorm takes statistics of each channel."""
     wide, narrow = create.build(options, info, 0), create.build(options, info, 0, 0.6)
     axes = rolling_axes(wide, narrow)
@@ -178,7 +173,7 @@ def test_a_window_is_a_net_of_its_own(options: ModelOptions, info: Info, offset:
 @pytest.mark.parametrize(
     ("options", "info"), [(LstmImdb(), Info("tokens", (5,), 2)), (VitSmall(embedding=24, heads=2, depth=1), Info())]
 )
-def test_nets_that_cannot_be_followed_are_refused(options: ModelOptions, info: Info) -> None:
+def test_nets_that_cannot_be_followed_are_refused(options: Model, info: Info) -> None:
     with pytest.raises(ConfigError, match=r"model\.name"):
         rolling_axes(create.skeleton(options, info), create.skeleton(options, info, 0.5))
 

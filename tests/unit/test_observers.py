@@ -87,7 +87,7 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
 @pytest.mark.parametrize(
     ("place", "why"),
     [
-        ("watch_it:Nothing", "has no 'Nothing'"),
+        ("watch_it:Nothing", "has no attribute 'Nothing'"),
         ("no_such_module:X", "No module named"),
         ("watch_it:NoHook", "watch_it:NoHook.*round_done"),
         ("watch_it:Misspelled", "rounddone .* did you mean round_done"),

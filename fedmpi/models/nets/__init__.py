@@ -1,1 +1,1 @@
-"""The built-in nets, a family each; what a config can set of them is in `models.options`."""
+"""The built-in nets, a family each, with their options."""

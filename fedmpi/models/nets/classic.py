@@ -11,11 +11,13 @@ torch's default its logits differ by less than 1e-7 between images, and it stays
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Dropout, Inputs, ScaledNet
 from fedmpi.models.width import Width
 
 HIDDEN = 4096
@@ -30,7 +32,7 @@ ALEXNET_SIDE = 63
 ALEXNET_POOLED = 6
 
 
-class Vgg16(nn.Module):
+class Vgg(nn.Module):
     """(B, C, H, W) -> (B, num_classes); images with a side below 32 are zero-padded to 32."""
 
     def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
@@ -60,7 +62,7 @@ class Vgg16(nn.Module):
         return self.classifier(self.pool(self.features(self.pad(x))).flatten(1))
 
 
-class AlexNet(nn.Module):
+class Alex(nn.Module):
     """(B, C, H, W) -> (B, num_classes); where a side is below 63, pixels are repeated (32: twice, 8: eight times)."""
 
     def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
@@ -96,3 +98,23 @@ class AlexNet(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.pool(self.features(self.enlarge(x))).flatten(1))
+
+
+class Vgg16(ScaledNet):
+    """VGG-16 without BatchNorm, torchvision's layers: 134,301,514 parameters at 10 classes and 3 channels."""
+
+    make: ClassVar = Vgg
+    name: str = "vgg16"
+    """VGG-16 without BatchNorm (Hermes): images with a side below 32 are zero-padded to 32."""
+    dropout: Dropout = 0.5
+    """Share of the hidden linear layers' outputs that are dropped in training."""
+
+
+class AlexNet(ScaledNet):
+    """AlexNet, torchvision's layers: 61,100,840 parameters at 1,000 classes and 3 channels."""
+
+    make: ClassVar = Alex
+    name: str = "alexnet"
+    """AlexNet (FDNNC): pixels are repeated until both sides of the image have 63 or more."""
+    dropout: Dropout = 0.5
+    """Share of the first two linear layers' inputs that are dropped in training."""

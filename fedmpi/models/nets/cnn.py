@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import linear_layers, padding_to
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, ScaledNet
 from fedmpi.models.width import Width
 
 KERNEL = 5
@@ -64,3 +64,27 @@ class Cnn(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.classifier(self.features(self.pad(x)).flatten(1))
+
+
+class Lenet5(ScaledNet):
+    """LeNet-5: 62,006 parameters at 10 classes and 3x32x32."""
+
+    name: str = "lenet5"
+    """LeNet-5 (Hermes): images with a side below 32 are zero-padded to 32."""
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        return Cnn(PLANS[self.name], info, width.times(self.width))
+
+
+class CnnHermes(Lenet5):
+    """10 and 20 kernels 5x5, 512 hidden units: 201,438 parameters at 62 classes and 1x28x28."""
+
+    name: str = "cnn_hermes"
+    """Hermes's CNN for EMNIST: images with a side below 28 are zero-padded to 28."""
+
+
+class CnnFemnist(Lenet5):
+    """32 and 64 kernels 5x5: 246,590 parameters at 62 classes and 1x28x28."""
+
+    name: str = "cnn_femnist"
+    """PriSM's CNN for FEMNIST, for images of any size."""

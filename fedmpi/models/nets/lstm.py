@@ -16,13 +16,14 @@ Initialisation: torch's default.
 from __future__ import annotations
 
 import warnings
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, ScaledNet
 from fedmpi.models.width import Width
 
 EMBEDDING = 64
@@ -85,3 +86,21 @@ class TextLstm(CharLstm):
     def forward(self, tokens: Tensor) -> Tensor:
         logits = super().forward(tokens)
         return torch.cat([torch.zeros_like(logits), logits], 1) if self.is_binary else logits
+
+
+class LstmImdb(ScaledNet):
+    """Embedding, two LSTM layers and a linear one: 920,385 parameters at 1,001 words and two classes."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("tokens",)
+    leading_dense: ClassVar[int] = 0  # there is no stem
+    make: ClassVar[type[nn.Module]] = TextLstm
+    name: str = "lstm_imdb"
+    """PriSM's LSTM for texts: an embedding, two LSTM layers, a linear one."""
+
+
+class LstmChar(LstmImdb):
+    """Embedding of 8, two LSTM layers of 256, a linear one: 822,570 parameters at 90 symbols."""
+
+    make: ClassVar = CharLstm
+    name: str = "lstm_char"
+    """The character LSTM of McMahan et al. and LEAF: which symbol follows."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import nn
 
+from fedmpi.config.fields import Count
 from fedmpi.models.nets.shared import linear_layers
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, ScaledNet
 from fedmpi.models.width import Width
 
 
-class Mlp(nn.Module):
+class Perceptron(nn.Module):
     """(B, ...) flattened -> (B, num_classes), through hidden layers with ReLU."""
 
     def __init__(self, info: Inputs, width: Width, hidden: Sequence[int]) -> None:
@@ -23,3 +26,20 @@ class Mlp(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.layers(x.flatten(1))
+
+
+class Mlp(ScaledNet):
+    kinds: ClassVar[tuple[str, ...]] = ("image", "vector")
+    leading_dense: ClassVar[int] = 0  # there is no stem
+    make: ClassVar = Perceptron
+    name: str = "mlp"
+    """A multi-layer perceptron on vectors or flattened images."""
+    hidden: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)] = (1024, 512)
+    """Sizes of the hidden layers; none is multinomial logistic regression."""
+
+
+class MlpHar(Mlp):
+    """The MLP of Hermes's activity recognition: 1,103,366 parameters at 561 features and 6 classes."""
+
+    name: str = "mlp_har"
+    """Hermes's perceptron for activity recognition: `mlp` with hidden layers of 1024 and 512."""

@@ -14,16 +14,24 @@ before the pooling. Initialised alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 
+from fedmpi.config.fields import Count
+from fedmpi.config.schema import Config
+from fedmpi.errors import counted
 from fedmpi.models.nets.shared import kaiming_normal
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, Multiplier, Normalized, ScaledNet
 from fedmpi.models.width import Width
 
 STEM_WIDTH = 64
+# ResNet-152 has 50. Each is a few Python objects for every tier, which alone take seconds for a hundred.
+MAX_BLOCKS = 100
+Blocks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=8)]
 
 
 def conv3x3(in_channels: int, out_channels: int, stride: int) -> nn.Conv2d:
@@ -133,3 +141,42 @@ class PreResNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.relu(self.bn(self.stages(self.conv1(x))))
         return self.fc(self.pool(out).flatten(1))
+
+
+class ResNet18(Normalized, ScaledNet):
+    """CIFAR ResNet-18: 3x3 stem without max-pool, post-activation BasicBlocks, 11,173,962 parameters at 10 classes."""
+
+    leading_dense: ClassVar[int] = 3  # the stem and the first block
+    name: str = "resnet18"
+    """CIFAR ResNet-18 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics."""
+    width: Multiplier = 1.0
+    """Width multiplier: stage i has round(width * 64 * 2^i) channels."""
+    blocks: Blocks = (2, 2, 2, 2)
+    """BasicBlocks in each stage; every stage but the first halves the side and doubles the channels."""
+    order: Literal["post", "pre"] = "post"
+    """`post`: BatchNorm and ReLU after each conv. `pre`: before it, as in HeteroFL's code (no BatchNorm in shortcuts,
+    one before the pooling).
+    """
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        if sum(self.blocks) > MAX_BLOCKS:
+            yield "model.blocks", f"{counted(sum(self.blocks), 'block')}; allowed: at most {MAX_BLOCKS} in all"
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        kind = ResNet if self.order == "post" else PreResNet
+        return self.normalized(kind(info, width.times(self.width), self.blocks))
+
+
+class ResNet34(ResNet18):
+    """CIFAR ResNet-34: as ResNet-18 with (3, 4, 6, 3) blocks, 21,328,292 parameters at 100 classes."""
+
+    name: str = "resnet34"
+    """CIFAR ResNet-34 (FedHM): 3x3 stem, no max-pool, BatchNorm with batch statistics."""
+    blocks: Blocks = (3, 4, 6, 3)
+    """BasicBlocks in each stage; every stage but the first halves the side and doubles the channels."""
+
+    @property
+    def dense_layers(self) -> int:
+        """FedHM's rho: the stem and the first two stages stay dense (15 convs)."""
+        return 1 + 2 * sum(self.blocks[:2])

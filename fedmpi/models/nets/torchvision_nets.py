@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import difflib
 
+import torchvision
+from pydantic import field_validator
 from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models.nets.attention import open_attention
+from fedmpi.models.options import Inputs, Model, Normalized
+from fedmpi.models.width import Width
 
 PREFIX = "torchvision:"
 WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
@@ -15,27 +19,28 @@ WITH_AUXILIARY_HEADS = ("googlenet", "inception_v3")
 ONE_OUTPUT = {"aux_logits": False, "init_weights": True}
 
 
-def lacks(wanted: str) -> str:
-    """Why torchvision has no net of this name; empty where it has one."""
-    import torchvision
+class Torchvision(Normalized, Model):
+    """Any classification net of torchvision, initialised as torchvision does, BatchNorm with batch statistics."""
 
-    known = torchvision.models.list_models(module=torchvision.models)
-    if wanted in known:
-        return ""
-    close = difflib.get_close_matches(wanted, known, 1)
-    hint = f"Did you mean '{PREFIX}{close[0]}'?" if close else f"Known: {', '.join(known)}"
-    return f"torchvision {torchvision.__version__} has no classification net '{wanted}'. {hint}"
+    name: str = "torchvision:resnet50"
+    """Any classification net of torchvision by its name, as torchvision:resnet50."""
 
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        known = torchvision.models.list_models(module=torchvision.models)
+        wanted = name.removeprefix(PREFIX)
+        if wanted in known:
+            return name
+        close = difflib.get_close_matches(wanted, known, 1)
+        hint = f"did you mean '{PREFIX}{close[0]}'?" if close else f"it has {', '.join(known)}"
+        raise ValueError(f"expected a classification net of torchvision ({hint})")
 
-def torchvision_net(name: str, num_classes: int, width: float) -> nn.Module:
-    """The net behind `torchvision:NAME`; raises `ConfigError` for a name unknown there or a width but 1."""
-    import torchvision
-
-    wanted = name.removeprefix(PREFIX)
-    if problem := lacks(wanted):
-        raise ConfigError("model.name", problem)
-    if width != 1:
-        raise ConfigError("model.name", f"'{name}' has no width multiplier; asked for width {width:g}, allowed is 1")
-    extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}
-    net = torchvision.models.get_model(wanted, weights=None, num_classes=num_classes, **extra)
-    return open_attention(net)
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        if width.factor != 1:
+            problem = f"asked for width {width.factor:g}, allowed is 1"
+            raise ConfigError("model.name", f"'{self.name}' has no width multiplier; {problem}")
+        wanted = self.name.removeprefix(PREFIX)
+        extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}
+        net = torchvision.models.get_model(wanted, weights=None, num_classes=info.num_classes, **extra)
+        return self.normalized(open_attention(net))

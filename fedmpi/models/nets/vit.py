@@ -11,12 +11,17 @@ torchvision's zeros its two factors would be zero, too, and no gradient would ev
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
 
+from fedmpi.config.fields import Count
 from fedmpi.models.nets.attention import open_attention
 from fedmpi.models.nets.shared import padding_to
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Dropout, Inputs, Multiplier, ScaledNet
 from fedmpi.models.width import Width
 
 MLP_RATIO = 4
@@ -48,3 +53,28 @@ class Vit(VisionTransformer):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(self.pad(x))
+
+
+class VitSmall(ScaledNet):
+    """A vision transformer of DeiT-S's size: 21,342,346 parameters at 10 classes and 3x32x32."""
+
+    make: ClassVar = Vit
+    name: str = "vit_small"
+    """A vision transformer of DeiT-S's size: images are zero-padded to whole patches."""
+    width: Multiplier = 1.0
+    """Width multiplier: each head has round(width * embedding / heads) numbers, the stream `heads` times as many."""
+    patch: Count = 4
+    """Pixels of a patch's side: 4 makes 64 patches of 32x32, and 49 of 28x28."""
+    embedding: Count = 384
+    """Numbers for each patch, a multiple of `heads`; the perceptron of a block has four times as many inside."""
+    depth: Annotated[int, Field(ge=1, le=50)] = 12
+    """Blocks of attention and perceptron."""
+    heads: Count = 6
+    """Attention heads in each block, at every width."""
+    dropout: Dropout = 0.0
+    """Share of the patches' numbers, and of each block's results, that are dropped in training."""
+
+    def problems(self, config: object) -> Iterator[tuple[str, str]]:
+        if self.embedding % self.heads:
+            todo = f"give a multiple of {self.heads}, or other heads"
+            yield "model.embedding", f"{self.embedding} numbers cannot be shared by {self.heads} heads; {todo}"
