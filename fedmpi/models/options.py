@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, ClassVar, Literal, Protocol
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 from torch import nn
 
-from fedmpi.config.fields import Count, Section
-from fedmpi.config.schema import Config
-from fedmpi.errors import counted
-from fedmpi.models.nets.shared import with_group_norm
+from fedmpi.config.fields import Section
 from fedmpi.models.width import Width
 
 # A hundred times a paper's channels is ten thousand times its parameters.
@@ -62,21 +59,3 @@ class ScaledNet(Model):
     def net(self, info: Inputs, width: Width) -> nn.Module:
         own = {key: value for key, value in self if key not in ("name", "width")}
         return type(self).make(info, width.times(self.width), **own)
-
-
-class Normalized(Section):
-    """Options of a net that normalizes by the batch, or in groups of channels of each example."""
-
-    norm: Literal["batch", "group"] = "batch"
-    """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests."""
-    norm_groups: Count = 4
-    """Groups of a GroupNorm; they must divide the channels of every such layer, at every width."""
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.norm == "batch" and self.norm_groups != type(self).model_fields["norm_groups"].default:
-            todo = "set model.norm to group, or leave it out"
-            yield "model.norm_groups", f"{counted(self.norm_groups, 'group')}, but model.norm is batch; {todo}"
-
-    def normalized(self, net: nn.Module) -> nn.Module:
-        """`net`, which has BatchNorms, with the norm that is asked for."""
-        return with_group_norm(net, self.norm_groups) if self.norm == "group" else net

@@ -166,7 +166,7 @@ def test_torchvision_by_name(name: str) -> None:
 
 
 def test_torchvision_errors_say_what_to_write(told: Told) -> None:
-    with pytest.raises(ValidationError, match="did you mean 'torchvision:resnet"):
+    with pytest.raises(ValidationError, match="as 'torchvision:resnet"):
         torchvisions("resnet51")
     with told.by(ConfigError):
         create.skeleton(Torchvision(), images(), width=0.5)

@@ -24,8 +24,8 @@ from torch import nn
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
 from fedmpi.errors import counted
-from fedmpi.models.nets.shared import kaiming_normal
-from fedmpi.models.options import Inputs, Multiplier, Normalized, ScaledNet
+from fedmpi.models.nets.shared import Normalized, kaiming_normal
+from fedmpi.models.options import Inputs, Multiplier, ScaledNet
 from fedmpi.models.width import Width
 
 STEM_WIDTH = 64

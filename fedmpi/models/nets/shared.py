@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.errors import ConfigError
+from fedmpi.config.fields import Count, Section
+from fedmpi.config.schema import Config
+from fedmpi.errors import ConfigError, counted
 
 
 def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int, int]]:
@@ -80,3 +83,21 @@ def with_group_norm(net: nn.Module, groups: int) -> nn.Module:
             raise ConfigError("model.norm_groups", f"{has}; at this width the net allows {allowed}")
         net.set_submodule(name, nn.GroupNorm(groups, norm.num_features, norm.eps, norm.affine))
     return net
+
+
+class Normalized(Section):
+    """Options of a net that normalizes by the batch, or in groups of channels of each example."""
+
+    norm: Literal["batch", "group"] = "batch"
+    """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests."""
+    norm_groups: Count = 4
+    """Groups of a GroupNorm; they must divide the channels of every such layer, at every width."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.norm == "batch" and self.norm_groups != type(self).model_fields["norm_groups"].default:
+            todo = "set model.norm to group, or leave it out"
+            yield "model.norm_groups", f"{counted(self.norm_groups, 'group')}, but model.norm is batch; {todo}"
+
+    def normalized(self, net: nn.Module) -> nn.Module:
+        """`net`, which has BatchNorms, with the norm that is asked for."""
+        return with_group_norm(net, self.norm_groups) if self.norm == "group" else net

@@ -10,7 +10,8 @@ from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models.nets.attention import open_attention
-from fedmpi.models.options import Inputs, Model, Normalized
+from fedmpi.models.nets.shared import Normalized
+from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Width
 
 PREFIX = "torchvision:"
@@ -32,9 +33,8 @@ class Torchvision(Normalized, Model):
         wanted = name.removeprefix(PREFIX)
         if wanted in known:
             return name
-        close = difflib.get_close_matches(wanted, known, 1)
-        hint = f"did you mean '{PREFIX}{close[0]}'?" if close else f"it has {', '.join(known)}"
-        raise ValueError(f"expected a classification net of torchvision ({hint})")
+        close = [*difflib.get_close_matches(wanted, known, 1), "resnet50"]
+        raise ValueError(f"expected a classification net of torchvision, as '{PREFIX}{close[0]}'")
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         if width.factor != 1:
