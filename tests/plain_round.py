@@ -1,7 +1,7 @@
 """One round in plain steps, through the method's protocol alone: `fedmpi/train_round.py` explained.
 
 No ranks, waves, exchange or clock: each phase publishes, trains its clients one after the other, and the method makes
-the new state out of their weighted mean. `contract/test_plain_round.py`: every method has the engine's bits.
+the new state out of their weighted mean. `contract/test_every_method.py`: every method has the engine's bits.
 It leaves out what a test of bits does not need: dropout's generator, and clients that diverge.
 """
 

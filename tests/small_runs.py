@@ -1,4 +1,4 @@
-"""The small federation of `fedmpi.check`, for tests, and the tests' own method in it."""
+"""The small federation of `fedmpi.check`, for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -8,8 +8,6 @@ from fedmpi.mpi.serial import SerialComm
 from fedmpi.train_round import train_round as one_round
 
 __all__ = ["SMALL", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup"]
-
-TOY = ("method.name=toy_methods:Toy", "method.widths=[1,0.5,0.25]", "clients.tier_blocks=[3,3,2]")
 
 
 def run_alone(folder: Path, *overrides: str, **options: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from small_runs import run_alone
-from torch import Tensor
 
 from fedmpi import methods
+from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.report.records import read_records
@@ -24,54 +24,48 @@ def place_of(client: Client) -> tuple[int, str, int]:
     return client.task.round_number, client.task.phase, client.task.client
 
 
-def see_narrow(method: Method, seen: Seen, drawn: Callable[[Params, Params], Any]) -> None:
-    """What is `drawn` of each client's published values for its net."""
-    narrow = method.narrow
-
-    def spy(published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        narrow(published, number, out, client)
-        if client is not None:
-            seen[place_of(client)] = drawn(published, out)
-
-    method.narrow = spy
+def same_entry(value: torch.Tensor, candidates: list[torch.Tensor]) -> int:
+    """Returns the number of the candidate that has these values."""
+    return next(number for number, one in enumerate(candidates) if torch.equal(one, value))
 
 
-def see_bases(method: Method, seen: Seen) -> None:
+def bases_of(published: Params, out: Params) -> list[int]:
     """Of which base net each of the client's nets has the values."""
-    key = "conv1.weight"
-
-    def bases(published: Params, out: Params) -> list[int]:
-        return [
-            next(base for base in range(4) if torch.equal(out[f"{place}.{key}"], published[f"{base}.{key}"]))
-            for place in range(len({name.partition(".")[0] for name in out}))
-        ]
-
-    see_narrow(method, seen, bases)
+    bases = [published[f"{base}.conv1.weight"] for base in range(4)]
+    places = sorted({name.partition(".")[0] for name in out})
+    return [same_entry(out[f"{place}.conv1.weight"], bases) for place in places]
 
 
-def see_kernels(method: Method, seen: Seen) -> None:
+def kernels_of(published: Params, out: Params) -> dict[str, list[int]]:
     """Which rows of each u the client's net has."""
-
-    def kernels(published: Params, out: Params) -> dict[str, list[int]]:
-        return {
-            name.removesuffix(".u.weight"): [
-                next(i for i, kernel in enumerate(published[name]) if torch.equal(kernel[: len(row)], row))
-                for row in rows
-            ]
-            for name, rows in out.items()
-            if name.endswith(".u.weight") and len(rows) < len(published[name])
-        }
-
-    see_narrow(method, seen, kernels)
+    cut = {name: rows for name, rows in out.items() if name.endswith(".u.weight") and len(rows) < len(published[name])}
+    kernels = {}
+    for name, rows in cut.items():
+        leading = [kernel[: len(rows[0])] for kernel in published[name]]
+        kernels[name.removesuffix(".u.weight")] = [same_entry(row, leading) for row in rows]
+    return kernels
 
 
-def see_widths(method: Method, seen: Seen) -> None:
+def watch_narrow(drawn: Callable[[Params, Params], Any]) -> Callable[[Method, Seen], None]:
+    def watch(method: Method, seen: Seen) -> None:
+        narrow = method.narrow
+
+        def spy(published: Params, number: int, out: Params, client: Client | None = None) -> None:
+            narrow(published, number, out, client)
+            if client is not None:
+                seen[place_of(client)] = drawn(published, out)
+
+        method.narrow = spy
+
+    return watch
+
+
+def watch_widths(method: Method, seen: Seen) -> None:
     """The net of each step."""
-    step = method._step
-    train = method.train
+    step, train = method._step, method.train
     steps: list[float] = []
 
-    def spy_on_step(*arguments: Any) -> Tensor:
+    def spy_on_step(*arguments: Any) -> torch.Tensor:
         steps.append(method.options.widths[arguments[-1]])
         return step(*arguments)
 
@@ -84,11 +78,11 @@ def see_widths(method: Method, seen: Seen) -> None:
     method._step, method.train = spy_on_step, spy
 
 
-def see_halves(method: Method, seen: Seen) -> None:
+def watch_halves(method: Method, seen: Seen) -> None:
     """Factors whose gradients are not uploaded."""
     upload = method.upload
 
-    def spy(net: Any, client: Client) -> Any:
+    def spy(net: FlatNet, client: Client) -> Params:
         sent = upload(net, client)
         if client.task.phase == "small":
             factors = [name for name in method.published_specs({1}) if ".u." in name or ".v.weight" in name]
@@ -98,34 +92,28 @@ def see_halves(method: Method, seen: Seen) -> None:
     method.upload = spy
 
 
+DYNAMIC = ("method.levels=[1,0.5,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic")
 CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = {
-    "splitmix": ("bases", see_bases, ("method.levels=[1,0.5,0.25]", "method.atom=0.25")),
-    "splitmix-dynamic": (
-        "bases",
-        see_bases,
-        ("method.levels=[1,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic"),
-    ),
-    "prism": ("kernels", see_kernels, ()),
-    "fjord": ("widths", see_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
-    "fdnnc": ("withheld", see_halves, ("method.upload=half",)),
+    "splitmix": ("bases", watch_narrow(bases_of), DYNAMIC),
+    "prism": ("kernels", watch_narrow(kernels_of), ()),
+    "fjord": ("widths", watch_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
+    "fdnnc": ("withheld", watch_halves, ("method.upload=half",)),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+@pytest.mark.parametrize("name", CASES)
+def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Three rounds; then the records tell every client, its tier, and what it was given."""
-    kind, see, words = CASES[case]
+    kind, watch, words = CASES[name]
     seen: Seen = {}
-
     create = methods.create
 
     def make(context: methods.MethodContext) -> Method:
         method = create(context)
-        see(method, seen)
+        watch(method, seen)
         return method
 
     monkeypatch.setattr("fedmpi.methods.create", make)
-    name = case.partition("-")[0]
     run_alone(tmp_path, f"method.name={name}", *words, "partition.name=class_dirichlet")
     records = read_records(RunDir(tmp_path))
     told = {
@@ -148,14 +136,8 @@ def numbers(drawn: Any) -> Any:
 
 def test_the_tier_of_each_client_is_on_record(tmp_path: Path) -> None:
     """Six clients in blocks of three tiers all take part: two of each tier. FedHM draws nothing more."""
-    words = (
-        "method.name=fedhm",
-        "method.rank_ratio=[1,0.5,0.25]",
-        "clients.count=6",
-        "clients.per_round=6",
-        "rounds=1",
-    )
-    run_alone(tmp_path, *words)
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "clients.count=6", "clients.per_round=6")
+    run_alone(tmp_path, *words, "rounds=1")
     (record,) = read_records(RunDir(tmp_path))
     tiers = ["1", "1", "0.5", "0.5", "0.25", "0.25"]
     assert record["draws"] == [{"client": i, "phase": "train", "tier": tier} for i, tier in enumerate(tiers)]

@@ -1,7 +1,7 @@
 """What every method must keep, whatever it does: the checks of `fedmpi.check.contract`, on every case.
 
-A method joins with a line in tests/method_cases.py. One that is exempt from a property stands in a
-table there, with the reason; what it keeps instead is proved in its own test file.
+A method joins with a line in tests/method_cases.py. A case that is exempt from a property stands in a set there; what
+it keeps instead is proved in its own test file.
 """
 
 from collections.abc import Callable
@@ -11,6 +11,7 @@ import pytest
 import torch
 from fast import fast
 from method_cases import BYTES_DIFFER, CASES, MOVES_WITHOUT_TRAINING
+from plain_round import plain_round
 from small_runs import one_round, small_setup
 
 from fedmpi import train_round as rounds
@@ -19,13 +20,7 @@ from fedmpi.check.contract import Trial
 from fedmpi.methods.values import Turn
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState
-
-
-@pytest.fixture(scope="module")
-def trial_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Trial]:
-    known: dict[str, Trial] = {}
-    return lambda case: known.setdefault(case, Trial(tmp_path_factory.mktemp(case), CASES[case]))
-
+from fedmpi.store.stored import digest_of
 
 # The fast run tries what takes whole runs on one case of each method.
 WHOLE_RUNS = {contract.a_saved_state_continues, contract.a_personal_test_changes_nothing}
@@ -36,6 +31,16 @@ FAST = [(check, case) for check, case in CHECKED if check not in WHOLE_RUNS or "
 @pytest.mark.parametrize(("check", "case"), fast(*FAST, of=CHECKED), ids=lambda part: getattr(part, "__name__", part))
 def test_every_method_keeps_its_contract(case: str, check: Callable, trial_of: Callable[[str], Trial]) -> None:
     check(trial_of(case))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_round_has_the_bits_of_plain_steps(tmp_path: Path, case: str) -> None:
+    setup = small_setup(tmp_path, *CASES[case], "evaluation.every=3")
+    plain = engine = ServerState(setup.method.initial_state())
+    for number in (1, 2):
+        plain = plain_round(setup, number, plain)
+        engine = one_round(setup, number, engine)[0]
+        assert digest_of(plain.params) == digest_of(engine.params) and plain.memories == engine.memories
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in MOVES_WITHOUT_TRAINING])
@@ -52,11 +57,6 @@ def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: 
     for name in setup.method.state_specs():
         before, after = first.params[name], state.params[name]
         torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * max(1.0, float(before.abs().max())), msg=name)
-
-
-def test_exemptions_have_a_case_and_a_reason() -> None:
-    for table in (MOVES_WITHOUT_TRAINING, BYTES_DIFFER):
-        assert set(table) <= set(CASES) and all(len(reason) > 20 for reason in table.values())
 
 
 @pytest.mark.parametrize("case", CASES)

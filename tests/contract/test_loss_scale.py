@@ -1,7 +1,6 @@
 """`train.precision: fp16`: methods see the gradient itself, whatever the loss is multiplied by."""
 
 import math
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -27,22 +26,18 @@ def test_a_scale_that_is_a_power_of_two_changes_nothing_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     """There every product with the scale is exact, so each method must end at the same bits with and without it."""
-    words, ended = (*CASES[case], "evaluation.every=3"), []
-    for scale in (None, 2.0**7):
-        monkeypatch.setattr(start, "Buffers", partial(_buffers, scale=scale))
-        folder = tmp_path / str(scale)
+
+    def end_of(folder: Path) -> str:
         folder.mkdir()
-        setup = small_setup(folder, *words)
+        setup = small_setup(folder, *CASES[case], "evaluation.every=3")
         state = ServerState(setup.method.initial_state())
         for number in (1, 2):
             state = one_round(setup, number, state)[0]
-        ended.append(digest_of(state.params))
-    assert ended[0] == ended[1]
+        return digest_of(state.params)
 
-
-def _buffers(num_bytes: int, device: str, *, squares: bool, loss_scale: float | None, scale: float | None) -> Buffers:
-    assert loss_scale is None
-    return Buffers(num_bytes, device, squares=squares, loss_scale=scale)
+    plain = end_of(tmp_path / "plain")
+    monkeypatch.setattr(start, "Buffers", lambda *sizes, **given: Buffers(*sizes, **given | {"loss_scale": 2.0**7}))
+    assert end_of(tmp_path / "scaled") == plain
 
 
 def small_net(scale: float | None, weight: float) -> FlatNet:
@@ -90,25 +85,18 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out(optimizer: str) -> None
 
 
 def test_the_scale_is_halved_doubled_and_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After 3 good steps, instead of 2,000: 8, bad 4, good 4, good 4, good 8, bad 4, good 4; a new client 8."""
+    """After 3 good steps, instead of 2,000: 8, bad 4, good 4, good 4, good 8, bad 4, good 4; a new client 8. Steps that
+    were left out are counted, read with the losses; other precisions have none."""
     monkeypatch.setattr(loss_scale, "NUM_GOOD_STEPS", 3)
     net, scales = small_net(8.0, 1.0), []
     for is_good in (False, True, True, True, False, True):
         net.grads["weight"].fill_(1.0 if is_good else math.nan)
         net.settle_scale()
         scales.append(scale_of(net))
+    losses = torch.tensor([1.0, 2.0, 6.0, 2.0, 4.0, 9.0])
+    assert outcome_of(losses, net.num_left_out) == TrainOutcome(4.0, 6, True, 2)
     net.reset_scale()
     assert [*scales, scale_of(net)] == [4, 4, 4, 8, 4, 4, 8]
-
-
-def test_steps_that_were_left_out_are_counted() -> None:
-    """Three of five, read with the losses; a new client begins at 0, and other precisions have none."""
-    net = small_net(8.0, 1.0)
-    for slope in (math.inf, 1.0, math.nan, 1.0, -math.inf):
-        net.grads["weight"].fill_(slope)
-        net.settle_scale()
-    assert outcome_of(torch.tensor([1.0, 2.0, 6.0, 2.0, 4.0]), net.num_left_out) == TrainOutcome(3.0, 5, True, 3)
-    net.reset_scale()
     assert outcome_of(torch.tensor([]), net.num_left_out) == TrainOutcome(0.0, 0, True, 0)
     assert small_net(None, 1.0).num_left_out is None and outcome_of(torch.tensor([2.0])) == TrainOutcome(2.0, 1, True)
 

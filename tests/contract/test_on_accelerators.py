@@ -48,145 +48,14 @@ def test_every_method(tmp_path: Path, case: str) -> None:
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
-@pytest.mark.slow
-def test_factors_that_all_ranks_compute(tmp_path: Path) -> None:
-    words = (*CASES["fedhm"], "rounds=2")
-    expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
-    with with_accelerators():
-        run_alone(tmp_path / "run", *words, *EVERYWHERE, "mpi.factorization=shared")
-    assert difference(finished(tmp_path / "run"), expected) == ""
-
-
-def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, int]:
-    """Of what was published: the device's memory that it holds, and the bytes of its tensors."""
-    words = ("method.name=fedhm", f"method.rank_ratio={tiers}", f"mpi.factorization={factorization}")
-    setup = small_setup(folder, *words, *NOWHERE)
-    state = ServerState(setup.method.initial_state())
-    params = broadcast(setup, state, 1, (), range(len(setup.method.tiers))).params.values()
-    assert all(device.is_pretend(value) for value in params)
-    storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in params}
-    return sum(storages.values()), sum(value.numel() * value.itemsize for value in params)
-
-
-@pytest.mark.parametrize("tiers", ["[0.25,0.125]", "[1,0.25]"])
-def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: str) -> None:
-    """However they were factorized, the device holds what the nets need and the bounds."""
-    found = {}
-    for factorization in ("root", "shared"):
-        with with_accelerators():
-            found[factorization] = published_bytes(tmp_path, tiers, factorization)
-    (at_root, needed), (shared, alike) = found["root"], found["shared"]
-    assert needed == alike and shared == at_root
-
-
-@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES, slow=()))
-def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
-    expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
-    clients = counted_clients(monkeypatch)
-    with with_accelerators(), device.log.kept() as events:
-        run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
-    assert difference(finished(tmp_path / "run"), expected) == ""
-    trained = of(events, "wait", "down", within="rounds.client.simulate_client")
-    waits, num_clients = of(trained, "wait"), len(clients)
-    memories = [event for event in waits if "tensors.moved" in event.where and not in_training(event)]
-    assert len(memories) <= 2 * num_clients, places(memories)
-    own = [event for event in waits if event not in memories]
-    in_all = 2 + MORE_WAITS.get(case, 0) + MORE_WAITS_IN_TRAINING.get(case, 0)
-    assert len(own) <= in_all * num_clients, places(own)
-    in_trainings = [event for event in own if in_training(event)]
-    assert len(in_trainings) <= (1 + MORE_WAITS_IN_TRAINING.get(case, 0)) * num_clients, places(in_trainings)
-    uploads = of(events, "down", within="rounds.exchange._fill")
-    assert len(uploads) == sum(clients), places(uploads)
-    assert of(events, "new"), "nothing was computed on the device"
-
-
-def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_path: Path) -> None:
-    """Four clients of 15 examples take 2 steps each, in batches of 8."""
-    words = ("method.name=fedavg", "partition.name=iid", "rounds=1", "train.on_divergence=upload_last_finite")
-    with with_accelerators(), device.log.kept() as events:
-        run_alone(tmp_path / "run", *words, *NOWHERE)
-    waits = of(events, "wait", within="rounds.client.simulate_client")
-    assert len(waits) == 4 * (2 + 2), places(waits)
-
-
-def counted_clients(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Fills as clients are simulated: whether each has sent something."""
-    simulate, found = train_round.simulate_client, []
-
-    def counted(*args: object) -> object:
-        result = simulate(*args)
-        found.append(bool(result[1]))
-        return result
-
-    monkeypatch.setattr(train_round, "simulate_client", counted)
-    return found
-
-
-def in_training(event: Event) -> bool:
-    return any(name == "learning.local.run" or name.endswith(".train") for name in event.where)
-
-
-def places(events: Sequence[Event]) -> str:
-    """Where things happened, for a test that fails."""
-    return "\n".join(f"{count} {kind} in {where}" for (kind, where), count in Counter(map(place, events)).items())
-
-
-def place(event: Event) -> tuple[str, str]:
-    return event.kind, " > ".join(event.where[-3:])
-
-
-def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Path) -> None:
-    """Under `gather` with the server on the device: one copy down by the worker, one up by the server, from the buffer
-    that it was received in, which is page-locked. What is published goes down and up through such memory, too.
-    """
-    with with_accelerators() as pinned, device.log.kept() as events:
-        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *EVERYWHERE)
-    assert len(of(events, "down", within="rounds.exchange._fill")) == 8
-    assert len(of(events, "up", within="rounds.exchange._receive")) == 8
-    assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
-    crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts(events)]
-    places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]
-    assert len(crossing) == 2 * 8 + 2 * 3
-    assert all(any(event.on_host in place for place in places_of) for event in crossing), places(crossing)
-
-
-def broadcasts(events: Sequence[Event]) -> list[Event]:
-    """The copies of what is published, without the head, which the server writes."""
-    found = of(events, "up", "down", within="rounds.publish.broadcast")
-    return [event for event in found if event.where[-1] == "rounds.publish.broadcast"]
-
-
-def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
-    with with_accelerators() as pinned, device.log.kept() as events:
-        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *REDUCED)
-    assert len(pinned) == 3 and of(events, "down", "up", within="rounds.exchange.post") == []
-    assert len(of(events, "down", within="rounds.exchange.finish")) == 2
-    assert len(of(events, "up", within="rounds.exchange.finish")) == 2
-
-
-def test_a_test_waits_once_for_each_net(tmp_path: Path) -> None:
-    """However many batches there are; re-estimated statistics have one more."""
-    for bn, num_waits in (("batch", 1), ("restat", 2)):
-        words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=1", f"evaluation.bn={bn}")
-        with with_accelerators(), device.log.kept() as events:
-            run_alone(tmp_path / bn, *words, "evaluation.batch_size=8", *NOWHERE)
-        found = [event for event in of(events, "wait", within="learning.evaluate.test_nets") if not is_net(event)]
-        assert len(found) <= 2 * num_waits + (bn == "restat") * 2, places(found)
-
-
-def is_net(event: Event) -> bool:
-    return any(name.endswith(".narrow") for name in event.where)
-
-
 NETS: dict[str, tuple[str, ...]] = {
     "mlp": ("model.name=mlp", "model.hidden=[16,8]"),
     "lenet5": ("model.name=lenet5", "data.shape=[1,28,28]", "model.width=0.25"),
-    "vgg16": ("model.name=vgg16", "data.shape=[3,32,32]", "data.num_train=32", "model.width=0.0625"),
     "group": ("model.norm=group",),
     "clipped": ("train.clip_norm=0.5", "train.optimizer=adamw", "train.lr=0.001"),
     "careful": ("train.on_divergence=upload_last_finite",),
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
+    "factors of all ranks": ("method.name=fedhm", "mpi.factorization=shared"),
 }
 
 
@@ -210,3 +79,104 @@ def test_attention_agrees_to_rounding(tmp_path: Path) -> None:
             states.append(one_round(setup, 1, ServerState(setup.method.initial_state()))[0].params)
     for name, value in states[0].items():
         torch.testing.assert_close(states[1][name].cpu(), value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, int]:
+    """Of what was published: the device's memory that it holds, and the bytes of its tensors."""
+    words = ("method.name=fedhm", f"method.rank_ratio={tiers}", f"mpi.factorization={factorization}")
+    with with_accelerators():
+        setup = small_setup(folder, *words, *NOWHERE)
+        state = ServerState(setup.method.initial_state())
+        params = broadcast(setup, state, 1, (), range(len(setup.method.tiers))).params.values()
+        assert all(device.is_pretend(value) for value in params)
+        storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in params}
+        return sum(storages.values()), sum(value.numel() * value.itemsize for value in params)
+
+
+@pytest.mark.parametrize("tiers", ["[0.25,0.125]", "[1,0.25]"])
+def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: str) -> None:
+    """However they were factorized, the device holds what the nets need and the bounds."""
+    assert published_bytes(tmp_path, tiers, "root") == published_bytes(tmp_path, tiers, "shared")
+
+
+@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES, slow=()))
+def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
+    expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
+    simulate, sent = train_round.simulate_client, []
+
+    def counted(*args: object) -> object:
+        result = simulate(*args)
+        sent.append(bool(result[1]))
+        return result
+
+    monkeypatch.setattr(train_round, "simulate_client", counted)
+    with with_accelerators(), device.log.kept() as events:
+        run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
+    assert difference(finished(tmp_path / "run"), expected) == ""
+    waits = of(events, "wait", within="rounds.client.simulate_client")
+    memories = [event for event in waits if "tensors.moved" in event.where and not in_training(event)]
+    assert len(memories) <= 2 * len(sent), places(memories)
+    own = [event for event in waits if event not in memories]
+    more_in_training = MORE_WAITS_IN_TRAINING.get(case, 0)
+    assert len(own) <= (2 + MORE_WAITS.get(case, 0) + more_in_training) * len(sent), places(own)
+    trainings = [event for event in own if in_training(event)]
+    assert len(trainings) <= (1 + more_in_training) * len(sent), places(trainings)
+    uploads = of(events, "down", within="rounds.exchange._fill")
+    assert len(uploads) == sum(sent), places(uploads)
+    assert of(events, "new"), "nothing was computed on the device"
+
+
+def in_training(event: Event) -> bool:
+    return any(name == "learning.local.run" or name.endswith(".train") for name in event.where)
+
+
+def places(events: Sequence[Event]) -> str:
+    """Where things happened, for a test that fails."""
+    tally = Counter((event.kind, " > ".join(event.where[-3:])) for event in events)
+    return "\n".join(f"{count} {kind} in {where}" for (kind, where), count in tally.items())
+
+
+def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_path: Path) -> None:
+    """Four clients of 15 examples take 2 steps each, in batches of 8."""
+    words = ("method.name=fedavg", "partition.name=iid", "rounds=1", "train.on_divergence=upload_last_finite")
+    with with_accelerators(), device.log.kept() as events:
+        run_alone(tmp_path / "run", *words, *NOWHERE)
+    waits = of(events, "wait", within="rounds.client.simulate_client")
+    assert len(waits) == 4 * (2 + 2), places(waits)
+
+
+def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Path) -> None:
+    """Under `gather` with the server on the device: one copy down by the worker, one up by the server, from the buffer
+    that it was received in, which is page-locked. What is published goes down and up through such memory, too.
+    """
+    with with_accelerators() as pinned, device.log.kept() as events:
+        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *EVERYWHERE)
+    assert len(of(events, "down", within="rounds.exchange._fill")) == 8
+    assert len(of(events, "up", within="rounds.exchange._receive")) == 8
+    assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
+    # The head of what is published is written by the server.
+    broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.broadcast"]
+    crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts]
+    places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]
+    assert len(crossing) == 2 * 8 + 2 * 3
+    assert all(any(event.on_host in place for place in places_of) for event in crossing), places(crossing)
+
+
+def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
+    with with_accelerators() as pinned, device.log.kept() as events:
+        run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *REDUCED)
+    assert len(pinned) == 3 and of(events, "down", "up", within="rounds.exchange.post") == []
+    assert len(of(events, "down", within="rounds.exchange.finish")) == 2
+    assert len(of(events, "up", within="rounds.exchange.finish")) == 2
+
+
+@pytest.mark.parametrize(("bn", "limit"), [("batch", 2), ("restat", 6)])
+def test_a_test_waits_once_for_each_net(tmp_path: Path, bn: str, limit: int) -> None:
+    """However many batches there are; re-estimated statistics have one more."""
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=1", f"evaluation.bn={bn}")
+    with with_accelerators(), device.log.kept() as events:
+        run_alone(tmp_path, *words, "evaluation.batch_size=8", *NOWHERE)
+    waits = of(events, "wait", within="learning.evaluate.test_nets")
+    found = [event for event in waits if not any(name.endswith(".narrow") for name in event.where)]
+    assert len(found) <= limit, places(found)

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 from by_hand import tracking
-from golden_file import Told
-from small_runs import TOY, finished, one_round, run_alone, small_setup, undisturbed
+from small_runs import finished, one_round, run_alone, small_setup, undisturbed
 from torch import nn
-from toy_methods import LOCAL, Toy
 
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
+from fedmpi.data.partition import Partition
 from fedmpi.errors import UserError
 from fedmpi.learning.evaluate import ClientScores
-from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.values import Client
+from fedmpi.rounds import evaluate
 from fedmpi.rounds.evaluate import test_clients as score_clients
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState, Setup
@@ -98,22 +98,21 @@ def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_p
 
 
 def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy keeps a bias: before its test each client that took part has its own, the others the server's."""
-    setup = small_setup(tmp_path, *TOY, *SKEW, ON)
-    first = ServerState(setup.method.initial_state())
-    state, published, _ = one_round(setup, 1, first)
+    """LG-FedAvg: before its test each client that took part has its own first layer, the others the server's."""
+    setup = small_setup(tmp_path, "method.name=lgfedavg", *SKEW, ON)
+    state, published, _ = one_round(setup, 1, ServerState(setup.method.initial_state()))
     seen: dict[int, torch.Tensor] = {}
 
-    def adapt(self: Toy, trainer: object, client: Client, work: object) -> None:
-        net: FlatNet = trainer.net
-        seen[client.task.client] = net.params[LOCAL].clone()
-        net.params[LOCAL].copy_(torch.tensor([1e6, 0.0, 0.0, 0.0]))  # always class 0 from here on
+    def adapt(trainer: LocalTrainer, client: Client, work: object) -> None:
+        params = trainer.net.params
+        seen[client.task.client] = params["conv1.weight"].clone()
+        params["fc.bias"].copy_(torch.tensor([1e6, 0.0, 0.0, 0.0]))  # always class 0 from here on
 
-    monkeypatch.setattr(Toy, "adapt", adapt)
+    monkeypatch.setattr(setup.method, "adapt", adapt)
     scores = score_clients(setup, 1, state, published)
-    for client, bias in seen.items():
-        memory = setup.memories.get(client, state.memories.get(client))
-        assert torch.equal(bias, state.params[LOCAL] if memory is None else memory[LOCAL])
+    for client, value in seen.items():
+        own = setup.memories.get(client, state.memories.get(client)) or state.params
+        assert torch.equal(value, own["conv1.weight"])
     assert any(client in state.memories for client in seen) and any(client not in state.memories for client in seen)
     for client, accuracy in zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True):
         labels = setup.data.test_y[torch.tensor(setup.personal_tests.client(client))]
@@ -121,25 +120,19 @@ def test_a_client_is_tested_with_what_it_remembers_and_adapts(tmp_path: Path, mo
 
 
 def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_alone(tmp_path, "method.name=fedavg", ON, "rounds=2", "output.progress=plain")
-    records = finished(tmp_path).records
-    lines = (tmp_path / "report" / "clients.csv").read_text().splitlines()
-    accuracy = [float(line.split(",")[1]) for line in lines[1:]]
-    assert lines[0] == "client,accuracy"
-    assert records[-1]["clients"]["accuracy"] == pytest.approx(sum(accuracy) / len(accuracy))
-    assert records[-1]["clients"]["clients"] == len(accuracy)
+    """Without personal nets only where it is asked for."""
+    run_alone(tmp_path / "on", "method.name=fedavg", ON, "rounds=2", "output.progress=plain")
+    clients = finished(tmp_path / "on").records[-1]["clients"]
+    head, *lines = (tmp_path / "on" / "report" / "clients.csv").read_text().splitlines()
+    accuracy = [float(line.split(",")[1]) for line in lines]
+    assert head == "client,accuracy" and clients["clients"] == len(accuracy)
+    assert clients["accuracy"] == pytest.approx(sum(accuracy) / len(accuracy))
     assert "own test data: " in capsys.readouterr().out
-
-
-def test_off_and_auto(tmp_path: Path) -> None:
-    """A method without personal nets is tested client by client only when asked; a personal one unless told not to."""
-    assert small_setup(tmp_path, "method.name=fedavg").personal_tests is None
-    assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=on").personal_tests is not None
-    assert small_setup(tmp_path, "method.name=fedavg", "evaluation.personal=off").personal_tests is None
+    for words in ((), ("evaluation.personal=off",)):
+        assert small_setup(tmp_path, "method.name=fedavg", *words).personal_tests is None
 
 
 # A choice of clients is tested (`evaluation.clients`), and only those that trained leave something on disk.
-
 
 WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rounds=2", "output.progress=off")
 
@@ -171,11 +164,10 @@ def test_those_without_test_data_are_counted(tmp_path: Path) -> None:
     assert records[-1]["clients"]["without_test_data"] == 8 - num_tested
 
 
-def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    from fedmpi.data.partition import Partition
-    from fedmpi.rounds import evaluate
-
+def test_nobody_with_test_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = Partition(np.empty(0, np.int64), np.zeros(13, np.int64))
     monkeypatch.setattr(evaluate, "personal_tests", lambda *arguments: nothing)
-    with told.by(UserError):
+    with pytest.raises(
+        UserError, match="evaluation.personal_test: matching: no client has a test example; take another"
+    ):
         small_setup(tmp_path, *WORDS)

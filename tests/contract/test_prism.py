@@ -1,10 +1,10 @@
 """PriSM's own exact properties: who trains what, the refresh, the full-rank identity, momentum; what
-its nets hold and cost (5.8, 5.9-6, the paper's Table 1); what clients draw.
+its nets hold and cost; what clients draw. The paper's Table 1 is in tests/papers.
 
 Kernels and the drawing itself: tests/unit/test_lowrank_kernels.py.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ from narrow_nets import context, context_of, exchanged
 from small_runs import one_round, small_setup
 from torch import Tensor, nn
 
+from fedmpi.check.contract import Trial, published_for
 from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
@@ -111,22 +112,19 @@ def test_narrow_by_hand() -> None:
 
 
 @pytest.mark.parametrize("case", ["prism", "prism-cut", "orthdrop"])
-def test_what_nobody_holds_stays(federation_of: Callable, case: str) -> None:
+def test_what_nobody_holds_stays(trial_of: Callable[[str], Trial], case: str) -> None:
     """To the bit: kernels that nobody drew, rows beyond q, cut inputs; what somebody holds has moved."""
-    federation = federation_of(case)
-    (assignment,) = federation.phases()
-    uploads = {task.client: federation.returned(task, scale=1.5) for task in assignment.tasks}
-    means = federation.exchanged("gather", assignment, uploads).means
-    num_left = 0
-    for name, mean in means.items():
+    (phase,) = trial_of(case).phases
+    num_left = num_moved = 0
+    for name, mean in phase.exchanged("gather").means.items():
         held = torch.zeros(mean.shape, dtype=torch.bool)
-        for task in assignment.tasks:
-            held[federation.method.regions(federation.client(task)).get(name, ...)] = True
-        before = federation.state[name]
+        for task in phase.assignment.tasks:
+            held[phase.method.regions(phase.client(task)).get(name, ...)] = True
+        before = phase.state.params[name]
         assert torch.equal(mean[~held], before[~held]), name
-        assert not bool((mean[held] == before[held])[before[held] != 0].any()), name
         num_left += int((~held).sum())
-    assert num_left > 0 or case == "orthdrop"
+        num_moved += int((mean != before)[held].sum())
+    assert num_moved > 1000 and (num_left > 0 or case == "orthdrop")
 
 
 # The server.
@@ -138,37 +136,33 @@ def products(method: OrthDrop, state: Params) -> Params:
     return {layer.name: layer.lift(state[u], state[v]) for layer, (u, v) in halves.items()}
 
 
-def test_the_initial_state_is_the_initial_net(federation_of: Callable) -> None:
+def test_the_initial_state_is_the_initial_net(tmp_path: Path) -> None:
     """Its kernels multiplied back, its dense tensors to the bit; so are the outputs of the tested net, to rounding."""
-    federation = federation_of("prism")
-    method, net = federation.method, federation.method.context.make()
+    setup = small_setup(tmp_path, "method.name=prism")
+    method, state, net = setup.method, setup.method.initial_state(), setup.method.context.make()
     dense = dict(net.named_parameters())
-    for name, weight in products(method, federation.state).items():
+    for name, weight in products(method, state).items():
         torch.testing.assert_close(weight, dense[f"{name}.weight"].detach(), rtol=0, atol=1e-5)
-    assert all(torch.equal(federation.state[n], v) for n, v in dense.items() if n in federation.state)
+    assert all(torch.equal(state[n], v) for n, v in dense.items() if n in state)
     (tested,) = method.tested()
-    flat = federation.setup.trainers[tested.net].net
-    method.narrow(federation.published({tested.net}), tested.net, flat.params)
+    flat = setup.trainers[tested.net].net
+    method.narrow(published_for(method, state, {tested.net}), tested.net, flat.params)
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(flat.module(images), net(images), rtol=0, atol=1e-4)
 
 
-def test_refresh_leaves_the_net_as_it_is(federation_of: Callable) -> None:
-    federation = federation_of("prism")
+def test_refresh_leaves_the_net_as_it_is(tmp_path: Path) -> None:
+    method = small_setup(tmp_path, "method.name=prism").method
     generator = torch.Generator().manual_seed(0)
-    state = {n: v + 0.1 * torch.randn(v.shape, generator=generator) for n, v in federation.state.items()}
-    new = federation.method.refresh(state)
-    before, after = products(federation.method, state), products(federation.method, new)
+    state = {n: v + 0.1 * torch.randn(v.shape, generator=generator) for n, v in method.initial_state().items()}
+    new = method.refresh(state)
+    before, after = products(method, state), products(method, new)
     for name, weight in after.items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=1e-5)
-    factors = {f"{layer.name}.{half}.weight" for layer in federation.method.factorized for half in "uv"}
+    factors = {f"{layer.name}.{half}.weight" for layer in method.factorized for half in "uv"}
     assert all((new[name] is state[name]) == (name not in factors | {SIGMA}) for name in state)
-    start = 0
-    for layer in federation.method.factorized:
-        values = torch.linalg.svdvals(layer.unroll(after[layer.name]))
-        torch.testing.assert_close(new[SIGMA][start : start + len(values)], values, rtol=1e-4, atol=1e-5)
-        start += len(values)
-    assert start == len(new[SIGMA])
+    values = [torch.linalg.svdvals(layer.unroll(after[layer.name])) for layer in method.factorized]
+    torch.testing.assert_close(new[SIGMA], torch.cat(values), rtol=1e-4, atol=1e-5)
 
 
 # Training.
@@ -184,11 +178,10 @@ def one_client(tmp_path: Path, *overrides: str) -> tuple[Setup, ServerState, Cli
     return setup, state, client, local_work(setup, client)
 
 
-@pytest.mark.parametrize("name", ["prism", "orthdrop"])
-def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path, name: str) -> None:
+def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path) -> None:
     """Against torch's own SGD on the net of all factors, Frobenius decay by autograd and weight decay on
     the rest; multiplied back, because the refresh comes between. Some 30 steps of float32 in another order."""
-    setup, state, client, work = one_client(tmp_path, f"method.name={name}", "method.keep_ratio=[1]")
+    setup, state, client, work = one_client(tmp_path, "method.name=prism", "method.keep_ratio=[1]")
     method = setup.method
     net = method.net(0)
     net.load_state_dict({key: state.params[key] for key, _ in net.named_parameters()})
@@ -246,18 +239,9 @@ def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
         began = numbered[sent_as][held.get(sent_as, ...)] if shared else torch.zeros_like(value)
         torch.testing.assert_close(value - found[0][name], left * began, rtol=0, atol=1e-5)
         assert (sent_as in upload) == shared
+    sent = sum(value.numel() for value in upload.values())
+    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 4 * sent
     assert {n: v.shape for n, v in upload.items()} == {n: s.shape for n, s in method.upload_specs(0).items()}
-
-
-def test_shared_momentum_is_averaged_and_paid_for(tmp_path: Path) -> None:
-    setup = small_setup(tmp_path, "method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]")
-    method = setup.method
-    state = ServerState(method.initial_state())
-    assert not any(bool(state.params[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
-    after = one_round(setup, 1, state)[0].params
-    assert all(bool(after[f"{MOMENTUM}{name}"].any()) for name in method.traits.own_decay)
-    shared = sum(p.numel() for n, p in method.net(0, empty=True).named_parameters() if f"{MOMENTUM}{n}" in after)
-    assert method.costs(Turn(0)).down_bytes == 4 * (params(method.net(0, empty=True)) + shared)
 
 
 @pytest.mark.parametrize(("option", "ratios"), [("false", "[0.9,0.8]"), ("true", "[0.9]")])
@@ -283,7 +267,6 @@ def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, optio
 
 IMAGES = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 TOKENS = SimpleNamespace(kind="tokens", example_shape=(20,), num_classes=2, vocabulary_size=30)
-RATIOS = (0.8, 0.6, 0.4, 0.2)
 
 
 def prism(model: Model, info: SimpleNamespace = IMAGES, **options: object) -> Prism:
@@ -293,7 +276,7 @@ def prism(model: Model, info: SimpleNamespace = IMAGES, **options: object) -> Pr
 def test_what_a_client_of_resnet18_holds() -> None:
     """Millions of parameters: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
     ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
-    method = prism(ResNet18(), keep_ratio=RATIOS)
+    method = prism(ResNet18(), keep_ratio=(0.8, 0.6, 0.4, 0.2))
     assert len(method.factorized) == 16
     nets = [method.net(tier, empty=True) for tier in range(4)]
     assert [params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
@@ -311,64 +294,6 @@ def test_o2_has_twice_the_rows() -> None:
         assert plain.get_parameter(f"{layer}.u.weight").shape == o2.get_parameter(f"{layer}.u.weight").shape
     whole = prism(ResNet18(), keep_ratio=(0.6,), o2=True).net(0, empty=True)
     assert whole.get_parameter("stages.0.0.conv1.v.weight").shape[:2] == (64, 39)
-
-
-def table_1(share: float, stem: float = 64) -> tuple[float, float, float]:
-    """Params, 2 MACs 32 and Mem of the 16 block convs, r = q = c N unrounded.
-
-    u of r x m x 9, where m is c M but the whole stem for the first; v of r x r; outputs of u, v and
-    BatchNorm. At share 1 of the dense convs."""
-    params = macs = memory = 0.0
-    inputs = stem
-    for stage, side in enumerate((32, 16, 8, 4)):
-        for _ in range(4):
-            r = share * stem * 2**stage
-            size = 9 * r * inputs + (r * r if share < 1 else 0)
-            params, macs = params + size, macs + 64 * size * side**2
-            memory += 32 * (3 if share < 1 else 2) * r * side**2
-            inputs = r
-    return params, macs, memory
-
-
-PRINTED = {1: (11, 35, 31.5), 0.8: (7.9, 25.5, None), 0.6: (4.5, 14.7, 28.3), 0.4: (2, 6.87, 18.9), 0.2: (0.5, 2, 9.5)}
-
-
-@pytest.mark.parametrize("share", PRINTED)
-def test_table_1_as_printed(share: float) -> None:
-    """To the digits printed, and 0.07 for those that the paper cut rather than rounded (25.56 G as 25.5 G, 9.44 M
-    as 9.5 M). Its 37 M of Mem at 0.8 is not what the other four follow, which would be 37.7."""
-    for found, printed, unit in zip(table_1(share), PRINTED[share], (1e6, 1e9, 1e6), strict=True):
-        assert printed is None or found / unit == pytest.approx(printed, abs=0.07)
-
-
-def measured(net: nn.Module, layers: Sequence[str]) -> tuple[int, int, int]:
-    """The same three of a net on meta: of these layers and of what normalizes them."""
-    params = macs = memory = 0
-
-    def count(module: nn.Module, inputs: object, output: Tensor) -> None:
-        nonlocal params, macs, memory
-        memory += 32 * output[0].numel()
-        if isinstance(module, nn.Conv2d):
-            params += module.weight.numel()
-            macs += 64 * module.weight.numel() * output[0, 0].numel()
-
-    for layer in layers:
-        block, _, conv = layer.rpartition(".")
-        for name in (f"{layer}.u", f"{layer}.v", f"{block}.{conv.replace('conv', 'bn')}"):
-            net.get_submodule(name).register_forward_hook(count)
-    net(torch.empty(2, 3, 32, 32, device="meta"))
-    return params, macs, memory
-
-
-@pytest.mark.parametrize("share", RATIOS)
-def test_table_1_of_the_net_that_is_built(share: float) -> None:
-    """Exactly, at a width whose channels (80, 160, ...) all four ratios divide without rest. At the paper's width r is
-    rounded up: 12.8 to 13, 25.6 to 26 ..., at most 1.6 % each, so 3.2 % of r^2, and 0.2 % of 51.2 to 52."""
-    for width, slack in ((1.25, 0.0), (1.0, 0.035)):
-        method = prism(ResNet18(width=width), keep_ratio=(share,), cut_inputs=True)
-        layers = [layer.name for layer in method.factorized]
-        for found, exact in zip(measured(method.net(0, empty=True), layers), table_1(share, 64 * width), strict=True):
-            assert exact * (1 - 1e-12) <= found <= exact * (1 + slack + 1e-12)
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
@@ -411,18 +336,12 @@ def test_nets_that_cannot_be_cut(model: Model, info: SimpleNamespace, reason: st
 # Options.
 
 
-def test_two_tiers_are_40_and_60_percent() -> None:
+def test_options() -> None:
+    """Two tiers have 40 and 60 % of the clients, kappa is 4 for the smallest, Frobenius decay is the weight decay."""
     assert [PrismOptions().tier_blocks(n) for n in (100, 20, 8)] == [(40, 60), (8, 12), (3, 5)]
     assert PrismOptions(keep_ratio=(0.8, 0.4, 0.2)).tier_blocks(9) == (3, 3, 3)
-    assert OrthDropOptions(keep_ratio=(0.2,)).tier_blocks(7) == (7,)
-
-
-def test_kappa_is_4_for_the_smallest() -> None:
     assert PrismOptions(keep_ratio=(0.8, 0.4, 0.2, 0.1)).kappas == (2.5, 2.5, 4.0, 4.0)
     assert PrismOptions(kappa=(1.0, 0.0)).kappas == (1.0, 0.0)
-
-
-def test_frobenius_decay_is_the_weight_decay_unless_given() -> None:
     assert [prism(ResNet18(), **given).lambda_ for given in ({}, {"frobenius_decay": 0.5})] == [2e-4, 0.5]
 
 
@@ -447,9 +366,8 @@ def test_lstm_is_low_rank_gate_by_gate() -> None:
 # Which kernels clients draw: by each layer's published sigma, their tier's kappa and a seed of their own.
 
 
-def drawing_prism(sizes: Iterable[int], keep_ratio: tuple[float, ...], kappa: tuple[float, ...]) -> Prism:
+def drawing_prism(sizes: tuple[int, ...], keep_ratio: tuple[float, ...], kappa: tuple[float, ...]) -> Prism:
     """Of a net of linear layers between these sizes, all but the last low-rank."""
-    sizes = tuple(sizes)
 
     def make() -> nn.Module:
         return nn.Sequential(*(nn.Linear(m, n) for m, n in pairwise(sizes)))

@@ -12,7 +12,7 @@ import method_cases
 import pytest
 from fast import fast
 from same_bits import Bits
-from small_runs import TOY, finished, run_all, small_config
+from small_runs import finished, run_all, small_config
 
 from fedmpi.check.bits import difference
 from fedmpi.config.address import CONFIGS
@@ -33,15 +33,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "fedavg": (*UNEVEN, "method.name=fedavg", "method.weighting=samples"),
     "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
     "fedhm-coverage": (*DYNAMIC, "method.name=fedhm", "method.aggregation=delta", "method.coverage=1"),
-    "toy": (*DYNAMIC, *TOY),
+    "topk": (*UNEVEN, "method.name=topk"),
 }
-EXCHANGES: dict[str, tuple[str, ...]] = {
-    "gather": ("mpi.exchange=gather",),
-    "reduce": ("mpi.exchange=reduce",),
-    "auto": ("mpi.exchange=auto",),
-    "gather-server-trains": ("mpi.exchange=gather", "mpi.server_trains=true"),
-    "reduce-server-trains": ("mpi.exchange=reduce", "mpi.server_trains=true"),
-}
+EXCHANGES = ("exchange=gather", "exchange=reduce", "exchange=auto")
+EXCHANGES += ("exchange=gather mpi.server_trains=true", "exchange=reduce mpi.server_trains=true")
 NETS: dict[str, tuple[str, ...]] = {
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
     **{part: ("model.name=brought_nets:BroughtOptions", f"model.part={part}") for part in brought_nets.ALLOWED},
@@ -57,18 +52,29 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 PAIRS = tuple((case, exchange) for case in CASES for exchange in EXCHANGES)
-OF_TOY = (("toy", exchange) for exchange in ("auto", "reduce", "gather-server-trains"))
-SLOW = (("fedhm-coverage", "reduce"), ("fedavg", "reduce-server-trains"), ("fedhm", "auto"))
-CHOSEN = (*OF_TOY, ("fedavg", "gather"), ("fedhm", "reduce-server-trains"))
+SLOW = (("fedhm-coverage", "exchange=reduce"), ("fedhm", "exchange=auto"))
+FIRST = (
+    *(
+        ("topk", exchange)
+        for exchange in ("exchange=auto", "exchange=reduce", "exchange=gather mpi.server_trains=true")
+    ),
+    *(("fedavg", "exchange=gather"), ("fedhm", "exchange=reduce mpi.server_trains=true")),
+)
 
 
-@pytest.mark.parametrize(("case", "exchange"), fast(*CHOSEN, of=PAIRS, slow=SLOW))
+@pytest.mark.parametrize(("case", "exchange"), fast(*FIRST, of=PAIRS, slow=SLOW))
 def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str) -> None:
     words = (*CASES[case], "rounds=2")
-    bits.run(small_config(*words, *EXCHANGES[exchange]))
+    bits.run(small_config(*words, *f"mpi.{exchange}".split()))
     bits.check(bits.alone(small_config(*words)))
 
 
+# Of each method one case or more runs on 3 ranks in the fast run; these are options that change no message.
+VARIANTS = (
+    *("fedavg-adam", "fedhm-adamw", "fedhm-low-only", "fedhm-delta", "fedhm-delta-low", "prism-cut", "heterofl-ceil"),
+    *("heterofl-group", "fjord-distillation", "lgfedavg-pretrained", "perfedavg-hf", "scaffold-gradient"),
+    *("prism-tiers", "origdrop-tiers", "topk-tensor", "fdnnc-bfirst"),
+)
 SHARED = {
     "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
     "exact": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "method.solver=exact", "method.unroll=code"),
@@ -92,17 +98,12 @@ def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     bits.check(bits.alone(config))
 
 
-# Of each method one case or more runs on 3 ranks in the fast run; these are options that change no message.
-VARIANTS = {
-    *("fedavg-adam", "fedhm-adamw", "fedhm-low-only", "fedhm-delta", "fedhm-delta-low", "prism-cut", "heterofl-ceil"),
-    *("heterofl-group", "fjord-distillation", "lgfedavg-pretrained", "perfedavg-hf", "scaffold-gradient"),
-    *("prism-tiers", "origdrop-tiers", "topk-tensor", "fdnnc-bfirst"),
-}
-MAIN_CASES = [case for case in method_cases.CASES if case not in VARIANTS]
-
-
 @pytest.mark.parametrize(
-    "case", [*fast("fedhm-dynamic", "hermes", of=MAIN_CASES, but_on=3), *fast(of=sorted(VARIANTS))]
+    "case",
+    [
+        *fast("fedhm-dynamic", "hermes", of=[case for case in method_cases.CASES if case not in VARIANTS], but_on=3),
+        *fast(of=VARIANTS),
+    ],
 )
 def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
@@ -139,7 +140,7 @@ def test_other_settings_keep_the_bits(bits: Bits, setting: str) -> None:
     bits.on_all_ranks(is_shown, "some clients of round 1 and all of round 2 should diverge here")
 
 
-@pytest.mark.parametrize("case", fast("toy", of=CASES))
+@pytest.mark.parametrize("case", fast("topk", of=CASES))
 @pytest.mark.parametrize("first", ["ranks", "alone"])
 def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> None:
     """Two rounds on these ranks and two on rank 0 alone, or the other way round, equal four rounds alone."""
@@ -174,7 +175,7 @@ def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch:
 
     Saving takes until a worker has written one here, so that it is there when pruning begins.
     """
-    config = small_config(*CASES["toy"], "rounds=4")
+    config = small_config(*CASES["topk"], "rounds=4")
     expected = bits.alone(config)
     save = checkpoint.save
 

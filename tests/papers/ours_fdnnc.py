@@ -68,4 +68,3 @@ FACTS = {
     "message_half_iv": lambda: _message(SMALL, "half"),
 }
 CELLS = {}
-READINGS = {}

@@ -1,10 +1,9 @@
 """Ours for FedHM: Tables 1 and 5-8, Figures 4 and 7, sections 4.2, 4.3, C and D."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 
-from papers.claims import Ours, cell, cells, document
+from papers.claims import Ours
 from papers.nets import Setting, params, setting
 from torch import nn
 
@@ -12,7 +11,6 @@ from fedmpi import costs
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
-from fedmpi.methods.fedhm import FedHM
 from fedmpi.results.printed import Cell
 
 _of = partial(setting, "fedhm")
@@ -48,20 +46,9 @@ def _factorized(data: str, layer: int) -> float:
     return sum(isinstance(module, LowRank) and name.startswith(f"stages.{layer - 1}.") for name, module in modules)
 
 
-def _nine_times_rounded() -> float:
-    """Nine of the size of one base net that the table prints."""
-    method = _of("cifar10_iid/splitmix_resnet18").method
-    sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
-    return round(sizes[0] / sizes[-1]) * _millions(sizes[-1]) * 1e6
-
-
 def _millions(number: float) -> float:
     """The number as the paper prints it."""
     return round(number / 1e6, 2)
-
-
-def _cut_off() -> float:
-    return params(_of("cifar100_iid/fedhm").net("0.125")) // 10_000 * 1e4
 
 
 # Compute: section 4.3, Figures 4 and 7, appendices C.3 and D.2.
@@ -81,15 +68,6 @@ def _costs(data: str, level: str) -> costs.Costs:
 def _macs(data: str, level: str) -> float:
     """MACs as the paper counts them, with norm layers and activations."""
     return float(_costs(data, level).macs_with_norm_and_activations)
-
-
-def _macs_of_ranks_cut_off() -> float:
-    """The MACs with ranks N / 12 that are cut off instead of rounded."""
-    found = _one_net("cifar100", "1/12")
-    assert isinstance(found.method, FedHM)
-    layers = [replace(layer, fixed=layer.out_features // 12) for layer in found.method.layers.values()]
-    net = factorize_net(found.model, layers, 1 / 12)
-    return float(costs.measure(net, found.info.example_shape).macs_with_norm_and_activations)
 
 
 @cache
@@ -158,39 +136,10 @@ def _computed(run: str) -> float:
     return _millions(net.macs_with_norm_and_activations) * found.config.clients.per_round / 1024
 
 
-def _bars(table: str, block: str, level: str) -> list[Cell]:
-    """The bars of the original net and of the factorized one."""
-    bars = {one.column: one for _, one in cells("fedhm", table) if one.block == block}
-    return [bars["Original"], bars[level]]
-
-
 def _bar(of: Cell, of_a_round: Callable[[str], float]) -> float:
     return _nearest(float(of.given.value), of_a_round(of.run))
 
 
-def _saved_bytes(key: str, block: str, level: str) -> float:
-    """The factor by which the factorized net moves less until it reaches the target.
-
-    The bar of the original net is that of Figure 4a; rounds of the other, whose bar is drawn only, are the whole number
-    that comes nearest to what is printed.
-    """
-    original, factorized = _bars("figure4a", block, level)
-    bar = _bar(original, _moved)
-    return bar / _nearest(bar / float(document("fedhm")["facts"][key]["printed"]), _moved(factorized.run))
-
-
-def _saved_macs(block: str, level: str) -> float:
-    """The factor by which it computes less: the ratio of the bars of Figure 4b."""
-    original, factorized = _bars("figure4b", block, level)
-    return _bar(original, _computed) / _bar(factorized, _computed)
-
-
-def _gain(better: str, worse: str) -> float:
-    """Between two cells, as they are printed."""
-    return (float(cell("fedhm", better)) - float(cell("fedhm", worse))) / 100
-
-
-_SMALLEST = "table2/CIFAR-100 IID/FedHM/3.27M"
 _LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}
 _LAYERS = {"fc": "fc", "fc_lowrank": "fc paper"}
 _LAYERS |= {"conv": "conv", "conv_lowrank": "conv paper", "conv_pufferfish": "conv output"}
@@ -218,31 +167,12 @@ FACTS: dict[str, Callable[[], Ours]] = {
     "two_percent_cifar100": partial(_two_percent, "cifar100"),
     "communication_cost": lambda: _run_costs(lambda found: found.plan.bytes_per_run / costs.FLOAT32_BYTES),
     "computation_cost": lambda: _run_costs(lambda found: found.plan.training_macs_per_run),
-    "gain_smallest_iid": partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/3.42M"),
 }
 for _data in ("cifar10", "cifar100", "tinyimagenet"):
     _run = f"{_data}_iid/fedhm"
     FACTS[f"samples_{_data}"] = lambda run=_run: _of(run).info.num_train / _of(run).config.clients.count
-# What the factorized net saves, and what Table 3's server gains over the ensemble of all base nets.
-for _data, _level, _server, _ensemble in (("10", "1/8", "11.17M", "12.33M"), ("100", "1/12", "21.33M", "23.97M")):
-    for _key, _name in (("iid", "IID"), ("noniid", "Non-IID")):
-        _block = f"CIFAR-{_data} {_name}"
-        _fact = f"cifar{_data}_{_key}"
-        FACTS[f"saved_bytes_{_fact}"] = partial(_saved_bytes, f"saved_bytes_{_fact}", _block, _level)
-        FACTS[f"saved_macs_{_fact}"] = partial(_saved_macs, _block, _level)
-        _places = (f"table3/{_block}/FedHM/{_server}", f"table3/{_block}/Split-Mix/{_ensemble}")
-        FACTS[f"gain_{_fact}"] = partial(_gain, *_places)
-
 CELLS = {
     "figure7": _figure7,
     "figure4a": partial(_bar, of_a_round=_moved),
     "figure4b": partial(_bar, of_a_round=_computed),
-}
-READINGS = {
-    "CIFAR-10 Split-Mix 12.33M": _nine_times_rounded,
-    "CIFAR-100 FedHM 3.27M": _cut_off,
-    "CIFAR-100 Low Rank Model 3.27M": _cut_off,
-    "macs_resnet34_12th": _macs_of_ranks_cut_off,
-    "reduction_low": lambda: int(10 * _reduction("cifar100", "1/12")) / 10,  # cut off
-    "gain_smallest_iid": partial(_gain, _SMALLEST, "table2/CIFAR-100 IID/HeteroFL/8.77M"),
 }

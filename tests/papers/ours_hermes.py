@@ -3,11 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
-from papers.claims import cell, document
+from papers.claims import document
 from papers.nets import Setting, params, setting
 
 from fedmpi.costs import FLOAT32_BYTES
-from fedmpi.methods.values import Turn
 from fedmpi.models import create
 from fedmpi.results.printed import Cell
 
@@ -41,36 +40,11 @@ def _table3(of: Cell) -> float:
     return sum(map(size, _DATA)) if of.block == "All Included" else size(_BLOCKS[of.block])
 
 
-def _as_printed(size: float) -> float:
-    """Rounds to 0.01 MB."""
-    return round(size / 1e6, 2) * 1e6
-
-
-def _bandwidth_80() -> float:
-    """Bytes of a round's cohort of 80 devices over those of 20."""
-    traffic = []
-    for found in (_run("cifar10"), setting("hermes", "cifar10_devices80/hermes")):
-        turn = found.method.costs(Turn(0))
-        traffic.append((turn.down_bytes + turn.up_bytes) * found.config.clients.per_round)
-    return traffic[1] / traffic[0]
-
-
 FACTS = {
     **{f"devices_{data}": lambda data=data: _run(data).config.clients.count for data in _DATA},
     **{f"classes_{data}": lambda data=data: _run(data).info.num_classes for data in _DATA},
-    "saved_share": lambda: 1 - _pruned("emnist") / _dense("emnist"),
-    "saved_emnist": lambda: _dense("emnist") - _pruned("emnist"),
-    "saved_total": lambda: sum(_dense(data) - _pruned(data) for data in _DATA),
     "table4_cifar10": partial(_size, "cifar10", "model.name=lenet5"),
     "table4_emnist": partial(_size, "emnist", "model.name=cnn_hermes"),
     "table4_har": partial(_size, "har", "model.hidden=[300,100]"),
-    "bandwidth_80": _bandwidth_80,
 }
 CELLS = {"table3": _table3, "figure2": lambda of: setting("hermes", of.run).plan.bytes_per_run}
-READINGS = {
-    # Of CIFAR-10, and of the sizes as they are printed; of the wrong sum.
-    "saved_emnist": lambda: _as_printed(_dense("cifar10")) - _as_printed(_pruned("cifar10")),
-    "saved_total": lambda: (
-        float(cell("hermes", "table3/All Included/Baseline/size")) * 1e6 - _as_printed(sum(map(_pruned, _DATA)))
-    ),
-}

@@ -5,11 +5,9 @@ a batch of 32) at ranks c N that need not be whole. Ours are counted in nets of 
 all four ratios divide, and scaled back: parameters and MACs by 1.25^2, outputs by 1.25.
 """
 
-import math
 from functools import cache
 from typing import Any
 
-from papers.claims import cell
 from papers.nets import Outputs, Setting, measured, setting
 from torch import nn
 
@@ -57,18 +55,6 @@ def _number(counted: Outputs, column: str) -> float:
     return of / _number(_prism("Full"), f"{name} (M)") if unit == "(%)" else of
 
 
-def _cut_off(counted: Outputs, column: str, step: float) -> float:
-    """Cut off after the printed digit instead of rounded."""
-    return _number(counted, column) // step * step
-
-
-def _share_as_printed() -> float:
-    """The share of the numbers that the tables print."""
-    places = ("table10/FedHM/Params (M)/0.4", "table1/PriSM/Params (M)/Full")
-    part, whole = (float(cell("prism", place)) for place in places)
-    return part / whole // 0.01 * 0.01
-
-
 def _o2_memory() -> float:
     """PriSM-O2 at 0.2: inputs stay cut as they are, twice the outputs of the second half and of BatchNorm."""
     method = setting("prism", _RUN, f"model.width={_WIDTH}", "method.o2=true").method
@@ -113,13 +99,3 @@ def _table1(of: Cell) -> float:
 
 
 CELLS = {"table1": _table1, "table10": lambda of: _number(_fedhm(of.row), of.column)}
-READINGS = {
-    "table1/PriSM/Params (%)/0.2": lambda: _cut_off(_prism("0.2"), "Params (%)", 0.001),
-    "table1/PriSM/MACs (G)/0.8": lambda: _cut_off(_prism("0.8"), "MACs (G)", 1e8),
-    "table1/PriSM/Mem (M)/0.8": lambda: _cut_off(_prism("0.8"), "Mem (M)", 1e6),
-    "table1/PriSM/Mem (M)/0.2": lambda: math.ceil(_number(_prism("0.2"), "Mem (M)") / 1e5) * 1e5,  # rounded up
-    "table10/FedHM/Params (M)/0.4": lambda: _cut_off(_fedhm("0.4"), "Params (M)", 1e5),
-    "table10/FedHM/Params (%)/0.6": lambda: _cut_off(_fedhm("0.6"), "Params (%)", 0.01),
-    "table10/FedHM/Params (%)/0.2": lambda: _cut_off(_fedhm("0.2"), "Params (%)", 0.01),
-    "table10/FedHM/Params (%)/0.4": _share_as_printed,
-}

@@ -6,7 +6,7 @@ ones where it has them for every device, else `_on_the_host`, which relabels the
 relabels what it returns. Beside the tensors go events, in `log`: allocations, copies and waits.
 
 Differences from a GPU. Work is done at once, so a missing wait does not show. What torch computes for other devices
-from smaller operators has their rounding: scaled dot product attention, and LSTM cells (`lstm.py`).
+from smaller operators has their rounding: scaled dot product attention. It has no LSTM cells.
 Strict where CUDA copies silently: index tensors must be on the device.
 """
 
@@ -24,8 +24,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils import backend_registration
-
-from pretend import lstm
 
 NAME = "pretend"
 NUM_DEVICES = 2
@@ -288,7 +286,6 @@ def register() -> None:
     aten = torch.library.Library("aten", "IMPL", "PrivateUse1")
     kernels = {name: partial(_operator(name).redispatch, _CPU_KERNELS) for name in _VIEWS}
     kernels |= {name: partial(_on_the_host, _operator(name)) for name in _COMPOSITE}
-    kernels |= {name: partial(_by_hand, formula) for name, formula in lstm.FORMULAS.items()}
     kernels |= {
         "_copy_from": _copy_from,
         "_local_scalar_dense": _item,
@@ -298,14 +295,6 @@ def register() -> None:
     for name, kernel in kernels.items():
         aten.impl(name, kernel)
     _LIBRARIES.extend((rest, autocast, aten))
-
-
-def _by_hand(formula: Any, *args: Any) -> Any:
-    """Tensors in, tensors out."""
-    index = next(value.device.index for value in args if is_pretend(value))
-    with torch._C._AutoDispatchBelowAutograd():
-        found = formula(*(_host(value) if is_pretend(value) else value for value in args))
-    return tuple(_new(value, formula.__name__, index) for value in found)
 
 
 @contextmanager

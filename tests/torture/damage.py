@@ -5,16 +5,16 @@ Everything is drawn from a `random.Random` that the caller seeds.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import re
 from collections.abc import Callable
 from typing import Any
 
-from fedmpi.disk.hdf5 import FORMAT, USER_BLOCK_BYTES
+from sealed import parts, sealed, with_contents
 
-_HEADER = re.compile(rb"fedmpi ([a-z]+) format \d+ bytes \d+ contents (\d+) ")
+from fedmpi.disk.hdf5 import USER_BLOCK_BYTES
+
 _HDF5 = re.compile(rb"\x89HDF|OHDR|OCHK|FRHP|FHDB|BTHD|BTLF|FSHD|TREE|SNOD|HEAP")  # its signatures
 _NESTED: Any = [[[[]]]]
 _HOSTILE: tuple[Any, ...] = (
@@ -23,27 +23,6 @@ _HOSTILE: tuple[Any, ...] = (
     *("<f4", "<f8", ">f4", "|u1", "|O8", "|V8", "<M8[s]", "|S1000000", "<f4,<f4", "(1000000000,)u1", "bfloat16"),
     *([], {}, _NESTED, [2**62] * 4, [0, 2**62], [1] * 100, {"__class__": "os.system"}),
 )
-
-
-def sealed(kind: str, body: bytes, contents_bytes: int) -> bytes:
-    """A file with this after its user block: length and checksum are right, even if an attacker made the rest."""
-    signed = f"fedmpi {kind} format {FORMAT} bytes {len(body)} contents {contents_bytes}".encode()
-    checksum = hashlib.blake2b(signed + body, digest_size=16).hexdigest()
-    return f"{signed.decode()} blake2b {checksum}\n".encode().ljust(USER_BLOCK_BYTES, b"\0") + body
-
-
-def parts(whole: bytes) -> tuple[str, bytes, bytes]:
-    """Kind, HDF5 image without its user block, and table of contents of a good file."""
-    match = _HEADER.match(whole)
-    assert match is not None
-    end = len(whole) - int(match[2])
-    return match[1].decode(), whole[USER_BLOCK_BYTES:end], whole[end:]
-
-
-def with_contents(whole: bytes, contents: bytes) -> bytes:
-    """A good file with another table of contents, sealed."""
-    kind, image, _ = parts(whole)
-    return sealed(kind, image + contents, len(contents))
 
 
 def cut_off(whole: bytes, draw: random.Random) -> bytes:

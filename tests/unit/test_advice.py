@@ -77,7 +77,7 @@ def test_what_is_saved_in_words(ours: Advice, tmp_path: Path, told: Told) -> Non
     [
         (("data.name=cifar10", "data.root=data"), ""),
         (("output.observers=[watch_it:Notes,watch_it:More]",), " 'output.observers=[watch_it:Notes,watch_it:More]'"),
-        (("method.name=toy_methods:Toy",), " method.name=toy_methods:Toy"),
+        (("method.name=broken_methods:Raises",), " method.name=broken_methods:Raises"),
     ],
 )
 def test_what_is_found_only_from_here_is_resumed_from_here(

@@ -83,7 +83,7 @@ def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
     [
         ((), "fedhm-resnet18-digits-seed0"),
         (("model.name=torchvision:vgg11", "seed=3"), "fedhm-vgg11-digits-seed3"),
-        (("method.name=toy_methods:Toy",), "Toy-resnet18-digits-seed0"),
+        (("method.name=broken_methods:Raises",), "Raises-resnet18-digits-seed0"),
     ],
 )
 def test_a_run_without_a_file_is_named_after_what_it_runs(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
