@@ -3,7 +3,7 @@
 run             reads a run's folder
 show            the command `fedmpi show`: how far runs are, a page, figures, CSV
 compared        groups runs that differ by nothing but their seed
-page            writes runs as one HTML page; `final_page` when a run ends
+page            writes runs as one HTML page, also when a run ends
 figure          draws every figure, with matplotlib
 
 grid            the command `fedmpi grid`: makes what is left of a grid's runs, then the report

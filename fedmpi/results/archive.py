@@ -25,21 +25,12 @@ from fedmpi.results.grid_file import Measure
 from fedmpi.results.grid_runs import GridRun
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, config_text
-from fedmpi.store.files import MOST_BYTES, json_safe, read_whole, write_atomic
+from fedmpi.store.files import json_safe, read_whole, write_atomic
 from fedmpi.store.stored import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
-_MOST_TEXT_BYTES = 2**30
-_KEYS_OF_A_ROUND = [
-    "round",
-    "tiers",
-    "clients",
-    "train_loss",
-    "protocol_down_bytes",
-    "protocol_up_bytes",
-    "training_macs",
-]
-_DIAGNOSTICS = "method"
+_COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+_KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *_COSTS)
 
 
 @dataclass(frozen=True)
@@ -108,6 +99,11 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
     """Reads the folder of a finished run."""
     folder = job.run()
     records = folder.records
+    kept = []
+    for record in records:
+        with_diagnostics = all_diagnostics or record is records[-1]
+        keys = (*_KEYS_OF_A_ROUND, "method") if with_diagnostics else _KEYS_OF_A_ROUND
+        kept.append({key: record[key] for key in keys if key in record})
     partition = saved(folder.dir.partition_path)[0]
     cohorts = json.dumps([record["cohort"] for record in records]).encode()
     seconds = [record["seconds"] for record in records if "seconds" in record]
@@ -125,13 +121,8 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
         num_starts=len(folder.starts),
         seconds={stage: round(statistics.fmean(each.get(stage, 0.0) for each in seconds), 6) for stage in stages},
         nets=[{key: net.get(key) for key in ("name", "params", "macs")} for net in folder.nets],
-        records=[_trimmed(record, all_diagnostics or record is records[-1]) for record in records],
+        records=kept,
     )
-
-
-def _trimmed(record: Record, with_diagnostics: bool) -> Record:
-    keys = [*_KEYS_OF_A_ROUND, _DIAGNOSTICS] if with_diagnostics else _KEYS_OF_A_ROUND
-    return {key: record[key] for key in keys if key in record}
 
 
 def initial_digest(config: Config) -> str:
@@ -156,13 +147,13 @@ def initial_digest(config: Config) -> str:
 def pack(digest: str, runs: Sequence[RunRecord]) -> bytes:
     """Returns the bytes of the file: gzip without a date, of JSON."""
     made_with = list({json.dumps(run.made_with, sort_keys=True): run.made_with for run in runs}.values())
-    plain = []
+    rows = []
     for run in runs:
         values = asdict(run)
         row = {"wanted": values.pop("run"), **values, "made_with": made_with.index(run.made_with)}
         row["rounds"] = row.pop("records")
-        plain.append(row)
-    whole = {"grid": digest, "made_with": made_with, "runs": plain}
+        rows.append(row)
+    whole = {"grid": digest, "made_with": made_with, "runs": rows}
     text = json.dumps(json_safe(whole), separators=(",", ":"), allow_nan=False)
     return gzip.compress(text.encode(), 9, mtime=0)
 
@@ -173,26 +164,19 @@ def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
 
 def read(folder: Path) -> tuple[str, list[RunRecord]]:
     """Reads (digest of the grid, runs); nothing where there is no such file. Raises RunDirError."""
-    packed = read_whole(folder / FILE, MOST_BYTES)
+    packed = read_whole(folder / FILE)
     if packed is None:
         return "", []
     try:
-        decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        text = decompressor.decompress(packed, _MOST_TEXT_BYTES)
-        if not decompressor.eof:
-            raise ValueError("it is cut off, or too long")
-        plain = json.loads(text)
-        return plain["grid"], [_run_record(row, plain["made_with"]) for row in plain["runs"]]
-    except (ValueError, KeyError, TypeError, IndexError, RecursionError, zlib.error) as error:
+        whole = json.loads(gzip.decompress(packed))
+        runs = []
+        for row in whole["runs"]:
+            row["run"] = GridRun(**row.pop("wanted"))
+            row["note"] = Note(**row["note"])
+            row["made_with"] = whole["made_with"][row["made_with"]]
+            row["records"] = row.pop("rounds")
+            runs.append(RunRecord(**row))
+        return whole["grid"], runs
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         why = f"holds no records of a grid ({error}); restore it, or remove it if the runs are still there"
         raise RunDirError(str(folder / FILE), why) from None
-
-
-def _run_record(row: dict[str, Any], made_with: Sequence[Mapping[str, Any]]) -> RunRecord:
-    return RunRecord(
-        run=GridRun(**row.pop("wanted")),
-        note=Note(**row.pop("note")),
-        made_with=made_with[row.pop("made_with")],
-        records=row.pop("rounds"),
-        **row,
-    )

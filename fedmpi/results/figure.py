@@ -1,18 +1,18 @@
 """Draws all figures: panels in rows, a title above them and one legend below, where no curve is.
 
-Nothing is cut: texts that are wider than their place are broken into lines, and the figure grows by what its title and
-its legend need. Lines differ by colour, dashes and marker, bars by colour and hatch, so that they can be told apart in
-grey and by the colour-blind. The same lines give the same bytes.
+Texts that are wider than their panel are broken into lines, and the figure grows by what its title and its legend need.
+Lines differ by colour, dashes and marker, bars by colour and hatch, so that they can be told apart in grey and by the
+colour-blind. The same lines give the same bytes.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,28 +24,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = (".pdf", ".svg", ".png", ".eps")
+FORMATS = (".pdf", ".svg", ".png")
 # Paul Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021: black with "high-contrast", whose lightness is 0, 29, 50 and 72
 # of 100; then colours of his other schemes that are far from these, and from each other, for every kind of eye.
 COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#0077bb", "#997700", "#88ccee", "#882255")
 GRID, EDGE = "#e0e0e0", "#999999"
 HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
-DASHES: tuple[tuple[float, ...], ...] = ((), (6, 3), (2, 2.5), (8, 3, 2, 3))
-PANEL_INCHES = (3.4, 2.6)
+DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2.5)), (0, (8, 3, 2, 3)))
 X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": "training compute (MACs)"}
 _MARKERS = "osD^vPX*"
 _MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
-_BAND = 0.18
-_COLUMNS = (3, 2)
-"""Columns of panels: what leaves fewer places empty, and of equals the first."""
+_PANEL_INCHES = (3.4, 2.6)
 _POINTS = 9
-_POINTS_PER_INCH = 72
+_CHARACTER_INCHES = 0.55 * _POINTS / 72
+"""A little more than the mean width of the font's letters."""
+_LINE_INCHES = 1.5 * _POINTS / 72
 _BESIDE_INCHES = 1.0
 """What numbers and label of the y axis take of a panel's width at most."""
 _LEGEND_INCHES = 3.4
-"""Longer names are broken into lines."""
-_DPI = 300
+_HANDLE_INCHES = 0.75
+"""What stands beside a name of the legend."""
 _STYLE: dict[Any, Any] = {
     "font.size": _POINTS,
     "svg.fonttype": "none",  # text that can be selected
@@ -66,9 +65,9 @@ _STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.4,
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
+    "savefig.dpi": 300,
     "hatch.linewidth": 0.6,
     "pdf.fonttype": 42,  # TrueType, as publishers ask for
-    "ps.fonttype": 42,
 }
 Draw = Callable[["Axes"], None]
 
@@ -89,15 +88,14 @@ def over_seeds(label: str, points: Iterable[tuple[int, float, float]], num_seeds
     by_round: dict[int, list[tuple[float, float]]] = {}
     for number, x, y in points:
         by_round.setdefault(number, []).append((x, y))
-    xs, ys, low, high = [], [], [], []
-    for _, found in sorted(by_round.items()):
-        if len(found) == num_seeds:
-            values = [y for _, y in found]
-            xs.append(sum(x for x, _ in found) / num_seeds)
-            ys.append(sum(values) / num_seeds)
-            low.append(min(values))
-            high.append(max(values))
-    return Line(label, xs, ys, low, high) if num_seeds > 1 else Line(label, xs, ys)
+    shared = [by_round[number] for number in sorted(by_round) if len(by_round[number]) == num_seeds]
+    means_x = [sum(x for x, _ in found) / num_seeds for found in shared]
+    means_y = [sum(y for _, y in found) / num_seeds for found in shared]
+    if num_seeds == 1:
+        return Line(label, means_x, means_y)
+    low = [min(y for _, y in found) for found in shared]
+    high = [max(y for _, y in found) for found in shared]
+    return Line(label, means_x, means_y, low, high)
 
 
 def colour_of(place: int) -> str:
@@ -112,16 +110,15 @@ def bar_style(place: int) -> dict[str, Any]:
 def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> None:
     """Draws a curve and its band in the style of its place among the others; points alone if they are not joined."""
     colour = colour_of(place)
-    # Lines of one colour differ in dashes and marker.
-    dashes = DASHES[(place + place // len(COLOURS)) % len(DASHES)]
-    joined: Any = (0, dashes) if dashes else "-"
-    style: dict[str, Any] = {"color": colour, "linestyle": joined if is_joined else "none"}
-    marker = _MARKERS[(place + 3 * (place // len(COLOURS))) % len(_MARKERS)]
+    lap = place // len(COLOURS)  # lines of one colour differ in dashes and marker
+    dashes = DASHES[(place + lap) % len(DASHES)]
+    style: dict[str, Any] = {"color": colour, "linestyle": dashes if is_joined else "none"}
+    marker = _MARKERS[(place + 3 * lap) % len(_MARKERS)]
     every = max(1, len(line.x) // _MOST_MARKED)
     first = place % every  # so that no marker covers one of another curve
     axes.plot(line.x, line.y, label=line.label, marker=marker, markersize=3.5, markevery=(first, every), **style)
     if line.low:
-        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=_BAND, linewidth=0)
+        axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def curves(
@@ -132,24 +129,35 @@ def curves(
     `x` is one of `X_LABELS`, `y` accuracy or loss, `width` the inches of the whole figure.
     """
 
-    def draw(axes: Axes, net: str, lines: Mapping[int, Line]) -> None:
-        for place, line in lines.items():
-            draw_line(axes, line, place)
-        axes.set_title(net if len(panels) > 1 else "")
-        axes.set_xlabel(X_LABELS[x])
-        # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
-        axes.set_ylabel(f"test {y}" if len(panels) > 1 else f"test {y}, {net}")
-        if x == "rounds":
-            whole_numbers(axes)
-        else:
-            with_unit(axes, "B" if x == "bytes" else "")
-        if y == "accuracy":
-            as_percent(axes)
-        if ylim:
-            axes.set_ylim(*ylim)
+    def drawing(net: str, lines: Mapping[int, Line]) -> Draw:
+        def draw(axes: Axes) -> None:
+            for place, line in lines.items():
+                draw_line(axes, line, place)
+            # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
+            axes.set_title(net if len(panels) > 1 else "")
+            axes.set_ylabel(f"test {y}" if len(panels) > 1 else f"test {y}, {net}")
+            label_axes(axes, x, y)
+            if ylim:
+                axes.set_ylim(*ylim)
 
-    drawn = [functools.partial(draw, net=net, lines=lines) for net, lines in panels.items()]
-    return compose(drawn, share_y=True, width=width)
+        return draw
+
+    return compose([drawing(net, lines) for net, lines in panels.items()], share_y=True, width=width)
+
+
+def label_axes(axes: Axes, x: str, y: str = "") -> None:
+    """Gives the x axis the label and numbers of one of `X_LABELS` or of a count, the y axis the numbers of accuracy,
+    bytes or MACs.
+    """
+    axes.set_xlabel(X_LABELS.get(x, x))
+    if x == "rounds":
+        whole_numbers(axes)
+    else:
+        with_unit(axes, "B" if x == "bytes" else "")
+    if y == "accuracy":
+        as_percent(axes)
+    elif y in ("bytes", "macs"):
+        with_unit(axes, "B" if y == "bytes" else "", "y")
 
 
 def as_percent(axes: Axes, axis: str = "y") -> None:
@@ -188,7 +196,7 @@ def compose(
     title: str = "",
     *,
     width: float | None = None,
-    height: float = PANEL_INCHES[1],
+    height: float = _PANEL_INCHES[1],
     more: Mapping[str, Artist] = MappingProxyType({}),
     share_y: bool = False,
 ) -> Figure:
@@ -199,9 +207,10 @@ def compose(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = min(len(panels), min(_COLUMNS, key=lambda columns: -len(panels) % columns))
+    most_across = 2 if len(panels) in (2, 4) else 3
+    across = min(len(panels), most_across)
     down = -(-len(panels) // across)
-    width = width or PANEL_INCHES[0] * across
+    width = width or _PANEL_INCHES[0] * across
     with rc_context(_STYLE):
         figure = Figure(figsize=(width, height * down), layout="constrained")
         FigureCanvasAgg(figure)
@@ -213,72 +222,57 @@ def compose(
             _fit(axes, width / across - _BESIDE_INCHES, height - _BESIDE_INCHES)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        _legend_below(figure, more)
+        _add_legend(figure, more)
         if title:
-            _title_above(figure, title)
+            lines = "\n".join(_wrapped(line, width - 0.3) for line in title.split("\n"))
+            figure.suptitle(lines, fontsize=_POINTS)
+            _grow(figure, 1 + lines.count("\n"))
     return figure
+
+
+def _wrapped(text: str, inches: float) -> str:
+    """Breaks a text into lines of about so many inches."""
+    return textwrap.fill(text, max(1, int(inches / _CHARACTER_INCHES)))
+
+
+def _grow(figure: Figure, num_lines: int) -> None:
+    figure.set_figheight(figure.get_figheight() + num_lines * _LINE_INCHES)
 
 
 def _fit(axes: Axes, width: float, height: float) -> None:
     """Breaks the panel's texts into lines that fit; ticks that are words stand aslant where they do not."""
     from matplotlib.ticker import FixedLocator
 
-    axes.set_title(wrapped(axes.get_title(), width, _POINTS))
-    axes.set_xlabel(wrapped(axes.get_xlabel(), width, _POINTS))
-    axes.set_ylabel(wrapped(axes.get_ylabel(), height, _POINTS))
-    if isinstance(axes.xaxis.get_major_locator(), FixedLocator):
-        names = [label.get_text() for label in axes.get_xticklabels()]
-        if max((text_inches(name, _POINTS) for name in names), default=0.0) > 0.9 * width / max(1, len(names)):
-            for label in axes.get_xticklabels():
-                label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
+    axes.set_title(_wrapped(axes.get_title(), width))
+    axes.set_xlabel(_wrapped(axes.get_xlabel(), width))
+    axes.set_ylabel(_wrapped(axes.get_ylabel(), height))
+    if not isinstance(axes.xaxis.get_major_locator(), FixedLocator):
+        return
+    labels = axes.get_xticklabels()
+    longest = max((len(label.get_text()) for label in labels), default=0)
+    if longest * len(labels) * _CHARACTER_INCHES > 0.9 * width:
+        for label in labels:
+            label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
 
 
-def _legend_below(figure: Figure, more: Mapping[str, Artist]) -> None:
+def _add_legend(figure: Figure, more: Mapping[str, Artist]) -> None:
     """Puts all labels, and `more`, below the panels, in as many columns as fit. The figure grows by it."""
-    found = [axes.get_legend_handles_labels() for axes in figure.axes]
-    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)} | {**more}
+    handles: dict[str, Artist] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles[label] = handle
+    handles.update(more)
     if not handles:
         return
     most = figure.get_figwidth() - 0.3
-    names = [wrapped(name, min(most - 0.6, _LEGEND_INCHES), _POINTS) for name in handles]
-    shown: dict[str, Any] = {"loc": "outside lower center", "handlelength": 2.8, "fontsize": _POINTS}
-    columns = len(handles)
-    while True:
-        legend = figure.legend([*handles.values()], names, ncols=columns, **shown)
-        box = legend.get_window_extent()
-        width = box.width / figure.dpi
-        if columns == 1 or width <= most:
-            figure.set_figheight(figure.get_figheight() + box.height / figure.dpi + 0.1)
-            return
-        legend.remove()
-        columns = min(columns - 1, int(columns * most / width) + 1)
-
-
-def _title_above(figure: Figure, title: str) -> None:
-    points = _POINTS + 1
-    lines = "\n".join(wrapped(line, figure.get_figwidth() - 0.3, points) for line in title.split("\n"))
-    figure.suptitle(lines, fontsize=points)
-    needed = 1.5 * points / _POINTS_PER_INCH * (1 + lines.count("\n"))
-    figure.set_figheight(figure.get_figheight() + needed)
-
-
-def text_inches(text: str, points: float) -> float:
-    """Measures how wide a line of text is."""
-    from matplotlib.font_manager import FontProperties
-    from matplotlib.textpath import text_to_path
-
-    width: float = text_to_path.get_text_width_height_descent(text, FontProperties(size=points), ismath=False)[0]
-    return width / _POINTS_PER_INCH
-
-
-def wrapped(text: str, inches: float, points: float) -> str:
-    """Breaks a text into lines of at most so many inches; words break only where they are wider than that."""
-    lines = [text]
-    for columns in range(len(text) - 1, 0, -1):
-        if all(text_inches(line, points) <= inches for line in lines):
-            break
-        lines = textwrap.wrap(text, columns)
-    return "\n".join(lines)
+    names = [_wrapped(name, min(most - _HANDLE_INCHES, _LEGEND_INCHES)) for name in handles]
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    columns = max(1, int(most / (longest * _CHARACTER_INCHES + _HANDLE_INCHES)))
+    legend = figure.legend(
+        [*handles.values()], names, ncols=columns, loc="outside lower center", handlelength=2.8, fontsize=_POINTS
+    )
+    height = legend.get_window_extent().height / figure.dpi
+    figure.set_figheight(figure.get_figheight() + height + 0.1)
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -291,38 +285,20 @@ def _bytes_of(figure: Figure, form: str, **options: Any) -> bytes:
 
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     drawn = io.BytesIO()
-    if form == "eps":
-        _without_opacity(figure)
     with rc_context(_STYLE):
-        figure.savefig(drawn, format=form, dpi=_DPI, metadata=dates.get(form), **options)
-    return re.sub(rb"%%CreationDate: .*\n", b"", drawn.getvalue()) if form == "eps" else drawn.getvalue()
-
-
-def _without_opacity(figure: Figure) -> None:
-    """EPS knows no opacity, so colours are mixed with white, and what had some lies below all curves."""
-    from matplotlib.colors import to_rgb
-
-    for axes in figure.axes:
-        colours: list[tuple[Artist, Any]] = [(band, band.get_facecolor()[0]) for band in axes.collections]
-        colours += [(line, line.get_color()) for line in axes.lines]
-        for artist, colour in colours:
-            strength = artist.get_alpha()
-            if strength is not None:
-                paler = [1 - strength * (1 - share) for share in to_rgb(colour)]
-                artist.set(color=paler, alpha=None, zorder=1)
+        figure.savefig(drawn, format=form, metadata=dates.get(form), **options)
+    return drawn.getvalue()
 
 
 def inline_svg(figure: Figure, label: str) -> str:
     """Returns the figure as an element of a page, whose style sets width, font and colours (`--series-0`, `--grid`)."""
-    from html import escape
-
     text = _bytes_of(figure, "svg", facecolor="none").decode()
     text = re.sub(r"<metadata>.*?</metadata>|<defs>\s*<style.*?</defs>|<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r'font-family: [^;"]*; | transform="rotate\(-0[^"]*"', "", text)
+    text = re.sub(r'font-family: [^;"]*; ', "", text)
     text = re.sub(r' id="[\w.]+_\d+"', "", text)  # the same in every figure
-    for place, colour in enumerate(COLOURS):
-        text = text.replace(f": {colour}", f": var(--series-{place})")
-    text = text.replace(f": {GRID}", ": var(--grid)").replace(f": {EDGE}", ": var(--edge)")
+    variables = {colour: f"series-{place}" for place, colour in enumerate(COLOURS)} | {GRID: "grid", EDGE: "edge"}
+    for colour, name in variables.items():
+        text = text.replace(f": {colour}", f": var(--{name})")
     head, _, content = text[text.index("<svg") :].partition(">")
     shape = re.search(r'viewBox="[^"]*"', head)
     links = 'xmlns:xlink="http://www.w3.org/1999/xlink"'

@@ -18,10 +18,10 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError, counted
+from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
-from fedmpi.report.records import CLIENTS, Record, by_ranks, gaps_of, net_scores, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, read_whole
@@ -34,7 +34,6 @@ AXES: Mapping[str, Sequence[str]] = {
     "macs": ("training_macs",),
 }
 """What curves are drawn by, and the keys of a record that add up to it."""
-_MOST_NOTE_BYTES = 65_536
 
 
 @dataclass(frozen=True)
@@ -111,6 +110,10 @@ class Run:
         return manifest.read_starts(self.dir)
 
     @property
+    def last_start(self) -> Mapping[str, Any]:
+        return self.starts[-1] if self.starts else {}
+
+    @property
     def working_starts(self) -> Sequence[Mapping[str, Any]]:
         """Returns the starts that did rounds, or all starts if none did any."""
         return manifest.with_rounds(self.starts, self.done) or self.starts
@@ -141,9 +144,8 @@ class Run:
 
     def _is_requeued(self) -> bool:
         """Says whether a note of it is newer than the manifest, which each start writes."""
-        paths = self.dir.requeued_path, self.dir.manifest_path
-        noted_ns, begun_ns = (path.stat().st_mtime_ns if path.exists() else 0 for path in paths)
-        return noted_ns > 0 and noted_ns >= begun_ns
+        note, begun = self.dir.requeued_path, self.dir.manifest_path
+        return note.exists() and not (begun.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns)
 
     @property
     def continues_after(self) -> int:
@@ -161,62 +163,58 @@ class Run:
     @property
     def silent_s(self) -> float | None:
         """Returns the seconds since the run last touched its lock or wrote a record; None before it began."""
-        paths = [path for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
-        return max(0.0, time.time() - max(path.stat().st_mtime for path in paths)) if paths else None
-
-    @property
-    def num_ranks(self) -> list[int]:
-        """Lists how many ranks did the rounds: several numbers where the run was resumed on others, or lost some. A
-        start that is in its first round counts.
-        """
-        found = dict.fromkeys(by_ranks(self.records))
-        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
-        begins = self.state == RUNNING and (last.get("resumed_round") or 0) >= self.done
-        if last.get("ranks") and (begins or not found):
-            found[len(last["ranks"])] = None
-        return list(found)
+        times_s = [path.stat().st_mtime for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
+        return max(0.0, time.time() - max(times_s)) if times_s else None
 
     @cached_property
     def submission(self) -> dict[str, Any]:
         """Reads the note of the batch job that is to make the run; empty where there is none."""
-        found = read_json(self.dir.submission_path, _MOST_NOTE_BYTES)
+        found = read_json(self.dir.submission_path)
         return found if isinstance(found, dict) else {}
 
     def jobs(self) -> set[str]:
         """Lists the batch jobs that may be making the run: the submitted, the last start's and the requeued one."""
-        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
-        note = (read_whole(self.dir.requeued_path, _MOST_NOTE_BYTES) or b"").decode(errors="replace")
+        last = self.last_start
+        note = (read_whole(self.dir.requeued_path) or b"").decode(errors="replace")
         found = [self.submission.get("job"), last.get("job"), *note.split()[:1]]
         return {str(job) for job in found if job}
 
     @property
     def job(self) -> str:
         """Returns the batch job that makes the run; of a run in the queue, the one that is to make it."""
-        last: Mapping[str, Any] = self.starts[-1] if self.starts else {}
         submitted = self.submission.get("job", "")
-        return str(submitted if self.state == QUEUED else last.get("job") or submitted)
+        return str(submitted if self.state == QUEUED else self.last_start.get("job") or submitted)
+
+    @cached_property
+    def best(self) -> Best:
+        """Returns the last and the best accuracy of each net, and seconds by stage."""
+        return Best.of(self.records)
 
     @cached_property
     def nets(self) -> list[dict[str, Any]]:
-        """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes` where known, and accuracies.
-        The clients' own nets have none.
+        """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes`, None where unknown, and
+        accuracies. The clients' own nets have none.
         """
-        best = Best.of(self.records)
-        rows = manifest.sizes(self.starts)
-        sized = {row["name"] for row in rows}
-        rows += [{"name": name} for name in best.last if name not in sized and name != CLIENTS]
-        for row in rows:
-            name = row["name"]
-            row["accuracy_last"] = best.last.get(name)
-            row["accuracy_best"] = best.best.get(name)
-            row["best_round"] = best.best_round.get(name)
+        best = self.best
+        sizes = {row["name"]: row for row in manifest.sizes(self.starts)}
+        names = dict.fromkeys([*sizes, *best.last])
+        names.pop(CLIENTS, None)
+        unknown = dict.fromkeys(("params", "macs", "down_bytes", "up_bytes"))
+        rows = []
+        for name in names:
+            accuracies = {
+                "accuracy_last": best.last.get(name),
+                "accuracy_best": best.best.get(name),
+                "best_round": best.best_round.get(name),
+            }
+            rows.append({"name": name, **unknown, **sizes.get(name, {}), **accuracies})
         return rows
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Sums the seconds of the run's own rounds and of what followed them, by stage, the mean over the ranks."""
+        """Sums the seconds of the run's rounds and of what followed them, by stage, the mean over the ranks."""
         total = manifest.seconds_after_records(self.starts)
-        for stage, seconds in Best.of(self.records).seconds.items():
+        for stage, seconds in self.best.seconds.items():
             total[stage] = total.get(stage, 0.0) + seconds
         wall_s = total.pop("wall", 0.0)
         return {**total, "other": max(0.0, wall_s - sum(total.values()))}
@@ -224,13 +222,13 @@ class Run:
     @property
     def data_digest(self) -> str:
         """Returns the digest of the examples that the run was computed with; empty if it does not say."""
-        found = (start.get("data_digest") for start in reversed(self.starts))
-        return next((digest for digest in found if isinstance(digest, str)), "")
+        digests = [str(start["data_digest"]) for start in self.starts if start.get("data_digest")]
+        return digests[-1] if digests else ""
 
     @property
     def made_with(self) -> dict[str, Any]:
         """Returns commit, versions and platform of the last start that did rounds, and digests of the user's code."""
-        last: Mapping[str, Any] = self.working_starts[-1] if self.starts else {}
+        last = self.working_starts[-1] if self.starts else {}
         code = {section: {"digest": entry.get("digest")} for section, entry in manifest.brought(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
         return {**found, manifest.BROUGHT: code} if code else found
@@ -238,14 +236,12 @@ class Run:
     @property
     def tested(self) -> list[str]:
         """Names what was tested in the run's rounds: the clients' own nets, then the largest net first."""
-        names = dict.fromkeys(name for record in self.records for name in net_scores(record))
-        return [*([CLIENTS] if any(CLIENTS in record for record in self.records) else []), *names]
+        return sorted(self.best.last, key=lambda name: name != CLIENTS)
 
     def course(self, net: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
         """Returns the rounds in which a net was tested, and its accuracy or loss in them."""
-        found = [(record["round"], scores_of(record, net).get(quantity)) for record in self.records]
-        pairs = [(number, value) for number, value in found if value is not None]
-        return [number for number, _ in pairs], [value for _, value in pairs]
+        tested = [record for record in self.records if scores_of(record, net).get(quantity) is not None]
+        return [record["round"] for record in tested], [scores_of(record, net)[quantity] for record in tested]
 
     def places(self, x: str) -> dict[int, float]:
         """Returns where each round stands on an axis of `AXES`: at its number, or at the sum up to it."""
@@ -257,51 +253,42 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Finds the runs that have begun: each path is a run, or a folder of runs.
+    """Finds runs: each path is a run that has begun, or a folder of runs.
 
-    Of a folder, runs without a round and runs whose config is damaged are left out; a line for each says so. Raises
-    RunDirError where nothing is left.
+    Of a folder, runs without a round and damaged runs are left out; a line for each says so. Raises
+    RunDirError where no run is left, and where a named run is damaged.
     """
     runs: list[Run] = []
     left_out: list[str] = []
     for path in paths:
         if RunDir(path).has_config():
-            run = Run(path)
-            _ = run.values, run.records  # raise for damaged files
-            runs.append(run)
-            continue
-        if not os.path.isdir(path):  # False, too, of a name too long
+            runs.append(Run(path))
+            _ = runs[-1].values, runs[-1].records  # raise for damaged files
+        elif os.path.isdir(path):  # False, too, of a name too long
+            for folder in runs_below(path):
+                run = Run(folder.path)
+                if problem := _problem_of(run):
+                    left_out.append(f"left out: {problem}")
+                else:
+                    runs.append(run)
+        else:
             raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{meant(path)}")
-        found, problems = _runs_of_folder(path)
-        runs += found
-        left_out += [f"left out: {problem}" for problem in problems]
+    if not runs:
+        problem = left_out[0] if left_out else "holds no run (no config.yaml); name a run's folder"
+        more = f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        raise RunDirError(", ".join(map(str, paths)), problem + more)
     return runs, left_out
 
 
-def _runs_of_folder(folder: Path) -> tuple[list[Run], list[str]]:
-    """Finds the runs that have done a round, and says why others are left out. Raises RunDirError where none has."""
-    runs: list[Run] = []
-    empty: list[Run] = []
-    damaged: list[RunDirError] = []
-    for run_dir in runs_below(folder):
-        run = Run(run_dir.path)
-        try:
-            if run.has_begun() and run.values:
-                (runs if run.records else empty).append(run)
-        except RunDirError as error:
-            damaged.append(error)
-    if runs:
-        return runs, [*(error.text() for error in damaged), *map(_without_a_round, empty)]
-    if empty:
-        raise RunDirError(str(folder), f"{counted(len(empty), 'run')}, none with a round: {_without_a_round(empty[0])}")
-    if damaged:
-        raise damaged[0]
-    raise RunDirError(str(folder), "holds no run (no config.yaml), nor does a folder in it; name a run's folder")
-
-
-def _without_a_round(run: Run) -> str:
-    happened = f" {run.ending.briefly()}, and" if run.ending else ""
-    return f"{run.name}{happened} has no round"
+def _problem_of(run: Run) -> str:
+    """Returns why a run cannot be shown beside others; '' if it can."""
+    try:
+        _ = run.values
+        if run.records:
+            return ""
+        return f"{run.name} {run.ending.briefly() if run.ending else 'is finished'}, and has no round"
+    except RunDirError as error:
+        return error.text()
 
 
 def moved(record: Record) -> int:

@@ -5,9 +5,9 @@ they are, in a table with each run's state, job, starts, ranks, rounds, accuracy
 a sign of life. All is read from the folders, so it needs no Slurm.
 
 --watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
-RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg, .png or .eps: a line
-for each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv
-writes every number of every round, and who was drawn with what.
+RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
+each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv writes
+every number of every round, and who was drawn with what.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
-from fedmpi.errors import INTERRUPTED, ConfigError, RunDirError, UserError
+from fedmpi.errors import INTERRUPTED, ConfigError, UserError
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, accuracies, scalars
+from fedmpi.report.records import CLIENTS, accuracies, by_ranks, scalars
 from fedmpi.report.terminal import warning
 from fedmpi.results.run import Run, read_runs
 from fedmpi.store.files import write_text
@@ -36,12 +36,8 @@ from fedmpi.store.units import duration, percent
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedmpi.results.page import Extras
-
-_HEADS = ("run", "from", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
+_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
 _WATCH_EVERY_S = 2.0
-_LARGEST_SHARE = 2.0
-"""A larger limit of an axis of accuracies was meant in percent."""
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -59,13 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure; default accuracy")
     tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
     parser.add_argument("--tier", action="append", metavar="NAME", help=tier)
-    parser.add_argument(
-        "--names", nargs="+", metavar="NAME", help="of a figure's lines, in their order; stands behind RUN"
-    )
+    names = "of a figure's lines, in their order; stands behind RUN"
+    parser.add_argument("--names", nargs="+", metavar="NAME", help=names)
     parser.add_argument("--width", type=float, metavar="INCHES", help="of a figure")
-    parser.add_argument(
-        "--ylim", nargs=2, type=float, metavar=("LOW", "HIGH"), help="of a figure; accuracies are shares"
-    )
+    limits = "of a figure; accuracies are shares"
+    parser.add_argument("--ylim", nargs=2, type=float, metavar=("LOW", "HIGH"), help=limits)
     return run_command(lambda: _show(**vars(parser.parse_intermixed_args(argv))))
 
 
@@ -102,67 +96,54 @@ def _watch(folders: Sequence[Path]) -> int:
             sys.stdout.flush()
             time.sleep(_WATCH_EVERY_S)
     except KeyboardInterrupt:
-        return INTERRUPTED  # without a word: to end it so is what its user was told
+        return INTERRUPTED  # without a message: the user was told to end it so
 
 
 def print_status(folders: Sequence[Path]) -> None:
     """Prints a line for each run below the folders, and how many there are in each state. Raises UserError."""
-    lines = [line for folder in folders for line in _lines(folder)]
-    if not lines:
+    rows = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
+        resolved = folder.resolve()
+        for run_dir in runs_below(resolved):
+            above = resolved if run_dir.path != resolved else resolved.parent
+            rows.append(_status(os.path.relpath(run_dir.path, above), Run(run_dir.path)))
+    if not rows:
         print("no runs there")
         return
-    states = Counter(line[2] for line in lines)
-    has_origin = any(line[1] for line in lines)
-    shown = [list(_HEADS), *([cell or "-" for cell in line] for line in lines)]
-    if not has_origin:
-        for cells in shown:
-            del cells[1]
-    table_text.print_lines(shown[0], shown[1:], 4 if has_origin else 3, sys.stdout)
+    table_text.print_lines(_HEADS, [[cell or "-" for cell in row] for row in rows], 3, sys.stdout)
+    states = Counter(row[1] for row in rows)
     print(", ".join(f"{count} {state}" for state, count in states.items()))
 
 
-def _lines(folder: Path) -> Iterator[list[str]]:
-    """Yields the cells under `_HEADS`, names as seen from the folder."""
-    if not folder.is_dir():
-        raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
-    resolved = folder.resolve()
-    for run_dir in runs_below(resolved):
-        above = resolved if run_dir.path != resolved else resolved.parent
-        try:
-            cells = _status(Run(run_dir.path))
-        except UserError as error:  # the others have nothing to do with it
-            print(f"unreadable: {error.text()}", file=sys.stderr, flush=True)
-            cells = ["", "unreadable", "", "0", "", "0/?", "-", "-", ""]
-        yield [os.path.relpath(run_dir.path, above), *cells]
-
-
-def _status(run: Run) -> list[str]:
+def _status(name: str, run: Run) -> list[str]:
+    """Returns the cells under `_HEADS`. A run that cannot be read hides no other."""
     try:
-        ranks = ", ".join(map(str, run.num_ranks))
-        rounds = f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}"
-        tested = [found for record in run.records if (found := accuracies(record))]
-        share = tested[-1].get(CLIENTS, next(iter(tested[-1].values()))) if tested else None
-        seen = "" if run.silent_s is None else duration(run.silent_s)
+        share = None
+        for record in run.records:
+            shares = accuracies(record)
+            share = shares.get(CLIENTS, next(iter(shares.values()), share))
         return [
-            run.init_from,
+            f"{name} (from {run.init_from})" if run.init_from else name,
             run.state,
             run.job,
             str(len(run.starts)),
-            ranks,
-            rounds,
+            ", ".join(map(str, by_ranks(run.records))),
+            f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}",
             percent(share),
             duration(run.eta_s),
-            seen,
+            "" if run.silent_s is None else duration(run.silent_s),
         ]
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise RunDirError(str(run.folder), f"{type(error).__name__}: {error}") from error
+    except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:
+        text = error.text() if isinstance(error, UserError) else f"{run.folder}: {type(error).__name__}: {error}"
+        print(f"unreadable: {text}", file=sys.stderr, flush=True)
+        return [name, "unreadable", *[""] * (len(_HEADS) - 2)]
 
 
 def _write_html(paths: Sequence[Path], out: str | None) -> Path:
-    from fedmpi.results.page import page_of, page_of_several
+    from fedmpi.results.page import extras_of, page_of, page_of_several
 
-    if out and Path(out).suffix.lower() not in (".html", ".htm"):
-        raise ConfigError("--out", f"'{out}' ends in none of .html, .htm, and what is written is HTML")
     runs, left_out = read_runs(paths)
     path = file_to_write("--out", out) if out else Path(paths[0] if len(paths) == 1 else "", "report.html")
     if len(runs) > 1:
@@ -173,34 +154,6 @@ def _write_html(paths: Sequence[Path], out: str | None) -> Path:
         path.parent.mkdir(exist_ok=True)
     write_text(path, page_of(runs[0], extras_of(runs[0], left_out)))
     return path
-
-
-def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
-    """Reads what needs the method's class, the newest checkpoint and the data; a note says what is not to be had."""
-    from fedmpi import methods
-    from fedmpi.data.dataset import load_data
-    from fedmpi.data.partition import saved
-    from fedmpi.data.show import class_counts
-    from fedmpi.results.page import Extras, spectra_of
-    from fedmpi.running.start import method_context
-    from fedmpi.store import checkpoint
-
-    spectra: dict[str, Any] = {}
-    classes = None
-    try:
-        config = run.config()
-        info = config.data.used()
-        if newest := run.dir.checkpoints()[:1]:
-            method = methods.create(method_context(config, info))
-            server = dict(checkpoint.load(newest[0][1]).server)
-            if problem := checkpoint.unfit(server, method.state_specs()):
-                raise RunDirError(str(newest[0][1]), problem)
-            spectra = spectra_of(method.layers, method.tiers, server)
-        labels, partition = load_data(config.data).train_y, saved(run.dir.partition_path)[0]
-        classes = class_counts(partition, labels, info.num_classes)
-    except UserError as error:
-        notes = [*notes, f"a part of this page is left out: {error.text()}"]
-    return Extras(classes=classes, **spectra, notes=notes)
 
 
 def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] | None, **given: Any) -> None:
@@ -238,19 +191,13 @@ def figure_of(
     drawn = {place for lines in panels.values() for place in lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
     cautions += [f"{name} has no line: its nets are others than --tier names" for name in absent]
-    if ylim and not ylim[0] < ylim[1]:
-        raise ConfigError("--ylim", f"{ylim[0]:g} is not below {ylim[1]:g}")
-    if ylim and y != "loss" and ylim[1] > _LARGEST_SHARE:
-        raise ConfigError("--ylim", f"{ylim[0]:g} {ylim[1]:g} are no shares; write 80 % as 0.8")
-    if width is not None and not 1 <= width <= 100:
-        raise ConfigError("--width", f"{width:g} inches; allowed: 1 to 100")
     for line in cautions:
         print(warning(line), file=sys.stderr, flush=True)
     return figure.curves(panels, x or "rounds", y or "accuracy", width=width, ylim=ylim or ())
 
 
 def rounds_as_csv(runs: Sequence[Run]) -> str:
-    """Returns a row for each round that a run has made itself: its numbers, and who was drawn with what, as JSON."""
+    """Returns a row for each round of each run: its numbers, and who was drawn with what, as JSON."""
     rows: list[dict[str, Any]] = []
     for run in runs:
         for record in run.records:

@@ -102,10 +102,7 @@ class Advice:
             return problem, f"{_TO_CONTINUE} from round 1 with a lower learning rate: {self.resume_command(lower)}"
         again = self.init_command(lower)
         saved = f"{self.what_is_saved()}; {self._resume_alone} would diverge again, because it computes the same bits"
-        return (
-            saved,
-            f"{_TO_CONTINUE} in a new run from the last state, with a lower learning rate: {again}",
-        )
+        return (saved, f"{_TO_CONTINUE} in a new run from the last state, with a lower learning rate: {again}")
 
     def _last_saved(self) -> int:
         return self.run_dir.last_saved() if self.run_dir else 0

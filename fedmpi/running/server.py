@@ -338,7 +338,7 @@ def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
         found.append(Observed(lambda: events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))
     if output.report:
         # By its name: what reads runs is above what makes them.
-        page = import_module("fedmpi.results.final_page").FinalPage(setup, folder)
+        page = import_module("fedmpi.results.page").FinalPage(setup, folder)
         instead = f"no {folder.page_path.name}: fedmpi show {folder.path} --html writes it"
         found.append(Observed(lambda: page, instead))
     return found

@@ -1,7 +1,7 @@
 """Pages of runs: their numbers are the records'; settings are told apart; differences and intervals by hand."""
 
+import html
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -17,33 +17,13 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 
-class Tables(HTMLParser):
-    """The texts of all cells, and everything that a page would fetch."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.cells: list[str] = []
-        self.fetched: list[str] = []
-        self._is_cell = False
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self._is_cell = tag in ("td", "dd")
-        if self._is_cell:
-            self.cells.append("")
-        if tag in ("script", "img", "link", "iframe", "source"):
-            self.fetched += [value for name, value in attrs if name in ("src", "href")]
-
-    def handle_endtag(self, tag):
-        self._is_cell = self._is_cell and tag not in ("td", "dd")
-
-    def handle_data(self, data):
-        if self._is_cell:
-            self.cells[-1] += data
-
-
 def cells(text: str) -> list[str]:
-    return Tables(text).cells
+    """The texts of all cells."""
+    return [html.unescape(cell) for cell in re.findall(r"<(?:td|dd)[^>]*>(.*?)</(?:td|dd)>", text, re.DOTALL)]
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
@@ -51,33 +31,26 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost])
     costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
     manifest.add_start(RunDir(run), {"ranks": [{}], manifest.SIZES: [{"name": "1", **costs}]})
-    read = Tables(text := page_of(Run(run)))
-    assert {"75.00 %", "300 B", "rank 2 was lost", "on <node>"} <= set(read.cells)
-    row = read.cells.index("tier 1")  # on a phone only the first columns are seen
-    assert read.cells[row : row + 8] == ["tier 1", "75.00 %", "75.00 %", "2", "1.50 k", "2.50 k", "6.00 kB", "7.00 kB"]
+    text = page_of(Run(run))
+    found = cells(text)
+    assert {"75.00 %", "300 B"} <= set(found) and "rank 2 on &lt;node&gt; was lost" in text
+    row = found.index("tier 1")  # on a phone only the first columns are seen
+    assert found[row : row + 8] == ["tier 1", "75.00 %", "75.00 %", "2", "1.50 k", "2.50 k", "6.00 kB", "7.00 kB"]
     assert "a&lt;b&gt;" in text and "a<b>" not in text
-    assert read.fetched == ["data:,"] and not re.search(r"url\((?!#)|@import|<script", text)
-    assert not re.findall(r'\b(?:src|href)="(?:https?:)?//', text)
+    assert not re.search(r"url\((?!#)|@import|<(script|img|iframe)|\b(src|href)=\"(?!data:,|#)", text)
     assert text == page_of(Run(run))
 
 
 def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
-    """A curve for each tier that lacks anything; zeros have no place on it. The layers' table is of the last round."""
+    """A curve for each tier that lacks anything; zeros have no place on it."""
     run = a_run(tmp_path / "run", [{"1": 0.5}] * 2)
     assert "lack" not in page_of(Run(run))
     spectra = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
     text = page_of(Run(with_records(run, *({"method": {"spectrum": one}} for one in spectra))))
-    assert "What smaller tiers lack" in text and "Energy beyond a tier" in text and "has changed" in text
+    assert "Energy beyond a tier&#39;s rank, tier 0.25" in text
     assert "The same of what has changed" not in text and "Predicted factor" not in text
-    layers = [{"conv": {"effective_rank": rank, "beyond": {"0.5": 0.0, "0.25": rank / 32}}} for rank in (16.25, 4.125)]
-    band = {"0.5": 0.75, "0.25": 1.0}
-    notes = [
-        {"method": {"spectrum": {**one, "layers": layer}, "band_factor": band}}
-        for one, layer in zip(spectra, layers, strict=True)
-    ]
-    found = cells(text := page_of(Run(with_records(run, *notes))))
-    assert found[found.index("conv") :][:5] == ["conv", "16.25", "4.125", "0", "0.1289"]
-    assert "Predicted factor" in text
+    text = page_of(Run(with_records(run, {"method": {"band_factor": {"0.5": 0.75, "0.25": 1.0}}})))
+    assert "What smaller tiers lack" in text and "Predicted factor" in text
 
 
 def test_a_page_shows_classes_spectra_and_fairness(tmp_path: Path) -> None:
@@ -85,7 +58,7 @@ def test_a_page_shows_classes_spectra_and_fairness(tmp_path: Path) -> None:
     (run / "report" / "clients.csv").write_text("client,accuracy\n0,0.25\n1,0.75\n")
     extras = Extras(np.eye(4, 3, dtype=np.int64), {"conv": np.array([2.0, 1.0, 0.0])}, {"0.5": 0.5}, ["a note"])
     text = page_of(Run(run), extras)
-    assert "mean 50.00 %, standard deviation 25.00 %, worst decile 25.00 %, lowest 25.00 %" in text
+    assert "mean 50.00 %, standard deviation 25.00 %, worst decile 25.00 %, lowest 25.00 %" in words(text)
     for caption in ("Examples of each class", "Singular values", "Clients by accuracy"):
         assert f"<figcaption>{caption}</figcaption>" in text
     assert "r of tier 0.5" in text and "a note" in text and "<figcaption>Loss, training</figcaption>" in text
@@ -105,28 +78,17 @@ def test_damage_is_a_note(tmp_path: Path) -> None:
     assert text.count('<p class="note">') == 2 and "no record of rounds 2 to 2" in text
 
 
-def test_how_each_start_ended(tmp_path: Path) -> None:
-    """A kill leaves no word; the last start may still be running."""
-    run = a_run(tmp_path / "run", [{"1": 0.5}], rounds=9)
-    ended = {"started": "2026-01-01T10:00:00+0000", "ended": {"round": 4}, "ranks": [{}]}
-    stopped = {"resumed_round": 6, "stopped": {"round": 7, "why": "time limit"}, "ranks": [{}, {}]}
-    for start in (ended, {"resumed_round": 4}, stopped, {"resumed_round": 7}):
-        manifest.add_start(RunDir(run), start)
-    found = cells(page_of(Run(run)))
-    assert {"2026-01-01 10:00:00+0000", "ended after round 4", "ended after round 7"} <= set(found)
-    assert [found.count(one) for one in ("was interrupted", "no end yet", "2 ranks; stopped: time limit")] == [1, 1, 1]
-
-
-def test_the_ranks_are_those_that_did_the_rounds(tmp_path: Path) -> None:
-    """Not those of a start that found nothing left to do, nor what that one was made with."""
+def test_starts_and_ranks(tmp_path: Path) -> None:
+    """A start that found nothing left to do counts neither as one of the ranks nor as what made the run."""
     run = a_run(tmp_path / "run", [{"1": 0.5}] * 3)
     ranks = [{"place": "a: cpu"}, {"place": "b: cuda:0"}]
-    manifest.add_start(RunDir(run), {"ranks": ranks, "host": "first", "ended": {"round": 3}})
+    stopped = {"round": 3, "why": "time limit"}
+    manifest.add_start(RunDir(run), {"started": "10:00", "ranks": ranks, "host": "first", "stopped": stopped})
     manifest.add_start(RunDir(run), {"ranks": ranks[:1], "host": "last", "resumed_round": 3})
     text = page_of(Run(run))
-    assert " on 2 ranks (cpu, cuda:0)." in text
-    assert {"first", "the beginning", "1 rank"} <= set(found := cells(text))
-    assert not {"last", "no end yet", "was interrupted"} & set(found)
+    assert " on 2 ranks (cpu, cuda:0)." in text and "first" in text and "last&#34;" not in text
+    found = cells(text)
+    assert found[-8:] == ["10:00", "0", "2", "after round 3: time limit", "", "3", "1", "none on record"]
     with_records(run, {}, {}, {"busy_s": {"0": 1.0}})
     path = RunDir(run).manifest_path
     path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))
@@ -166,11 +128,6 @@ def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     assert cells(page_of_several([*groups[0].runs[:2], *groups[1].runs]))[-6:][2:] == ["2", "1", "+5.00", "-"]
 
 
-def test_means_have_a_sample_standard_deviation(tmp_path: Path) -> None:
-    """Of 50, 60 and 70 %: 10."""
-    assert "60.00 ± 10.00 %" in cells(page_of_several(runs_of(several(tmp_path))))
-
-
 def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     """Where a section's name tells settings apart, the names of its parts are left out. Places are no settings."""
     runs = [Run(a_run(tmp_path / f"{lr}", [{"1": 0.5}], lr=lr)) for lr in (0.1, 0.01)]
@@ -202,8 +159,6 @@ def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
     assert found[:6] == ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %", "50.00 %"] and found[10] == "1 to 2"
     assert found[14:18] == ["fedhm minus heterofl", "tier 1", "2", "2 and 1 to 2"]
     assert "4 runs of 2" in text and "<title>fedhm and heterofl" in text
-    equal = page_of_several([Run(runs[1]), Run(runs[3])])
-    assert ["tested last in" in one for one in (text, equal)] == [True, False]
 
 
 def test_of_many_settings_each_is_compared_with_the_first(tmp_path: Path) -> None:

@@ -65,14 +65,13 @@ def test_a_run_on_ranks_continues(plan: list[Job], capsys: pytest.CaptureFixture
     """After its first round, stopped for lack of time."""
     job = plan[0]
     make_one_round(job, job.folder.path)
-    assert make([job], ranks=2) == 0 and job.num_done() == 2
+    assert make([job], ranks=2) == 0 and job.run().done == 2
     assert "resumed, log" in capsys.readouterr().out
 
 
 def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake is shown with the line that says it; what the log had before is not."""
-    wait = "echo 'own.yaml: old'; exit 1"
-    write_script(python, wait)
+    write_script(python, "echo 'own.yaml: old'; exit 1")
     assert make(plan[:1]) == 1
     assert "failed with exit code 1" in " ".join(capsys.readouterr().out.split())
     says = 'echo "in use: x"; echo "    y"; exit 2'
@@ -115,19 +114,6 @@ def test_an_interrupt_ends_all(
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
-def test_progress_is_said_now_and_then(
-    plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where there are more rounds than before."""
-    monkeypatch.setattr(launch, "_SAY_EVERY_S", 0.0)
-    make_one_round(plan[0], plan[1].folder.path)
-    plan[0].folder.path.mkdir(parents=True)
-    records = plan[1].folder.records_path
-    write_script(python, f"sleep 0.3; cp {records} {plan[0].folder.records_path}; sleep 1; exit 3")
-    assert make(plan[:1]) == 1
-    assert capsys.readouterr().out.count("1 round of 2, ") == 1
-
-
 def test_a_folder_of_another_config_is_refused(plan: list[Job]) -> None:
     run_all(plan[0].config, SerialComm(), plan[0].folder.path)
     with pytest.raises(
@@ -155,7 +141,7 @@ def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Pa
     )
     process = subprocess.Popen([sys.executable, str(script), *words], cwd=Path(__file__).parents[2])
     deadline = time.monotonic() + LIMIT_S
-    while plan[0].num_done() < 1:
+    while not plan[0].folder.records_path.exists():
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.05)
     family = descendants(process.pid)

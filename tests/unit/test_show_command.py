@@ -38,9 +38,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert show.main([str(tmp_path / "done" / "report")]) == 0 and capsys.readouterr().out == "no runs there\n"
 
 
-@pytest.mark.parametrize(
-    "line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": {"wall": "x"}}', '{"round": 1, "seconds": 5}', None]
-)
+@pytest.mark.parametrize("line", ['{"round": 1, "tiers": [1]}', '{"round": 1, "seconds": 5}', None])
 def test_an_unreadable_run_does_not_hide_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str | None
 ) -> None:
@@ -129,33 +127,20 @@ def test_a_line_says_what_it_is_the_mean_of(tmp_path: Path) -> None:
 MISTAKES = """
 --watch --html
 runs/share --html
-runs/shared/config.yaml --figure f.pdf
-nowhere
 nowhere --figure f.pdf
 empty --figure f.pdf
-empty --html
 runs/young --figure f.pdf
 runs --figure f
 runs --figure no/f.pdf
-runs --csv no/f.csv
-runs --html --out f.pdf
-runs --html --out no/f.html
 runs --out f.html
 runs --tier 1
-runs --html --x bytes
-runs --csv f.csv --y loss
 runs --figure f.pdf --tiers 1
-runs --figure f.pdf --seed 1
 runs --figure f.pdf --tier 0.3
-runs/shared --figure f.pdf --tier 0.5,1
 runs/own --figure f.pdf --y loss
 runs --figure f.pdf --y loss --tier clients
 runs/none --figure f.pdf --x bytes
 runs --figure f.pdf --names one
-runs/shared --figure f.pdf --width 0
 runs/shared --figure f.pdf --width wide
-runs/shared --figure f.pdf --ylim 1 0
-runs/shared --figure f.pdf --ylim 20 80
 """
 
 

@@ -51,13 +51,11 @@ def test_a_plan() -> None:
     assert plan.warnings
 
 
-@pytest.mark.parametrize("init_from", ["", "fedhm_digits-seed0@1000"])
-def test_a_status(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, init_from: str
-) -> None:
+def test_the_table_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     names = [f"fedhm-resnet18-tinyimagenet-seed{seed}-20261123-154816" for seed in range(3)]
-    long = [init_from, "interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %", "2:03:04", "10:00:00"]
-    monkeypatch.setattr(show, "_lines", lambda folder: [[name, *long] for name in names])
+    long = ["interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %", "2:03:04", "10:00:00"]
+    monkeypatch.setattr(show, "runs_below", lambda folder: [RunDir(folder / name) for name in names])
+    monkeypatch.setattr(show, "_status", lambda name, run: [name, *long])
     show.print_status([tmp_path])
     shown = capsys.readouterr().out
     assert len(widest(shown)) <= COLUMNS, widest(shown)
