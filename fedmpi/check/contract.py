@@ -29,8 +29,8 @@ from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, open_phase, plan_phase
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Layout, Params, misfit
 
 Result = tuple[ClientReport, Params]

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from fedmpi.check.finding import Finding, ok, problem, warning
-from fedmpi.disk.plain import replacing
 from fedmpi.errors import reason
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.store.files import replacing
 from fedmpi.store.units import size
 
 _NOTHING_FITS_BYTES = 32 * 2**20

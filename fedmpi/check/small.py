@@ -17,8 +17,8 @@ from fedmpi.rounds.state import Setup
 from fedmpi.running import start
 from fedmpi.running.folder import Asked, Origin
 from fedmpi.store import checkpoint
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import digest_of
 
 SMALL = """
     data.name=synthetic data.shape=[1,8,8] data.classes=4 data.num_train=120 data.num_test=48

@@ -24,7 +24,7 @@ from fedmpi.models import create
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.running import observers
 from fedmpi.running.start import check_model
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 KINDS = ("method", "model", "data", "partition", "observer")
 _UNEVEN = "partition.name=class_dirichlet"

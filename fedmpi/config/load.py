@@ -24,8 +24,8 @@ from fedmpi.config.explain import Problem, dotted, found
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.yaml_text import Document, YamlError, leaves
-from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, counted, reason
+from fedmpi.store.files import read_bytes
 
 Override = str | tuple[str, Any]
 """A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""

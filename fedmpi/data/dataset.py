@@ -15,9 +15,9 @@ from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
 from fedmpi.data.files import Source
 from fedmpi.data.subset import Ints, choose
-from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
+from fedmpi.store.files import DIGEST_BYTES
 
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]

@@ -18,7 +18,7 @@ from fedmpi.config.fields import Section
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.data.subset import Ints, runs
-from fedmpi.errors import ConfigError, DataError, reason
+from fedmpi.errors import ConfigError, DataError, RunDirError
 
 KIND = "partition"
 MAX_DRAWS = 1000
@@ -101,7 +101,7 @@ class Partition:
 
     def packed(self, data_digest: str = "") -> memoryview:
         """Returns the bytes of an HDF5 file that `saved` reads; `data_digest` is that of the data set it divides."""
-        from fedmpi.disk import hdf5
+        from fedmpi.store import hdf5
 
         attributes = {"data_digest": data_digest} if data_digest else {}
         return hdf5.pack(KIND, attributes, {"indices": self.indices, "offsets": self.offsets})
@@ -117,17 +117,15 @@ def saved(path: Path) -> tuple[Partition, str]:
 
     Raises DataError if the file is anything else.
     """
-    from fedmpi.disk import hdf5
+    from fedmpi.store import hdf5
 
     try:
-        with hdf5.opened(path, KIND) as file:
-            arrays = {name: file.array(name) for name in file.entries}
-            digest = str(file.attributes.get("data_digest", ""))
-    except (hdf5.Damaged, OSError) as error:
-        raise DataError(str(path), f"{reason(error)}; remove it, and a resume makes it again") from error
+        attributes, arrays = hdf5.read(path, KIND)
+    except RunDirError as error:
+        raise DataError(str(path), f"{error.problems[0]}; remove it, and a resume makes it again") from error
     if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
         raise DataError(str(path), "does not hold a partition")
-    return Partition(**arrays), digest
+    return Partition(**arrays), str(attributes.get("data_digest", ""))
 
 
 def _is_csr(indices: Ints, offsets: Ints) -> bool:

@@ -21,8 +21,8 @@ import numpy as np
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import DataOptions, Dataset, check, digest_of
 from fedmpi.data.files import Tell, below_home, how_to_fetch, is_archive, is_here, quoted, unpacked, unpacked_beside
-from fedmpi.disk import plain
-from fedmpi.errors import DataError, reason
+from fedmpi.errors import DataError, RunDirError, reason
+from fedmpi.store.files import replacing
 
 KIND = "data"
 COUNTS = ("num_train", "num_test", "num_groups")
@@ -44,25 +44,22 @@ class PreparedOptions(DataOptions):
 
     def read(self) -> Dataset:
         """Reads the arrays that `save` wrote. Raises DataError: missing, damaged, or made by another recipe."""
-        from fedmpi.disk import hdf5
+        from fedmpi.store import hdf5
 
         path, todo = self.path, how_to_prepare(self)
         if not path.is_file():
             first = ", but the original files are:" if is_here(self) else f"; {how_to_fetch(self)}, and"
             raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by `{todo}`")
         try:
-            with hdf5.opened(path, KIND) as file:
-                recipe = json.loads(str(file.attributes["recipe"]))
-                if not isinstance(recipe, dict):
-                    raise ValueError("its recipe is no table")
-                if others := self._other_options(recipe):
-                    what = "; ".join(others)
-                    raise DataError(str(path), f"was made with {what}; change the config, or run `{todo}`")
-                arrays: dict[str, Any] = {name: file.array(name) for name in file.entries}
-                return Dataset(**arrays, digest=str(file.attributes["digest"]))
-        except hdf5.Damaged as damage:
-            raise DataError(str(path), f"{damage}; make it again by `{todo}`") from None
-        except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            attributes, arrays = hdf5.read(path, KIND)
+            if others := self._other_options(json.loads(str(attributes["recipe"]))):
+                what = "; ".join(others)
+                raise DataError(str(path), f"was made with {what}; change the config, or run `{todo}`")
+            contents: dict[str, Any] = arrays
+            return Dataset(**contents, digest=str(attributes["digest"]))
+        except RunDirError as error:
+            raise DataError(str(path), f"{error.problems[0]}; make it again by `{todo}`") from None
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(str(path), f"damaged ({reason(error)}); make it again by `{todo}`") from error
 
     @property
@@ -181,13 +178,13 @@ def _try_to_write(path: Path) -> None:
 
 def save(options: PreparedOptions, dataset: Dataset) -> Path:
     """Writes the file, whole or not at all, and returns its path. Raises DataError if it cannot be written."""
-    from fedmpi.disk import hdf5
+    from fedmpi.store import hdf5
 
     attributes = {"recipe": json.dumps(options.recipe(), sort_keys=True), "digest": digest_of(dataset.arrays)}
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
     _try_to_write(options.path)
     try:
-        with plain.replacing(options.path) as file:
+        with replacing(options.path) as file:
             hdf5.write(file, KIND, attributes, arrays)
     except OSError as error:
         raise DataError(str(options.path), f"cannot be written: {reason(error)}") from error

@@ -1,8 +1,7 @@
 """One line of JSON per round.
 
-`rounds.jsonl` is what reports, sweeps and people read. A resumed run takes back the rounds that
-its checkpoint does not know, so the file reads as if nothing had happened. Rounds that the checkpoint
-knows and the file does not are marked: `{"round": 7, "missing_from": 3}` stands for rounds 3 to 7.
+`rounds.jsonl` is what reports, grids and people read. A resumed run takes back the rounds that its checkpoint does not
+know, so the file reads as if nothing had happened.
 """
 
 from __future__ import annotations
@@ -15,15 +14,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmpi.disk.plain import LinkedError, open_in_place, read_lines
 from fedmpi.errors import counted
-from fedmpi.store.files import MISSING, json_safe, reading, write_atomic, writing
+from fedmpi.store.files import MISSING, json_safe, open_file, reading, write_atomic, writing
 from fedmpi.store.run_dir import RunDir
 
 Record = Mapping[str, Any]
 
-# A record has some 20 bytes for each client of its cohort.
-_MOST_LINE_BYTES = 64 * 2**20
 
 TIERS = "tiers"
 """The key, in the record of a round that was tested, of the scores of each net that all clients share."""
@@ -34,220 +30,171 @@ CLIENTS = "clients"
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange"})
 """Keys of a record that tell of time, ranks and what MPI moved: the same bits are alike without."""
 
-_DROPPED = "they contributed nothing (train.on_divergence)"
-_RESTORED = "their last finite nets were taken (train.on_divergence)"
 _MOST_SHOWN = 8
 
 
-def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
-    """What these rounds took; without those of another number of ranks, which tell little of the next ones."""
-    found = []
-    for record in records:
-        match record:
-            case {"seconds": {"wall": float(wall_s)}, "busy_s": {**ranks}} if len(ranks) == num_ranks:
-                found.append(wall_s)
-    return found
-
-
-def by_ranks(records: Sequence[Record]) -> dict[int, list[tuple[int, int]]]:
-    """Number of ranks -> (first, last) of each stretch of rounds that so many have done, by the records that say."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for record in records:
-        match record:
-            case {"round": int(number), "busy_s": {**ranks}} if ranks:
-                stretches = found.setdefault(len(ranks), [])
-                first = stretches.pop()[0] if stretches and stretches[-1][1] == number - 1 else number
-                stretches.append((first, number))
-    return found
-
-
-def ranks_in_words(records: Sequence[Record]) -> str:
-    """`5 ranks`, or `5 ranks (rounds 1-10), 3 ranks (rounds 11-12)`; empty where no record says."""
-    found = by_ranks(records)
-    if len(found) < 2:
-        return "".join(counted(count, "rank") for count in found)
-    return ", ".join(f"{counted(count, 'rank')} ({_in_words(stretches)})" for count, stretches in found.items())
-
-
-def _in_words(stretches: Sequence[tuple[int, int]]) -> str:
-    shown = [f"{first}-{last}" if first < last else f"{first}" for first, last in stretches]
-    several = len(stretches) > 1 or stretches[0][0] < stretches[0][1]
-    return f"round{'s' * several} {', '.join(shown)}"
-
-
-def divergences(records: Sequence[Record]) -> tuple[str, ...]:
-    """Returns a line if clients diverged and contributed nothing, and one if clients were set back to their last finite
-    net (`train.on_divergence`: drop, upload_last_finite): how often that was, and which clients.
-    """
-    lines = []
-    total = sum(len(record.get("cohort") or ()) for record in records)
-    for key, then in (("dropped", _DROPPED), ("restored", _RESTORED)):
-        if found := [client for record in records for client in record.get(key) or ()]:
-            rounds = counted(sum(1 for record in records if record.get(key)), "round")
-            how_often = f"{len(found):,} of {counted(total, 'training')}, in {rounds}"
-            lines.append(f"diverged: {how_often}, of {_who(found)}: {then}")
-    return tuple(lines)
-
-
-def _who(clients: Sequence[int]) -> str:
-    """`client 3`, or `clients 3, 5, 7`, each once."""
-    names = [*map(str, sorted(set(clients)))]
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    noun = "clients" if len(names) > 1 else "client"
-    return f"{noun} {', '.join(names[:_MOST_SHOWN])}{more}"
-
-
-def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
-    """Name -> `accuracy` and `loss` of each net that was tested on the whole test set; empty where none was."""
-    return dict(record.get(TIERS) or {})  # older records have an empty one where nothing was tested
-
-
-def scores_of(record: Record, name: str) -> Mapping[str, float]:
-    """Accuracy, and loss where there is one, of a tier or of the clients' own nets; empty where it was not tested."""
-    return (record.get(CLIENTS) if name == CLIENTS else net_scores(record).get(name)) or {}
-
-
-def accuracies(record: Record) -> dict[str, float]:
-    """The accuracy of each tested tier, and of the clients' own nets; empty where the round was not evaluated."""
-    own = {CLIENTS: record[CLIENTS]} if CLIENTS in record else {}
-    return {name: scores["accuracy"] for name, scores in {**net_scores(record), **own}.items()}
-
-
 class Records:
-    """Appends records of a run.
+    """Appends the records of a run to `rounds.jsonl`.
 
-    `resume_after` None starts afresh; n keeps the rounds up to n that are there, marks the others as missing, and says
-    so in one line to `warn`. Raises RunDirError if the file cannot be read or written.
+    `resume_after` None starts afresh; n keeps the rounds up to n that are there, and names lost ones in one line to
+    `warn`. Raises RunDirError if the file cannot be read or written.
     """
 
     def __init__(self, run_dir: RunDir, *, resume_after: int | None, warn: Callable[[str], None] = print) -> None:
-        self._run_dir, self._path, self._warn = run_dir, run_dir.records_path, warn
-        self._write_anew(self._kept(resume_after) if resume_after else [])
-        self._unwritten = b""
-
-    def _kept(self, last_round: int) -> list[Record]:
-        """The records up to `last_round`, with marks where some are missing."""
-        found, num_foreign = _read(self._run_dir)
-        kept = [record for record in found if _round_of(record) <= last_round]
-        gaps = gaps_of(kept, last_round)
-        name = self._path.name
-        if gaps:
-            which = ", ".join(f"{first} to {last}" if first < last else f"{last}" for first, last in gaps[:5])
-            more = f" and {len(gaps) - 5} other gaps" if len(gaps) > 5 else ""
-            missing = f"{name} has no record of rounds {which}{more}, which are done"
-            self._warn(f"{missing}: the gap is marked there, and sums over all rounds are not shown")
-        if num_foreign:
-            self._warn(f"{name} has {counted(num_foreign, 'line')} without a record, which fedmpi leaves out")
-        return _marked(kept, gaps)
-
-    def _write_anew(self, records: Sequence[Record]) -> None:
+        self._path = run_dir.records_path
+        last_round = resume_after or 0
+        records = [record for record in read_records(run_dir) if record["round"] <= last_round]
+        if gaps := gaps_of(records, last_round):
+            missing = f"{self._path.name} has no record of {_rounds(gaps[:5])}{', ...' if len(gaps) > 5 else ''}"
+            warn(f"{missing}, which are done: sums over all rounds are not shown")
         content = "".join(map(_line, records)).encode()
         write_atomic(self._path, content)
         self._whole_bytes = len(content)
+        self._unwritten = b""
 
     def round_done(self, record: Record) -> None:
-        """Write one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
+        """Writes one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
 
         Raises RunDirError if it is not on disk; it is then written with the next one.
         """
-        if "round" not in record:
-            raise KeyError("a record needs its round")
         self._unwritten += _line(record).encode()
         self.write_pending()
 
     def write_pending(self) -> None:
-        """Write what earlier calls could not. Raises RunDirError."""
-        with writing(self._path, len(self._unwritten)):
-            self._write()
-        self._whole_bytes, self._unwritten = self._whole_bytes + len(self._unwritten), b""
+        """Writes what earlier calls could not. Raises RunDirError.
 
-    def _write(self) -> None:
-        """Opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found."""
-        try:
-            handle = open_in_place(self._path, os.O_RDWR)
-        except LinkedError:  # a snapshot of the folder, made with hard links, stays as it is
-            found, _ = _read(self._run_dir)
-            self._write_anew(_marked(found, gaps_of(found, rounds_done(found))))
-            handle = open_in_place(self._path, os.O_RDWR)
-        with open(handle, "r+b", buffering=0) as file:
-            # What a full disk has torn last time goes, so that no line is glued to half a one.
-            file.truncate(file.seek(min(self._whole_bytes, file.seek(0, os.SEEK_END))))
-            left = memoryview(self._unwritten)
-            while left:
-                left = left[file.write(left) :]
+        It opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found.
+        """
+        with writing(self._path, len(self._unwritten)), open(open_file(self._path, os.O_RDWR), "r+b") as file:
+            # A full disk may have torn a line last time; it is cut off.
+            file.truncate(min(self._whole_bytes, file.seek(0, os.SEEK_END)))
+            file.seek(0, os.SEEK_END)
+            file.write(self._unwritten)
+            file.flush()
             os.fsync(file.fileno())
+        self._whole_bytes += len(self._unwritten)
+        self._unwritten = b""
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Every whole record, in the order of rounds; of several of one round the last one. Empty if there is no file.
+    """Reads every whole record, in the order of rounds; of several of one round the last one. Empty without a file.
 
-    Left out are lines that a kill has torn, and marks of missing rounds. Raises RunDirError if it cannot be read.
+    Lines that are no records, such as those that a kill has torn, are left out. Raises RunDirError if the file cannot
+    be read.
     """
-    return _read(run_dir)[0]
-
-
-def gaps_of(records: Sequence[Record], last_round: int) -> list[tuple[int, int]]:
-    """(first, last) of each stretch of rounds up to `last_round` that these records, in their order, lack."""
-    rounds = [0, *map(_round_of, records), last_round + 1]
-    return [(before + 1, after - 1) for before, after in itertools.pairwise(rounds) if after > before + 1]
-
-
-def rounds_done(records: Sequence[Record]) -> int:
-    """The last round that has a record; 0 for none."""
-    return _round_of(records[-1]) if records else 0
-
-
-def is_whole(records: Sequence[Record]) -> bool:
-    """Whether no round before the last one is missing: only then a sum over these records is one over all rounds."""
-    return rounds_done(records) == len(records)
-
-
-def _marked(records: Sequence[Record], gaps: Sequence[tuple[int, int]]) -> list[Record]:
-    return sorted([*records, *({"round": last, "missing_from": first} for first, last in gaps)], key=_round_of)
-
-
-def _read(run_dir: RunDir) -> tuple[list[dict[str, Any]], int]:
-    """The records, and how many lines are neither records, nor marks, nor torn."""
     by_round: dict[int, dict[str, Any]] = {}
-    num_foreign = 0
-    with contextlib.suppress(*MISSING), reading(run_dir.records_path):
-        for line in read_lines(run_dir.records_path, _MOST_LINE_BYTES):
+    path = run_dir.records_path
+    with contextlib.suppress(*MISSING), reading(path), open(open_file(path), "rb") as file:
+        for line in file:
             record = _parse(line)
-            if record is None:
-                num_foreign += line.endswith(b"\n") and not line.isspace()
-            elif "missing_from" not in record:
-                by_round[_round_of(record)] = record
-    return [by_round[number] for number in sorted(by_round)], num_foreign
+            if record is not None:
+                by_round[record["round"]] = record
+    return [by_round[number] for number in sorted(by_round)]
 
 
-def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """(tag, value) of every finite number in a record, `tiers/half/accuracy` for nested ones.
-
-    Items of lists take part if they are mappings with a `name`; `round` itself is the step.
-    """
-    for key, value in record.items():
-        tag = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from scalars(value, f"{tag}/")
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, Mapping) and "name" in item:
-                    yield from scalars(item, f"{tag}/{item['name']}/")
-        elif isinstance(value, (int, float)) and type(value) is not bool and math.isfinite(value) and tag != "round":
-            yield tag, float(value)
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    is_record = isinstance(record, dict) and type(record.get("round")) is int and record["round"] > 0
+    return record if is_record else None
 
 
 def _line(record: Record) -> str:
     return json.dumps(json_safe(record), allow_nan=False) + "\n"
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json_safe(json.loads(line))  # what is nested too deeply to be written again goes, too
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and type(number := record.get("round")) is int and number > 0 else None
+def gaps_of(records: Sequence[Record], last_round: int) -> list[tuple[int, int]]:
+    """Returns (first, last) of each stretch of rounds up to `last_round` that these records, in their order, lack."""
+    rounds = [0, *(record["round"] for record in records), last_round + 1]
+    return [(before + 1, after - 1) for before, after in itertools.pairwise(rounds) if after > before + 1]
 
 
-def _round_of(record: Record) -> int:
-    return int(record["round"])
+def rounds_done(records: Sequence[Record]) -> int:
+    """Returns the last round that has a record; 0 for none."""
+    return int(records[-1]["round"]) if records else 0
+
+
+def is_whole(records: Sequence[Record]) -> bool:
+    """Returns whether no round before the last one is missing: only then sums over the records are of all rounds."""
+    return rounds_done(records) == len(records)
+
+
+def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
+    """Returns name -> `accuracy` and `loss` of each net that was tested on the whole test set."""
+    return dict(record.get(TIERS) or {})
+
+
+def scores_of(record: Record, name: str) -> Mapping[str, float]:
+    """Returns accuracy, and loss where there is one, of a tier or of the clients' own nets; {} if it was not tested."""
+    return (record.get(CLIENTS) if name == CLIENTS else net_scores(record).get(name)) or {}
+
+
+def accuracies(record: Record) -> dict[str, float]:
+    """Returns the accuracy of each tested tier, and of the clients' own nets; {} if the round was not tested."""
+    names = [*net_scores(record), *([CLIENTS] if CLIENTS in record else [])]
+    return {name: scores_of(record, name)["accuracy"] for name in names}
+
+
+def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields (tag, value) of every finite number in a record, `tiers/half/accuracy` for nested ones.
+
+    `round` itself is the step; lists are left out.
+    """
+    for key, value in record.items():
+        tag = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{tag}/")
+        elif type(value) in (int, float) and math.isfinite(value) and tag != "round":
+            yield tag, float(value)
+
+
+def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
+    """Returns the seconds of the rounds that so many ranks have done; others tell little of the next ones."""
+    return [float(record["seconds"]["wall"]) for record in records if len(record.get("busy_s", ())) == num_ranks]
+
+
+def by_ranks(records: Sequence[Record]) -> dict[int, list[tuple[int, int]]]:
+    """Returns number of ranks -> (first, last) of each stretch of rounds that so many have done."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for num_ranks, same in itertools.groupby(records, lambda record: len(record.get("busy_s", ()))):
+        rounds = [record["round"] for record in same]
+        if num_ranks:
+            found.setdefault(num_ranks, []).append((rounds[0], rounds[-1]))
+    return found
+
+
+def ranks_in_words(records: Sequence[Record]) -> str:
+    """Returns `5 ranks`, or `5 ranks (rounds 1 to 10), 3 ranks (rounds 11 to 12)`; '' where no record says."""
+    found = by_ranks(records)
+    if len(found) < 2:
+        return "".join(counted(num_ranks, "rank") for num_ranks in found)
+    return ", ".join(f"{counted(num_ranks, 'rank')} ({_rounds(spans)})" for num_ranks, spans in found.items())
+
+
+def _rounds(spans: Sequence[tuple[int, int]]) -> str:
+    """Returns `rounds 1 to 3, 7`."""
+    shown = [f"{first} to {last}" if first < last else str(first) for first, last in spans]
+    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
+    return f"{'round' if is_one else 'rounds'} {', '.join(shown)}"
+
+
+def divergences(records: Sequence[Record]) -> tuple[str, ...]:
+    """Returns a line if clients diverged and contributed nothing, and one if their last finite nets were taken.
+
+    Each says how often that was, and which clients (`train.on_divergence`: drop, upload_last_finite).
+    """
+    contributed = {"dropped": "they contributed nothing", "restored": "their last finite nets were taken"}
+    lines = []
+    total = sum(len(record.get("cohort") or ()) for record in records)
+    for key, then in contributed.items():
+        diverged = [record[key] for record in records if record.get(key)]
+        clients = sorted(set(itertools.chain(*diverged)))
+        if clients:
+            often = f"{sum(map(len, diverged)):,} of {counted(total, 'training')}, in {counted(len(diverged), 'round')}"
+            more = f" and {len(clients) - _MOST_SHOWN} more" if len(clients) > _MOST_SHOWN else ""
+            names = ", ".join(map(str, clients[:_MOST_SHOWN]))
+            noun = "clients" if len(clients) > 1 else "client"
+            lines.append(f"diverged: {often}, of {noun} {names}{more}: {then} (train.on_divergence)")
+    return tuple(lines)

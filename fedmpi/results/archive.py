@@ -26,7 +26,7 @@ from fedmpi.results.grid_runs import GridRun
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, config_text
 from fedmpi.store.files import json_safe, read_whole, write_atomic
-from fedmpi.store.stored import digest_of as digest_of_tensors
+from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")

@@ -21,10 +21,10 @@ from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import NotNegative, Section, Share
 from fedmpi.config.load import MAX_BYTES
-from fedmpi.disk.plain import read_bytes
 from fedmpi.errors import ConfigError, reason
 from fedmpi.results.printed import Printed
 from fedmpi.results.printed import mistakes as mistakes_of_printed
+from fedmpi.store.files import read_bytes
 
 Quantity = Literal[
     "accuracy",

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.disk.plain import DIGEST_BYTES
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.assignment import Assignment, Task
@@ -29,6 +28,7 @@ from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
 from fedmpi.rounds.receiving import Receiver
+from fedmpi.store.files import DIGEST_BYTES
 from fedmpi.tensors import ALIGN_BYTES, Layout, Params, Region, Spec, host_buffer, moved
 
 # Uploads of a worker that may be under way while it trains on. Two: with one, a worker whose

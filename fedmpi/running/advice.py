@@ -13,8 +13,8 @@ from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.again import Again, entering_none_gone
 from fedmpi.report.terminal import folded, wrapped
+from fedmpi.store.lock import GoneError
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
-from fedmpi.store.whereabouts import GoneError
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
 _LOWER = 0.1

@@ -15,7 +15,6 @@ from fedmpi.config.load import DEFAULT_NAME, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
-from fedmpi.report.terminal import warning
 from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
@@ -121,7 +120,7 @@ def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Commu
     until = time.monotonic() + patience_s
     while True:
         try:
-            return stack.enter_context(RunLock(folder, warn=lambda line: print(warning(line), flush=True)))
+            return stack.enter_context(RunLock(folder))
         except RunDirError:
             if time.monotonic() >= until:
                 raise

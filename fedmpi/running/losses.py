@@ -25,7 +25,7 @@ from fedmpi.running.folder import Asked, lock_within, open_run_dir
 from fedmpi.running.limits import Limits
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import Stopping
-from fedmpi.store import checkpoint, manifest
+from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 # A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
@@ -178,8 +178,7 @@ def give_up(course: Course, why: str) -> NoReturn:
     Raises `TooFewRanksError`.
     """
     comm, folder = course.comm, course.known_folder
-    own = checkpoint.of_run(folder, course.config.hash()) if folder and comm.is_root else []
-    saved = max((number for number, _ in own), default=0)
+    saved = folder.last_saved() if folder and comm.is_root else 0
     saved = int(comm.allgather_text(str(saved))[0])
     gets_on = course.begun_after is not None and saved > course.begun_after
     _report_without_server(course, (saved, why) if gets_on else None, patience_s=_DYING_S)

@@ -24,11 +24,11 @@ import torch
 import fedmpi
 from fedmpi import registry
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.disk.plain import DIGEST_BYTES, read_bytes
 from fedmpi.errors import one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
+from fedmpi.store.files import DIGEST_BYTES, read_bytes
 from fedmpi.store.run_dir import RunDir
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.

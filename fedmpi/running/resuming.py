@@ -60,10 +60,10 @@ def _noted(checkpoints: Sequence[tuple[int, Path]]) -> tuple[int, str, str] | No
     """
     for number, path in checkpoints:
         with contextlib.suppress(RunDirError):
-            config, versions = checkpoint.noted(path)
-            match config:
+            snapshot = checkpoint.load(path)
+            match snapshot.config:
                 case {"mpi": {"server_device": "auto" | "cpu" | "cuda" as said}}:
-                    had = versions.get("server_device", "cuda" if said == "cuda" else "cpu")
+                    had = snapshot.versions.get("server_device", "cuda" if said == "cuda" else "cpu")
                     return number, said, "cuda" if had == "cuda" else "cpu"
     return None
 

@@ -34,10 +34,9 @@ from fedmpi.running.remarks import remarks
 from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
-from fedmpi.store.lock import RunLock
+from fedmpi.store.lock import GoneError, RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.saving import Saving
-from fedmpi.store.whereabouts import GoneError
 
 
 class Server:
@@ -189,13 +188,12 @@ class Server:
             self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
         self._warn_of_untrained(round_number, result)
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
-        with setup.clock.stage("saving", round_number) as timer:
+        with setup.clock.stage("saving", round_number):
             self._unless_it_may_come_back(self._lock.refresh)
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
             self._is_due |= self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._last_recorded = round_number
-        self._saving.took(timer.seconds, times["seconds"]["wall"])
         self._progress.round_done(record)
         self._observers.call("round_done", record)
         if stops:

@@ -1,6 +1,7 @@
-"""Files of a run: written whole or not at all, read within bounds, and errors in one line that says what to do.
+"""Files of a run: opened without waiting, written whole or not at all; an error is one line that says what to do.
 
-`fedmpi.disk.plain` opens them; what it refuses (links, pipes, devices) is a `RunDirError` here.
+Other people may write to a shared run directory, too. So only regular files are opened, nothing is written through a
+symbolic link, and what is read is bounded. A folder may be a link: many users link `runs` to a larger disk.
 """
 
 from __future__ import annotations
@@ -10,24 +11,28 @@ import errno
 import json
 import math
 import os
+import secrets
 import shutil
-import sys
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from fedmpi.disk.plain import read_bytes, replacing
 from fedmpi.errors import RunDirError, reason
 from fedmpi.store.units import size
 
+DIGEST_BYTES = 16
+"""The length of each digest of contents: 128 bits, against accidents, not against forgers."""
 MOST_BYTES = 64 * 2**20
 """A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""
 MISSING = (FileNotFoundError, NotADirectoryError)
-"""What opening a file raises where there is none, and where its folder is none."""
-VISIBLE_WITHIN_S = 10.0
-_LONG_WAIT_S = 1.0
+"""The errors of opening a file that is not there, or whose folder is none."""
+TEMPORARY = r"\.(.+)\.[0-9a-f]{16}\.tmp"
+"""The pattern of a temporary file's name, with the name that the file is to get."""
 
+# The errors of file systems that cannot sync a directory; the rename has taken place all the same.
+_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES})
 _ADVICE = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "delete something of yours there, or ask for a larger quota",
@@ -39,53 +44,122 @@ _ADVICE = {
     errno.ESTALE: "the network file system has lost it: it was removed, or the server was restarted",
     errno.ENOTDIR: "a file stands where a folder should be",
     errno.EIO: "the disk, or the connection to it, fails",
+    errno.ELOOP: "a symbolic link has its name; remove it",
 }
+
+
+def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Opens a regular file and returns its handle; waits for no pipe, and to write follows no symbolic link.
+
+    `flags` and `mode` are those of `os.open`. Raises OSError.
+    """
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= os.O_NOFOLLOW
+    handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "something else than a regular file has its name")
+    return handle
+
+
+def read_bytes(path: str | Path, most_bytes: int) -> bytes:
+    """Reads a file of at most `most_bytes`. Raises OSError, also for a longer one."""
+    with open(open_file(path), "rb") as file:
+        content = file.read(most_bytes + 1) or b""  # None where a file of /proc has nothing to say yet
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes:,} bytes, which no such file of fedmpi has")
+    return content
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yields a new file that takes the name `path` when the block ends without an error: synced, then renamed.
+
+    Until then it has a name that nobody can guess. Raises OSError; `path` is then what it was, nothing else is left.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    try:
+        with open(handle, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        remove(temporary)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+def remove(path: Path) -> bool:
+    """Deletes a regular file and returns whether it did; anything else with that name stays."""
+    with contextlib.suppress(OSError):
+        if stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)
+            return True
+    return False
 
 
 @contextlib.contextmanager
 def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
-    """Turns what the operating system answers into a `RunDirError` of one line that names `path`.
+    """Turns an OSError into a `RunDirError` of one line: the path, the reason and what to do.
 
-    The line says what to do, where that is known, and on a full disk how much is free of the
-    `num_bytes` that are to be written (0: unknown).
+    On a full disk the line says how much is free of the `num_bytes` that are to be written (0: unknown).
     """
     try:
         yield
     except OSError as error:
-        notes = [_of_the_kernel(path)]
-        if not any(notes):
-            notes = [reason(error)]
-            notes += [_room(path, num_bytes)] if error.errno in (errno.ENOSPC, errno.EDQUOT) else []
-            notes += [_ADVICE[error.errno]] if error.errno in _ADVICE else []
+        notes = [reason(error)]
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            notes.append(_room(path, num_bytes))
+        if error.errno in _ADVICE:
+            notes.append(_ADVICE[error.errno])
         raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
 
 
+def _room(path: Path, num_bytes: int) -> str:
+    """Returns `needs 1.20 MB, 4.10 kB free`, as far as it is known."""
+    parts = [f"needs {size(num_bytes)}"] if num_bytes else []
+    with contextlib.suppress(OSError):
+        parts.append(f"{size(shutil.disk_usage(path.parent).free)} free")
+    return ", ".join(parts) or "how much is free is not known"
+
+
 def make_folder(path: Path) -> Path:
-    """The folder `path`, made with its parents where it is not there. Raises RunDirError."""
+    """Makes the folder `path`, with its parents, where it is not there. Raises RunDirError."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
 
 
-def write_atomic(path: Path, *parts: bytes | memoryview) -> None:
-    """Write `parts`, one after the other, as the file `path`: temporary file, fsync, rename, fsync of the folder.
+def write_atomic(path: Path, content: bytes | memoryview) -> None:
+    """Writes the file `path` whole or not at all (`replacing`). Raises RunDirError; `path` is then what it was before.
 
-    Raises RunDirError; `path` is then what it was before. What a killed process leaves is deleted by the next start
-    of the run (`RunDir.clear_temporaries`).
+    A killed process leaves a temporary file, which the next start of the run deletes (`RunDir.clear_temporaries`).
     """
-    with writing(path, sum(memoryview(part).nbytes for part in parts)), replacing(path) as file:
-        for part in parts:
-            file.write(part)
+    with writing(path, memoryview(content).nbytes), replacing(path) as file:
+        file.write(content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_atomic` of UTF-8 text."""
+    """Writes UTF-8 text as `write_atomic` does."""
     write_atomic(path, text.encode())
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what the operating system answers into a `RunDirError` of one line; a missing file raises `MISSING`."""
+    """Turns an OSError into a `RunDirError` of one line; a missing file raises one of `MISSING`."""
     try:
         yield
     except MISSING:
@@ -95,7 +169,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
-    """What a file has; None if there is none. Raises RunDirError: a pipe, a device, longer than `most_bytes`, ..."""
+    """Reads a file; returns None if there is none. Raises RunDirError: a pipe, longer than `most_bytes`, ..."""
     try:
         with reading(path):
             return read_bytes(path, most_bytes)
@@ -104,52 +178,30 @@ def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
 
 
 def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
-    """The value in a file of JSON; None if there is none, or if the text is no JSON. Raises RunDirError."""
+    """Reads a file of JSON; returns None if there is none, or if the text is no JSON. Raises RunDirError."""
     try:
         return json.loads(read_whole(path, most_bytes) or b"null")
     except (ValueError, RecursionError):
         return None
 
 
-def wait_until_visible(path: Path, patience_s: float = VISIBLE_WITHIN_S) -> None:
-    """Wait until a file that another node has written is there for this one, too.
+def wait_until_visible(path: Path, patience_s: float = 10.0) -> None:
+    """Waits until a file that another node has written is there for this node, too; at most `patience_s`.
 
-    A network file system may answer for some time out of its memory that a file is missing;
-    listing the folder makes it ask anew. Returns after `patience_s` at the latest, whether the file
-    is there or not: the one who opens it says what is missing. A long wait is a line on stderr.
+    A network file system may answer from its cache that a file is missing; listing the folder makes it ask anew.
     """
-    begun, pause_s = time.monotonic(), 0.01
-    while not path.exists() and (waited_s := time.monotonic() - begun) < patience_s:
+    until_s = time.monotonic() + patience_s
+    pause_s = 0.01
+    while not path.exists() and time.monotonic() < until_s:
         for folder in (path.parent.parent, path.parent):
             with contextlib.suppress(OSError):
                 os.listdir(folder)
-        time.sleep(min(pause_s, patience_s - waited_s))
+        time.sleep(pause_s)
         pause_s = min(2 * pause_s, 0.5)
-    waited_s = time.monotonic() - begun
-    if _LONG_WAIT_S < waited_s < patience_s:
-        line = f"warning: {path}\n  was written by another node and was seen here {waited_s:.1f} s later"
-        print(line, file=sys.stderr, flush=True)
-
-
-def _of_the_kernel(path: Path) -> str:
-    """What to do below /proc and the like, where no file can be made; empty elsewhere."""
-    folder = next((folder for folder in path.absolute().parents if folder.exists()), path)
-    with contextlib.suppress(OSError):
-        if os.statvfs(folder).f_blocks == 0:
-            return f"{folder} is the kernel's own and holds no files of others; take a folder elsewhere"
-    return ""
-
-
-def _room(path: Path, num_bytes: int) -> str:
-    """`needs 1.20 MB, 4.10 kB free`, as far as it is known."""
-    parts = [f"needs {size(num_bytes)}"] if num_bytes else []
-    with contextlib.suppress(OSError):
-        parts.append(f"{size(shutil.disk_usage(path.parent).free)} free")
-    return ", ".join(parts) or "how much is free is not known"
 
 
 def json_safe(value: Any) -> Any:
-    """`value` with NaN and infinities as null, tuples as lists, keys as strings and 0-dim arrays as numbers."""
+    """Returns `value` with NaN and infinities as None, tuples as lists, keys as texts and 0-dim arrays as numbers."""
     if isinstance(value, Mapping):
         return {str(key): json_safe(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

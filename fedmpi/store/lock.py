@@ -20,17 +20,28 @@ from pathlib import Path
 
 import psutil
 
-from fedmpi.disk.plain import LinkedError, NotPlainError, open_in_place, open_to_read
-from fedmpi.errors import RunDirError, reason
-from fedmpi.store import whereabouts
-from fedmpi.store.files import MISSING, reading, writing
+from fedmpi.errors import FAILED, RunDirError
+from fedmpi.store.files import MISSING, open_file, reading, writing
 from fedmpi.store.run_dir import RunDir
 
-# Far above a heartbeat a round, far below the patience of a user whose node has died.
+# Far above a heartbeat, far below the patience of a user whose node has died.
 STALE_AFTER_S = 600.0
-_BEAT_EVERY_S = 10.0
-_LOOK_EVERY_S = 1.0
+_BEAT_EVERY_S = 1.0
 _LONGEST_NOTE_BYTES = 4096
+
+
+class GoneError(RunDirError):
+    """The run directory is gone.
+
+    `for_good` says that no mount and no `mv` brings it back, `moved_to` where it is now ('' if that is not known).
+    """
+
+    exit_code = FAILED  # a failure on the way, no mistake of the user's
+
+    def __init__(self, folder: Path, problem: str, *, for_good: bool = False, moved_to: str = "") -> None:
+        self.for_good = for_good
+        self.moved_to = moved_to
+        super().__init__(str(folder), problem)
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,10 @@ class Holder:
     def is_local(self) -> bool:
         return self.host == socket.gethostname()
 
-    def runs_here(self) -> bool:
-        """Returns whether this process still runs on this host. One that has ended and was not yet waited for does
-        not."""
+    def may_live(self, silent_s: float, patience_s: float) -> bool:
+        """Returns whether the process still runs; one on another host does for `patience_s` after its heartbeat."""
+        if not self.is_local:
+            return silent_s <= patience_s
         try:
             process = psutil.Process(self.pid)
             return process.create_time() == self.started_s and process.status() != psutil.STATUS_ZOMBIE
@@ -64,36 +76,24 @@ class RunLock:
     """Holds a run directory while the block runs, and notices when the directory is gone.
 
     >>> with RunLock(run_dir) as lock:
-    ...     lock.refresh()  # once a round
+    ...     lock.beat()  # now and then
     """
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        *,
-        warn: Callable[[str], None] = lambda line: None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, run_dir: RunDir, *, now: Callable[[], float] = time.monotonic) -> None:
         self._run_dir = run_dir
         self._path = run_dir.lock_path
         self._me = Holder.this_process()
-        self._warn = warn
         self._now = now
         self._handle = -1
         self._folder = -1
         self._beaten_s = now()
-        self._looked_s = self._beaten_s
-        self._holds_run = False
+        self._has_begun = False
 
     def __enter__(self) -> RunLock:
         """Raises RunDirError if another run holds the directory."""
         with writing(self._path):
-            self._lock()
-            try:
-                self._folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
-            except OSError:
-                self._close()
-                raise
+            self._take()
+            self._folder = os.open(self._run_dir.path, os.O_RDONLY | os.O_DIRECTORY)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -105,68 +105,62 @@ class RunLock:
             os.close(self._folder)
 
     def beat(self) -> None:
-        """Marks the file as fresh, for commands on other hosts, and checks that the run directory is still there.
-
-        May be called at any time: it acts once a second at most. Raises `whereabouts.GoneError`.
-        """
-        now_s = self._now()
-        if now_s - self._looked_s >= _LOOK_EVERY_S:
-            self._looked_s = now_s
-            with contextlib.suppress(OSError):
-                if not self._has_file():
-                    self._check_folder()
-        if now_s - self._beaten_s >= _BEAT_EVERY_S:
-            self._beaten_s = now_s
-            with contextlib.suppress(OSError):
-                os.utime(self._handle)
+        """Calls `refresh`, but once a second at most: may be called at any time."""
+        if self._now() - self._beaten_s >= _BEAT_EVERY_S:
+            self.refresh()
 
     def refresh(self) -> None:
-        """Checks once a round that the lock is still this run's; takes a deleted one again.
+        """Marks the file as fresh, for commands on other hosts; takes a deleted lock again.
 
-        Raises RunDirError if another run has taken it (somebody deleted the file) or if no regular file has its name;
-        `whereabouts.GoneError` if the run directory is gone.
+        Raises RunDirError if another run has taken it (somebody deleted the file), `GoneError` if the run directory is
+        gone. Any other error of the file system shows when the run writes its next file.
         """
-        try:
-            if not self._has_file():
+        self._beaten_s = self._now()
+        with contextlib.suppress(OSError):
+            if not self._is_in_place():
                 self._check_folder()
                 self._close()
-                self._lock()
-            elif (holder := _read(self._handle)) not in (self._me, None):
-                raise _in_use(self._path, holder)
+                self._take()
+            self._has_begun = self._has_begun or self._run_dir.config_path.exists()
             os.utime(self._handle)
-        except (NotPlainError, LinkedError) as error:
-            raise RunDirError(str(self._path), f"cannot be taken again: {reason(error)}") from None
-        except OSError:  # the next file that the run writes reports a failing file system
-            pass
+
+    def _is_in_place(self) -> bool:
+        """Returns whether `.lock` is still the file that this run has locked."""
+        try:
+            return os.path.samestat(os.lstat(self._path), os.fstat(self._handle))
+        except OSError:
+            return False
 
     def _check_folder(self) -> None:
-        """Raises `whereabouts.GoneError`."""
+        """Raises `GoneError`, or OSError where the file system does not say."""
         folder = self._run_dir.path
-        if (error := whereabouts.gone(folder, self._folder)) is not None:
-            raise error
-        if self._holds_run and not self._run_dir.holds_run():
-            raise whereabouts.emptied(folder)
+        with contextlib.suppress(*MISSING):
+            if os.path.samestat(os.stat(folder), os.fstat(self._folder)):
+                if self._has_begun and not self._run_dir.holds_run():
+                    problem = "all in the run directory was removed while the run used it"
+                    raise GoneError(folder, f"{problem}; begin again in another --run-dir", for_good=True)
+                return
+        name = "; something else has its name now" if os.path.lexists(folder) else ""
+        if os.fstat(self._folder).st_nlink == 0:
+            problem = "the run directory was removed while the run used it"
+            raise GoneError(folder, f"{problem}{name}; begin again in another --run-dir", for_good=True)
+        moved_to = ""
+        with contextlib.suppress(OSError):  # Linux alone says where it is
+            moved_to = os.readlink(f"/proc/self/fd/{self._folder}")
+        if os.path.isdir(moved_to):
+            raise GoneError(folder, f"the run directory was moved to {moved_to}{name}", moved_to=moved_to)
+        problem = "the run directory was moved, or its file system is not mounted any more"
+        raise GoneError(folder, f"{problem}{name}; bring it back, then resume")
 
-    def _has_file(self) -> bool:
-        """Returns whether `.lock` is still the file that this run has locked."""
-        if self._handle < 0:
-            return False
+    def _take(self) -> None:
+        self._handle = open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            found = os.lstat(self._path)
-        except MISSING:
-            return False
-        self._holds_run = self._holds_run or self._run_dir.config_path.exists()
-        return os.path.samestat(found, os.fstat(self._handle))
-
-    def _lock(self) -> None:
-        self._handle = open_in_place(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            self._take()
+            self._lock()
         except BaseException:
             self._close()
             raise
 
-    def _take(self) -> None:
+    def _lock(self) -> None:
         holder = _read(self._handle)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -174,16 +168,14 @@ class RunLock:
             raise _in_use(self._path, holder) from None
         except OSError:  # a file system without locks
             silent_s = time.time() - os.fstat(self._handle).st_mtime
-            if holder not in (None, self._me) and _may_live(holder, silent_s, STALE_AFTER_S):
+            if holder not in (None, self._me) and holder.may_live(silent_s, STALE_AFTER_S):
                 raise _in_use(self._path, holder, f" (if that run is gone, delete {self._path})") from None
-        if holder is not None and not holder.is_local:
-            self._warn(f"taking over from a run that is gone (pid {holder.pid} on {holder.host!r})")
         os.pwrite(self._handle, json.dumps(asdict(self._me)).encode().ljust(_LONGEST_NOTE_BYTES), 0)
 
     def _close(self) -> None:
-        handle, self._handle = self._handle, -1
         with contextlib.suppress(OSError):
-            os.close(handle)
+            os.close(self._handle)
+        self._handle = -1
 
 
 def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
@@ -193,16 +185,12 @@ def seen(run_dir: RunDir, patience_s: float) -> tuple[Holder, bool] | None:
     Raises RunDirError if the file cannot be read.
     """
     try:
-        with reading(run_dir.lock_path), open_to_read(run_dir.lock_path) as file:
+        with reading(run_dir.lock_path), open(open_file(run_dir.lock_path), "rb") as file:
             holder = _read(file.fileno())
             silent_s = time.time() - os.fstat(file.fileno()).st_mtime
     except MISSING:
         return None
-    return None if holder is None else (holder, _may_live(holder, silent_s, patience_s))
-
-
-def _may_live(holder: Holder, silent_s: float, patience_s: float) -> bool:
-    return holder.runs_here() if holder.is_local else silent_s <= patience_s
+    return None if holder is None else (holder, holder.may_live(silent_s, patience_s))
 
 
 def _in_use(path: Path, holder: Holder | None, advice: str = "") -> RunDirError:
@@ -213,8 +201,8 @@ def _in_use(path: Path, holder: Holder | None, advice: str = "") -> RunDirError:
 def _read(handle: int) -> Holder | None:
     """Returns the holder that the note names; None for an empty, torn or foreign note."""
     try:
-        holder = Holder(**json.loads(os.pread(handle, _LONGEST_NOTE_BYTES, 0)))
-    except (ValueError, TypeError, RecursionError):
+        note = json.loads(os.pread(handle, _LONGEST_NOTE_BYTES, 0))
+        holder = Holder(str(note["host"]), int(note["pid"]), float(note["started_s"]))
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    is_holder = isinstance(holder.host, str) and type(holder.pid) is int and isinstance(holder.started_s, float)
-    return holder if is_holder and holder.pid > 0 else None
+    return holder if holder.pid > 0 else None

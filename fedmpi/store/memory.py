@@ -9,16 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Set
 
-from fedmpi.disk.plain import remove
 from fedmpi.errors import RunDirError
-from fedmpi.store import container
-from fedmpi.store.files import wait_until_visible, write_atomic
+from fedmpi.store import hdf5
+from fedmpi.store.files import remove, wait_until_visible, write_atomic
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params, moved
 
 KIND = "memory"
-_ATTRIBUTES: dict[str, type] = {"client": int, "round": int}
 
 Version = tuple[int, str]
 """(round, digest of the parameters)."""
@@ -36,17 +34,17 @@ class MemoryStore:
         self._run_dir = run_dir
 
     def put(self, client: int, round_number: int, params: Params) -> Version:
-        """Write one version; it is on disk when this returns. Raises RunDirError."""
+        """Writes one version; it is on disk when this returns. Raises RunDirError."""
         params = moved(params, "cpu")
         digest = digest_of(params)
         path = self._run_dir.memory_path(client, round_number, digest)
         self._run_dir.make(path.parent)
-        content = container.Content({"client": client, "round": round_number}, {"params": params})
-        write_atomic(path, container.pack(KIND, content))
+        attributes = {"client": client, "round": round_number}
+        write_atomic(path, hdf5.pack_tensors(KIND, attributes, {"params": params}))
         return round_number, digest
 
     def get(self, client: int, version: Version | None) -> Params | None:
-        """The parameters of that version, None for None. Raises RunDirError if the file is not that version."""
+        """Returns the parameters of that version, None for None. Raises RunDirError if the file is not that version."""
         if version is None:
             return None
         wait_until_visible(self._run_dir.memory_path(client, *version))
@@ -60,12 +58,11 @@ class MemoryStore:
     def prune(
         self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None, *, up_to_round: int | None = None
     ) -> int:
-        """Delete every version that is not `live`; returns how many.
+        """Deletes every version that is not `live` and returns how many.
 
-        `live` is what checkpoints refer to (`checkpoint.referenced`) and what the next one will.
-        With `clients`, only theirs are looked at (those that have written since the last prune):
-        O(len(clients)) directory reads instead of one for every client. Versions of rounds after
-        `up_to_round` stay: while rank 0 saves a round, workers write those of the next one.
+        `live` is what checkpoints refer to (`checkpoint.referenced`) and what the next one will. With `clients`, only
+        theirs are looked at (those that have written since the last prune): O(len(clients)) directory reads. Versions
+        of rounds after `up_to_round` stay: while rank 0 saves a round, workers write those of the next one.
         """
         num_deleted = 0
         for client in self._run_dir.clients_with_memory() if clients is None else clients:
@@ -77,10 +74,10 @@ class MemoryStore:
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:
-    """The parameters of that version. Raises RunDirError if it is missing, damaged, or another one."""
+    """Reads the parameters of that version. Raises RunDirError if it is missing, damaged, or another one."""
     path = run_dir.memory_path(client, *version)
-    content = container.unpack(path, KIND, _ATTRIBUTES, ("params",))
-    found = content.attributes["client"], content.attributes["round"], content.attributes["params_digest"]
+    attributes, groups = hdf5.read_tensors(path, KIND)
+    found = attributes.get("client"), attributes.get("round"), attributes.get("params_digest")
     if found != (client, *version):
         raise RunDirError(str(path), f"holds client {found[0]}, round {found[1]}, not what its name says")
-    return dict(content.groups["params"])
+    return groups.get("params", {})

@@ -1,4 +1,4 @@
-"""The one module that owns every path of a run.
+"""Knows every path of a run.
 
 runs/<label>-<timestamp>/
   config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
@@ -21,21 +21,20 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from fedmpi.disk.plain import becomes, remove
 from fedmpi.errors import RunDirError
-from fedmpi.store.files import make_folder, writing
+from fedmpi.store.files import TEMPORARY, make_folder, remove, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
-NOTE_DIVERGED, NOTE_FAILED = "diverged", "failed"
-# What a run writes itself. (A submission may be written while its job starts, so its temporary files stay.)
-_OWN = re.compile(r"config\.yaml|manifest\.json|partition\.h5|rounds\.jsonl")
-_REPORT = re.compile(r"summary\.(json|md)|clients\.csv|report\.html")
+# A submission may be written while its job starts, so its temporary files stay.
+_LEFT_BEHIND = re.compile(r"(?!\.submitted)" + TEMPORARY)
+NOTE_DIVERGED = "diverged"
+NOTE_FAILED = "failed"
 
 
 class _At:
-    """A path in a run directory, under this name."""
+    """Gives a path in a run directory, under this name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -52,7 +51,7 @@ class RunDir:
 
     @classmethod
     def new(cls, parent: str | os.PathLike[str], label: str) -> RunDir:
-        """A fresh `<parent>/<label>-<timestamp>`, with -2, -3, ... where that exists. Raises RunDirError."""
+        """Makes a fresh `<parent>/<label>-<timestamp>`, with -2, -3, ... where that exists. Raises RunDirError."""
         base = Path(parent) / f"{_safe(label)}-{time.strftime('%Y%m%d-%H%M%S')}"
         with writing(base):
             base.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +59,7 @@ class RunDir:
 
     @classmethod
     def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
-        """The run directory at `path`, made if absent.
+        """Opens the run directory at `path`; makes it if it is absent.
 
         Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did not ask for.
         """
@@ -77,7 +76,7 @@ class RunDir:
 
     @classmethod
     def of_run(cls, path: str | os.PathLike[str]) -> RunDir:
-        """The directory of a run that has begun. Raises RunDirError."""
+        """Opens the directory of a run that has begun. Raises RunDirError."""
         run = cls(Path(path))
         if not run.has_config():
             raise RunDirError(str(path), f"holds no run (no config.yaml); name a run's folder{meant(run.path)}")
@@ -90,11 +89,11 @@ class RunDir:
             raise RunDirError(str(self.path), f"already holds a run: {advice}")
 
     def holds_run(self) -> bool:
-        """Whether a run has begun here."""
+        """Returns whether a run has begun here."""
         return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
 
     def has_config(self) -> bool:
-        """Whether this folder, as far as this user can see it, has a run's config; False of a name too long."""
+        """Returns whether this folder has a run's config that the user can see; False for a name too long."""
         return os.path.isfile(self.config_path)
 
     config_path = _At("config.yaml")
@@ -107,8 +106,8 @@ class RunDir:
     records_path = _At("rounds.jsonl")
     lock_path = _At(".lock")
     failure_path = _At(".failed")
-    """What a rank leaves when it ends the job: a word (`NOTE_DIVERGED`, `NOTE_FAILED`), a line with what has failed
-    where, and one with what to do. Gone with the next start.
+    """The note of a rank that ends the job: a word (`NOTE_DIVERGED`, `NOTE_FAILED`), a line with the failure and its
+    place, and one with what to do. The next start deletes it.
     """
     checkpoints_dir = _At("checkpoints")
     memory_dir = _At("memory")
@@ -117,19 +116,19 @@ class RunDir:
     page_path = _At("report/report.html")
 
     def submitted_config_path(self, digest: str) -> Path:
-        """The config that a batch job begins the run with, whatever becomes of the file that it was read from."""
+        """Returns the config that a batch job begins the run with, a copy of the file that it was read from."""
         return self.path / f"submitted-{digest}.yaml"
 
     def checkpoint_path(self, round_number: int) -> Path:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(round, path) of every file named exactly as a checkpoint is, newest first."""
+        """Returns (round, path) of every file named exactly as a checkpoint is, newest first."""
         found = [(int(name[1]), path) for path, name in _matching(self.checkpoints_dir, _CHECKPOINT)]
         return sorted(((number, path) for number, path in found if path == self.checkpoint_path(number)), reverse=True)
 
     def last_saved(self) -> int:
-        """The round of the newest checkpoint, after which a resume continues; 0 for none."""
+        """Returns the round of the newest checkpoint, after which a resume continues; 0 for none."""
         return max((number for number, _ in self.checkpoints()), default=0)
 
     def client_dir(self, client: int) -> Path:
@@ -139,7 +138,7 @@ class RunDir:
         return self.client_dir(client) / f"{round_number}-{digest}.h5"
 
     def memory_versions(self, client: int) -> Iterator[tuple[int, str]]:
-        """(round, digest) of every version of one client's memory that is on disk."""
+        """Yields (round, digest) of every version of one client's memory that is on disk."""
         return ((int(name[1]), name[2]) for _, name in _matching(self.client_dir(client), _MEMORY))
 
     def clients_with_memory(self) -> Iterator[int]:
@@ -147,24 +146,19 @@ class RunDir:
             yield from (int(client.name) for client in _listed(folder) if client.name.isdecimal())
 
     def make(self, folder: Path) -> None:
-        """Make `folder` inside the run directory, which must still be there. Raises RunDirError."""
+        """Makes `folder` inside the run directory, which must still be there. Raises RunDirError."""
         if not self.path.is_dir():
             raise RunDirError(str(self.path), "the run directory is gone")
         make_folder(folder)
 
     def clear_temporaries(self) -> None:
-        """Delete what dead writers of the run have left half-written; only for who holds the lock, while nobody writes
-        yet. Files of any other name stay.
-        """
-        memories = ((self.client_dir(client), _MEMORY) for client in self.clients_with_memory())
-        own = (self.path, _OWN), (self.checkpoints_dir, _CHECKPOINT), (self.report_dir, _REPORT)
-        for folder, names in (*own, *memories):
-            for path in _listed(folder):
-                if names.fullmatch(becomes(path.name)):
-                    remove(path)
+        """Deletes what killed writers of the run have left half-written; only for the holder of the lock."""
+        for path in self.path.rglob(".*.tmp"):
+            if _LEFT_BEHIND.fullmatch(path.name):
+                remove(path)
 
     def remove_unbegun(self) -> None:
-        """Delete what a start has made here, if no run has begun; only for who made the folder and holds the lock."""
+        """Deletes what a start has made here, if no run has begun; only for the holder of the lock."""
         if not self.holds_run():
             shutil.rmtree(self.memory_dir, ignore_errors=True)
             remove(self.lock_path)
@@ -178,17 +172,18 @@ class RunDir:
 
 
 def meant(path: Path) -> str:
-    """`; did you mean runs/a?` for a path that is no run: the run that it is in, or a run of a similar name beside it;
-    or the runs that it holds. Empty where there is none.
+    """Returns `; did you mean runs/a?` for a path that is no run: the run that it is in, or one of a similar name.
+
+    For a folder of runs it names them. Returns '' where there is no run.
     """
     with contextlib.suppress(OSError, ValueError):
         for above in path.parents[:2]:
             if RunDir(above).has_config():
                 return f"; did you mean {above}?"
         if inner := _runs_in(path):
-            return f"; runs in it: {', '.join(inner[:5])}" + f" and {len(inner) - 5} more" * (len(inner) > 5)
-        similar = get_close_matches(path.name, _runs_in(path.parent), n=1)
-        return "".join(f"; did you mean {path.parent / name}?" for name in similar)
+            return f"; runs in it: {', '.join(inner[:5])}{', ...' if len(inner) > 5 else ''}"
+        for name in get_close_matches(path.name, _runs_in(path.parent), n=1):
+            return f"; did you mean {path.parent / name}?"
     return ""
 
 
@@ -197,14 +192,15 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:
-    """All runs in a folder, begun or submitted, however deep; the folder itself may be one, or one cannot know."""
-    run, inner = RunDir(folder), []
+    """Yields all runs in a folder, begun or submitted, however deep; the folder itself may be one."""
+    run = RunDir(folder)
+    inner: list[Path] = []
     try:
         is_run = run.holds_run() or run.submission_path.exists()
         if not is_run:
             inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     except OSError:
-        is_run = True  # who asks how far it is learns why that is not known
+        is_run = True  # a reader of its state gets the reason
     if is_run:
         yield run
     for path in inner:
@@ -212,7 +208,8 @@ def runs_below(folder: Path) -> Iterator[RunDir]:
 
 
 def _make_fresh(base: Path) -> Path:
-    path, number = base, 1
+    path = base
+    number = 1
     while True:
         try:
             path.mkdir()  # atomic: of two runs that start in the same second, one gets the next name

@@ -19,8 +19,8 @@ from fedmpi.report.records import read_records
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED
 from fedmpi.rounds.state import ServerState, Setup, plan_phase
 from fedmpi.store import checkpoint
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import digest_of
 from fedmpi.tensors import Params
 
 # With SVDs on the server (fedhm, prism), memories (hermes, topk), a rate of its own (perfedavg), none of it (fedavg).

@@ -20,7 +20,7 @@ from fedmpi.check.contract import Trial
 from fedmpi.methods.values import Turn
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 # The fast run tries what takes whole runs on one case of each method.
 WHOLE_RUNS = {contract.a_saved_state_continues, contract.a_personal_test_changes_nothing}

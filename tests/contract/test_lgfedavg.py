@@ -11,7 +11,7 @@ from torch import nn
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
 from fedmpi.methods.values import Costs, Turn
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 LG = "method.name=lgfedavg"
 FIRST, LAST = "0.weight", "1.weight"

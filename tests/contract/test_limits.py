@@ -6,7 +6,7 @@ import pytest
 from by_hand import after
 from fast import fast
 
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 UNEVEN, TWO = "partition.name=class_dirichlet", "rounds=2"
 VIT = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")

@@ -18,7 +18,7 @@ from fedmpi.methods.protocol import gradients
 from fedmpi.rounds.state import ServerState
 from fedmpi.running import start
 from fedmpi.running.results import untrained
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 
 @pytest.mark.parametrize("case", CASES)

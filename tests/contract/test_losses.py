@@ -17,7 +17,7 @@ from fedmpi.mpi.communicator import Request
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.rounds.state import Setup
 from fedmpi.running import resuming
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.train_round import train_round
 
 NUM_ROUNDS = 2

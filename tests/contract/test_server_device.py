@@ -10,7 +10,6 @@ from small_runs import finished, run_alone, undisturbed
 
 from fedmpi.check.bits import difference
 from fedmpi.errors import StartupError
-from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
@@ -35,7 +34,7 @@ def test_a_resume_keeps_it(tmp_path: Path, first: str, then: str) -> None:
     assert found.round == 2 and found.versions["server_device"] == ("cuda" if on_it else "cpu")
     assert found.config["mpi"]["server_device"] == first
     folder = RunDir(tmp_path / "run")
-    assert [number for number, _ in checkpoint.of_run(folder, found.config_hash)] == [2, 1]
+    assert [number for number, _ in folder.checkpoints()] == [2, 1]
     expected = undisturbed(tmp_path, *WORDS[:1], "rounds=2", "mpi.device=cpu")
     assert difference(finished(tmp_path / "run"), expected) == ""
 

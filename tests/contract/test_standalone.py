@@ -8,7 +8,7 @@ from small_runs import finished, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
 from fedmpi.methods.values import Turn
-from fedmpi.store.stored import digest_of
+from fedmpi.store.hdf5 import digest_of
 
 ALONE = "method.name=standalone"
 

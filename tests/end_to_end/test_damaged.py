@@ -15,16 +15,15 @@ from golden_file import Told
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from launched import Made, RunMain, failed_on, rejoined
-from sealed import with_contents
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.command.manners import described
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi.serial import SerialComm
-from fedmpi.store import checkpoint, container
+from fedmpi.store import checkpoint, hdf5
+from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.stored import digest_of
 
 METHODS = ("fedhm", "topk")  # without and with client memories
 KERNEL = "conv1.weight"
@@ -47,63 +46,36 @@ def _flipped(whole: bytes, at: float) -> bytes:
     return whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :]
 
 
-def _resealed(change: Callable[[dict[str, str | int], dict[str, torch.Tensor]], object]) -> Harm:
-    """The newest checkpoint with its attributes and server tensors changed, and the checksum of what it is then."""
+def _rewritten(change: Callable[[dict[str, str | int], dict[str, torch.Tensor]], object]) -> Harm:
+    """Writes the newest checkpoint with other attributes or server tensors, and the digest of what it is then."""
 
     def harm(_: bytes, folder: Path) -> bytes:
-        path = RunDir(folder).checkpoint_path(3)
-        found = container.unpack(path, checkpoint.KIND, checkpoint._ATTRIBUTES, checkpoint._GROUPS)
-        attributes, server = dict(found.attributes), dict(found.groups["server"])
-        change(attributes, server)
-        content = container.Content(attributes, {**found.groups, "server": server})
-        return bytes(container.pack(checkpoint.KIND, content))
+        attributes, groups = hdf5.read_tensors(RunDir(folder).checkpoint_path(3), checkpoint.KIND)
+        change(attributes, groups["server"])
+        return bytes(hdf5.pack_tensors(checkpoint.KIND, attributes, groups))
 
     return harm
 
 
 def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Harm:
-    return _resealed(lambda _, server: server.update({KERNEL: change(server[KERNEL])}))
-
-
-def _attribute(name: str, value: str | int) -> Harm:
-    return _resealed(lambda attributes, _: attributes.update({name: value}))
+    return _rewritten(lambda _, server: server.update({KERNEL: change(server[KERNEL])}))
 
 
 DAMAGE: dict[str, tuple[Harm, str]] = {
     "cut off": (lambda whole, _: whole[: len(whole) // 2], "is truncated"),
     "empty": (lambda whole, _: b"", "is empty"),
-    "a bit of the header": (lambda whole, _: _flipped(whole, 0), "its first bytes are damaged"),
-    "a bit of the structure": (lambda whole, _: _flipped(whole, 0.05), "its checksum does not match"),
-    "a bit of the values": (lambda whole, _: _flipped(whole, 0.5), "its checksum does not match"),
-    "the last bit": (lambda whole, _: _flipped(whole, 1), "its checksum does not match"),
-    "another format": (lambda whole, _: whole.replace(b"format 2", b"format 3", 1), "has format 3"),
+    "a bit of the values": (lambda whole, _: _flipped(whole, 0.5), "its digest does not match"),
+    "another format": (lambda whole, _: whole.replace(b"format 3", b"format 2", 1), "has format 2"),
     "another kind": (lambda whole, folder: (folder / "partition.h5").read_bytes(), "is a partition file"),
     "the one before": (lambda whole, folder: RunDir(folder).checkpoint_path(2).read_bytes(), "holds round 2, not"),
-    "another program": (lambda whole, _: b"\x89HDF\r\n\x1a\n" + bytes(2000), "was not written by fedmpi"),
-    "a forged table": (
-        lambda whole, _: with_contents(whole, b'{"attributes": {}, "arrays": [["server/", "|O8", [9], 0]]}'),
-        "",
-    ),
-    # Whole, but of no use here: a checksum says nothing about who wrote it.
+    # Whole, but of no use here.
     "shape": (_with(lambda kernel: kernel[:1].clone()), "holds conv1.weight as torch.float32 [1, 1, 3, 3], not as"),
-    "type": (_with(torch.Tensor.double), "holds conv1.weight as torch.float64"),
     "nan": (_with(lambda kernel: kernel * float("nan")), "holds values in conv1.weight that are not finite"),
-    "missing": (_resealed(lambda _, server: server.pop(KERNEL)), "lacks the server's tensor conv1.weight"),
-    "nothing": (_resealed(lambda _, server: server.clear()), "lacks the server's tensor conv1.weight"),
-    "seed": (_attribute("seed", 99), "holds a seed or a hash that is not its config's"),
-    "hash": (_attribute("config_hash", "c" * 64), "holds a seed or a hash that is not its config's"),
-    "round": (_attribute("round", -3), "holds round -3"),
-    "progress": (_attribute("progress", '{"best": "x"}'), "its progress has no numbers under 'best'"),
-    "text in progress": (_attribute("progress", '{"best": {"1": "x"}}'), "its progress has no numbers under 'best'"),
-    "large progress": (_attribute("progress", f'{{"seconds": {{"wall": {10**400}}}}}'), "is not a fedmpi checkpoint"),
-    "other progress": (_attribute("progress", '{"foo": {}}'), "holds progress of another kind: 'foo'"),
-    "deep": (_attribute("config", '{"a":' * 900 + "1" + "}" * 900), "holds a config that is none"),
-    "deeper": (_attribute("versions", '{"a":' * 99999 + "1" + "}" * 99999), "is not a fedmpi checkpoint"),
+    "missing": (_rewritten(lambda _, server: server.pop(KERNEL)), "lacks the server's tensor conv1.weight"),
+    "seed": (_rewritten(lambda attributes, _: attributes.update(seed=99)), "holds a seed or a hash that is not its"),
+    "no round": (_rewritten(lambda attributes, _: attributes.pop("round")), "is not a checkpoint of this fedmpi"),
 }
-FAST = (
-    *("cut off", "a bit of the values", "another kind", "a forged table"),
-    *("shape", "nan", "missing", "seed", "progress", "deeper"),
-)
+FAST = ("a bit of the values", "another kind", "shape", "nan", "seed")
 
 
 def goes_on_from_the_one_before(run_main: RunMain, run: Path, named: str, problem: str = "") -> None:
@@ -201,7 +173,7 @@ def _newer_memory(folder: RunDir) -> Path:
     return folder.memory_path(client, *version)
 
 
-@pytest.mark.parametrize("case", ["cut off", "empty", "a bit of the values", "another format", "missing"])
+@pytest.mark.parametrize("case", ["a bit of the values", "missing"])
 def test_a_damaged_memory_skips_the_checkpoint_that_needs_it(
     run_main: RunMain, made: Made, tmp_path: Path, case: str
 ) -> None:
@@ -234,7 +206,7 @@ def test_a_memory_damaged_inside_a_round_is_named(
     assert isinstance(caught.value.__cause__, RunDirError)
     said = described(caught.value, SerialComm())
     assert re.match(failed_on(0, r"round 3, client \d, stage \w+\n"), said), said
-    problem = "is damaged: its checksum does not match its bytes; --resume continues from a checkpoint before it"
+    problem = "is damaged: its digest does not match its bytes; --resume continues from a checkpoint before it"
     assert rejoined(said).endswith(f"cause: RunDirError: {harmed[0]}: {problem}")
     code, out, errors = run_main(*words("topk", run), "--resume")
     assert code == 0 and "resuming after round 1" in out, errors

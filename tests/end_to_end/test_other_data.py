@@ -11,8 +11,7 @@ from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
 
 from fedmpi.data import prepare
-from fedmpi.disk import hdf5
-from fedmpi.store import checkpoint, manifest
+from fedmpi.store import checkpoint, hdf5, manifest
 from fedmpi.store.run_dir import RunDir
 
 ARGUMENTS = (
@@ -90,8 +89,7 @@ def without_digests(run_dir: Path) -> None:
     for _, path in folder.checkpoints():
         snapshot = replace(checkpoint.load(path), data_digest="")
         checkpoint.save(folder, snapshot, keep=5)
-    with hdf5.opened(folder.partition_path, "partition") as file:
-        arrays = {name: file.array(name) for name in file.entries}
+    _, arrays = hdf5.read(folder.partition_path, "partition")
     folder.partition_path.write_bytes(hdf5.pack("partition", {}, arrays))
 
 

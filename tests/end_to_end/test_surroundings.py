@@ -27,7 +27,6 @@ from launched import (
 )
 from small_runs import SMALL, Finished, finished, run_all, small_config, undisturbed
 
-from fedmpi.disk.plain import temporary_name
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
@@ -119,8 +118,8 @@ def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_
 GONE = {
     "removed": "was removed while the run used it",
     "moved": "was moved to {folder}/elsewhere",
-    "replaced": "something else has its name now; the run directory was moved to {folder}/elsewhere",
-    "made anew": "was removed while the run used it; another one has its name now",
+    "replaced": "was moved to {folder}/elsewhere; something else has its name now",
+    "made anew": "was removed while the run used it; something else has its name now",
     "records are a folder": "{folder}/run/rounds.jsonl: cannot be written: Is a directory",
 }
 
@@ -274,7 +273,7 @@ def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
     assert isinstance(caught.value.__cause__, RunDirError)
     snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), pytest.fail)
     assert snapshot is not None and snapshot.round == 2
-    half_written = tmp_path / "run" / "memory" / "0" / "0" / temporary_name(f"9-{'0' * 32}.h5")
+    half_written = tmp_path / "run" / "memory" / "0" / "0" / f".9-{'0' * 32}.h5.{'a' * 16}.tmp"
     half_written.touch()  # as a worker leaves that is killed while it writes
     run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
     assert finished(tmp_path / "run") == undisturbed(tmp_path, *words) and not half_written.exists()

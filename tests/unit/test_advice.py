@@ -11,8 +11,8 @@ from small_runs import small_config
 from fedmpi.config.load import load
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.running.advice import Advice
+from fedmpi.store.lock import GoneError
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.whereabouts import GoneError
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from fedmpi.data import command as data_command
 from fedmpi.data import prepare
 from fedmpi.data.dataset import DataInfo, Dataset, check, load_data
 from fedmpi.data.sets.har import Har
-from fedmpi.disk import hdf5
 from fedmpi.errors import DataError
+from fedmpi.store import hdf5
 
 X = dataset().train_x
 
@@ -59,7 +59,7 @@ def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
         (content[:100], "is truncated"),
         (b"<html>404</html>", "was not written by fedmpi"),
         (b"", "is empty"),
-        (flipped, "is damaged: its checksum does not match its bytes"),
+        (flipped, "is damaged: its digest does not match its bytes"),
     ):
         options.path.write_bytes(damaged)
         line = refused(options)

@@ -31,13 +31,11 @@ def write(run_dir: RunDir, rounds: range, resume_after: int | None = None, tenso
 
 
 def test_a_record_is_on_disk_as_one_line_at_once(run_dir: RunDir) -> None:
-    """What JSON has no word for is null; a record without a round is our mistake; a fresh start begins afresh."""
+    """What JSON has no word for is null; a fresh start begins afresh."""
     assert read_records(run_dir) == []
     records = Records(run_dir, resume_after=None)
     records.round_done({"round": 1, "x": [math.nan, (math.inf, 0.1)], "text": "a\nb"})
     assert run_dir.records_path.read_text() == '{"round": 1, "x": [null, [null, 0.1]], "text": "a\\nb"}\n'
-    with pytest.raises(KeyError):
-        records.round_done({"loss": 1.0})
     write(run_dir, range(0))
     assert read_records(run_dir) == []
 
@@ -69,28 +67,19 @@ def resumed(run_dir: RunDir, resume_after: int) -> list[str]:
     return lines
 
 
-def test_missing_rounds_are_said_and_marked(run_dir: RunDir, told: Told) -> None:
-    """Wherever they are; a run that continues says so again, and its marks are the same."""
+def test_missing_rounds_are_said(run_dir: RunDir, told: Told) -> None:
+    """Wherever they are; a run that continues says so again."""
     write(run_dir, range(1, 10))
     lines = run_dir.records_path.read_text().splitlines(keepends=True)
     run_dir.records_path.write_text("".join(lines[number - 1] for number in (2, 5, 6)))
     for _ in range(2):
         (said,) = resumed(run_dir, 8)
         told(said)
-        found = [json.loads(line) for line in run_dir.records_path.read_text().splitlines()]
-        marks = [(line["missing_from"], line["round"]) for line in found if "missing_from" in line]
-        assert marks == [(1, 1), (3, 4), (7, 8)] and [line["round"] for line in found] == [1, 2, 4, 5, 6, 8]
         records = read_records(run_dir)
         assert [record["round"] for record in records] == [2, 5, 6] and not is_whole(records)
         assert rounds_done(records) == 6 and gaps_of(records, 8) == [(1, 1), (3, 4), (7, 8)]
     write(run_dir, range(9, 11), resume_after=8)
     assert [record["round"] for record in read_records(run_dir)] == [2, 5, 6, 9, 10]
-
-
-def test_a_gap_of_any_length_is_one_line(run_dir: RunDir) -> None:
-    """A forged checkpoint may say any round."""
-    (said,) = resumed(run_dir, 10**17)
-    assert "rounds 1 to 100000000000000000," in said and len(run_dir.records_path.read_text().splitlines()) == 1
 
 
 def test_records_of_any_order_are_put_in_order(run_dir: RunDir) -> None:
@@ -101,15 +90,12 @@ def test_records_of_any_order_are_put_in_order(run_dir: RunDir) -> None:
     assert [(record["round"], record["x"]) for record in read_records(run_dir)] == [(1, 1), (2, 3), (3, 2)]
 
 
-def test_lines_that_are_no_records_are_said(run_dir: RunDir) -> None:
-    lines = [b'{"round": 1}', b"# my note", b'{"round": 0}', b'{"round": true}', b'{"round": -3}', b"", b"[2]"]
-    deep = b'{"round": 2, "a": ' + b'{"a":' * 600 + b"1" + b"}" * 601  # can be read, but not written again
-    lines += [b"[" * 99999, deep, b"\xff\xfe", b'{"loss": 1}', b'{"round": "x"}', b'{"round": 2}', b'{"round": 3, "x']
+def test_lines_that_are_no_records_are_left_out(run_dir: RunDir) -> None:
+    lines = [b'{"round": 1}', b"# my note", b'{"round": 0}', b'{"round": true}', b"", b"[2]", b"[" * 99999]
+    lines += [b"\xff\xfe", b'{"loss": 1}', b'{"round": "x"}', b'{"round": 2}', b'{"round": 3, "x']
     run_dir.records_path.write_bytes(b"\n".join(lines))
     assert [record["round"] for record in read_records(run_dir)] == [1, 2]
-    (said,) = resumed(run_dir, 1)
-    assert said.startswith("rounds.jsonl has 10 lines")
-    assert run_dir.records_path.read_text() == '{"round": 1}\n'
+    assert resumed(run_dir, 1) == [] and run_dir.records_path.read_text() == '{"round": 1}\n'
 
 
 def test_records_of_another_run_are_known_by_what_the_checkpoint_knows(told: Told) -> None:
@@ -147,7 +133,7 @@ def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> N
 
 
 def test_scalars_of_a_record() -> None:
-    tiers = [{"name": "half", "accuracy": 0.5, "best": None}, {"accuracy": 0.1}, 3]
+    tiers = {"half": {"accuracy": 0.5, "best": None}, "full": {}}
     record = {"round": 4, "loss": math.nan, "ok": True, "time_s": {"svd": 2}, "tiers": tiers, "cohort": [1, 2]}
     assert dict(scalars(record)) == {"time_s/svd": 2.0, "tiers/half/accuracy": 0.5}
 

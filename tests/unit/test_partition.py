@@ -23,8 +23,8 @@ from fedmpi.data.partitions.quantity_skew import QuantitySkew
 from fedmpi.data.partitions.shards import Shards
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.show import class_counts
-from fedmpi.disk import hdf5
 from fedmpi.errors import ConfigError, DataError
+from fedmpi.store import hdf5
 
 COMPLETE = [
     Iid(),

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from golden_file import Told
 
-from fedmpi.disk import plain as plain_files
-from fedmpi.errors import RunDirError, UserError
+from fedmpi.errors import UserError
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
@@ -32,7 +31,6 @@ def _link_to_a_pipe(place: Path, victim: Path) -> None:
 SHAPES: dict[str, Callable[[Path, Path], None]] = {
     "link to a file": lambda place, victim: place.symlink_to(victim),
     "link to nothing": lambda place, victim: place.symlink_to(victim.with_name("absent")),
-    "hard link": lambda place, victim: os.link(victim, place),
     "named pipe": lambda place, victim: os.mkfifo(place),
     "link to a pipe": _link_to_a_pipe,
     "socket": lambda place, victim: os.mknod(place, stat.S_IFSOCK | 0o600),
@@ -72,13 +70,6 @@ def _takes_the_lock(run: RunDir, plant: Callable[[Path], None]) -> None:
     RunLock(run).__enter__()
 
 
-def _refreshes_the_lock(run: RunDir, plant: Callable[[Path], None]) -> None:
-    with RunLock(run) as held:
-        run.lock_path.unlink()
-        plant(run.lock_path)
-        held.refresh()
-
-
 def _writes_a_record(run: RunDir, plant: Callable[[Path], None]) -> None:
     records = Records(run, resume_after=None)
     run.records_path.unlink()
@@ -96,7 +87,7 @@ def _writes_an_event(run: RunDir, plant: Callable[[Path], None]) -> None:
     events.round_done({"round": 1, "loss": 1.0})
 
 
-WRITERS = (_takes_the_lock, _refreshes_the_lock, _writes_a_record, _writes_an_event)
+WRITERS = (_takes_the_lock, _writes_a_record, _writes_an_event)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -104,13 +95,7 @@ WRITERS = (_takes_the_lock, _refreshes_the_lock, _writes_a_record, _writes_an_ev
 def test_nothing_is_written_through_what_is_planted(
     run: RunDir, plant: Callable[[str, Path], None], write: Callable[..., None], shape: str
 ) -> None:
-    if (write, shape) == (_writes_a_record, "hard link"):
-        write(run, lambda place: plant(shape, place))
-        assert run.records_path.read_text() == '{"round": 1}\n', "the records are a file of their own"
-    else:
-        assert refused(lambda: write(run, lambda place: plant(shape, place))).startswith(
-            ("cannot be written: ", "cannot be taken again: ")
-        )
+    assert refused(lambda: write(run, lambda place: plant(shape, place))).startswith("cannot be written: ")
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "directory"])
@@ -123,12 +108,6 @@ def test_what_is_replaced_as_a_whole(run: RunDir, plant: Callable[[str, Path], N
     assert len(list(run.path.iterdir())) == 3  # with the folder of checkpoints
 
 
-def test_temporary_files_have_names_that_nobody_can_guess(run: RunDir) -> None:
-    names = {plain_files.temporary_name("config.yaml") for _ in range(100)}
-    assert len(names) == 100 and {plain_files.becomes(name) for name in names} == {"config.yaml"}
-    assert not any(map(plain_files.becomes, (".config.yaml.tmp", "config.yaml", ".x.0123456789ABCDEF.tmp", ".a.h5")))
-
-
 def test_linked_folders_stay_allowed(tmp_path: Path) -> None:
     (tmp_path / "scratch" / "checkpoints").mkdir(parents=True)
     (tmp_path / "runs").symlink_to("scratch")
@@ -139,17 +118,6 @@ def test_linked_folders_stay_allowed(tmp_path: Path) -> None:
     with RunLock(run):
         assert (tmp_path / "scratch" / "mine" / ".lock").exists()
     assert (tmp_path / "scratch" / "checkpoints" / "round-000001.h5").read_text() == "x"
-
-
-def test_a_snapshot_made_with_hard_links_stays_as_it_is(run: RunDir, tmp_path: Path) -> None:
-    """As `cp -al` makes: the run continues in a file of its own."""
-    records = Records(run, resume_after=None)
-    records.round_done({"round": 1})
-    os.link(run.records_path, tmp_path / "snapshot")
-    for number in (2, 3):
-        records.round_done({"round": number})
-    assert [record["round"] for record in read_records(run)] == [1, 2, 3]
-    assert (tmp_path / "snapshot").read_text() == '{"round": 1}\n'
 
 
 READERS = {
@@ -172,7 +140,7 @@ def test_nobody_waits_for_what_never_ends(
     assert refused(lambda: READERS[name](run)).startswith("cannot be read: ")
 
 
-@pytest.mark.parametrize("name", ["rounds.jsonl", "manifest.json", "submitted.json", "requeued"])
+@pytest.mark.parametrize("name", ["manifest.json", "submitted.json", "requeued"])
 def test_files_longer_than_any_of_ours_are_refused(run: RunDir, name: str, told: Told) -> None:
     """One of a terabyte that takes no room on the disk."""
     (run.path / name).parent.mkdir(exist_ok=True)
@@ -190,36 +158,9 @@ def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == '{"starts": [{"command": []}]}'
 
 
-def test_what_is_looked_at_first_may_be_exchanged_before_it_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The handle decides: a pipe that comes in between is not waited for, a link not followed."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("file")
-    (tmp_path / "file").write_text("x")
-    good = os.stat(tmp_path / "file")
-    monkeypatch.setattr(plain_files.os, "stat", lambda *_, **__: good)
-    with pytest.raises(plain_files.NotPlainError, match="a named pipe"):
-        plain_files.open_to_read(tmp_path / "pipe")
-    with pytest.raises(plain_files.NotPlainError, match="a symbolic link"):
-        plain_files.open_in_place(tmp_path / "link", os.O_RDWR)
-
-
-def test_a_replacement_stays_in_the_folder_that_it_began_in(tmp_path: Path) -> None:
-    """Though another folder gets the name meanwhile."""
-    (tmp_path / "run").mkdir()
-    with plain_files.replacing(tmp_path / "run" / "x") as file:
-        (tmp_path / "run").rename(tmp_path / "elsewhere")
-        (tmp_path / "run").mkdir()
-        file.write(b"new")
-    assert (tmp_path / "elsewhere" / "x").read_bytes() == b"new" and not any((tmp_path / "run").iterdir())
-    with pytest.raises(RunDirError, match="Not a directory"):
-        files.write_text(tmp_path / "elsewhere" / "x" / "y", "")
-
-
 def test_several_replace_one_file_at_once(tmp_path: Path) -> None:
-    with plain_files.replacing(tmp_path / "x") as first:
-        with plain_files.replacing(tmp_path / "x") as second:
+    with files.replacing(tmp_path / "x") as first:
+        with files.replacing(tmp_path / "x") as second:
             second.write(b"second")
         first.write(b"first")
     assert (tmp_path / "x").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1

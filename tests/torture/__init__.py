@@ -1,1 +1,0 @@
-"""Forged archives; they go with the tests that read them."""
