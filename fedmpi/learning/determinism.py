@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import torch
 
 from fedmpi import seeds
@@ -37,10 +36,12 @@ def settings_kept() -> Iterator[None]:
     """Within the block torch has its defaults (float32, gradients, the CPU), and a run may change every setting that
     this module sets; then all of them are as they were before.
     """
-    before = [(write, value) for read, write in _settings() if (value := _readable(read)) is not None]
     with ExitStack() as stack:
-        for write, value in reversed(before):  # undone in the order of `_settings`
-            stack.callback(write, value)
+        for read, write in reversed([*_settings()]):  # undone in the order of `_settings`
+            with suppress(
+                RuntimeError, AttributeError
+            ):  # a precision that this torch lacks, or that is set in two ways
+                stack.callback(write, read())
         if torch.get_default_device().type != "cpu":
             stack.callback(torch.set_default_device, torch.get_default_device())
             torch.set_default_device(None)
@@ -52,38 +53,23 @@ def settings_kept() -> Iterator[None]:
 
 
 def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """How each setting is read and written. The precisions that torch 2.9 has beside the older ones come last, because
-    writing an older one changes them.
-    """
-    yield torch.get_num_threads, torch.set_num_threads
-    yield torch.get_default_dtype, torch.set_default_dtype
-    yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode
-    yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision  # `matmul.allow_tf32`, too
-    backends: Any = torch.backends
-    matmul, cudnn = backends.cuda.matmul, backends.cudnn
-    named = [(torch.utils.deterministic, "fill_uninitialized_memory"), (cudnn, "benchmark"), (cudnn, "allow_tf32")]
-    named += [(matmul, "fp32_precision")]
-    named += [(getattr(cudnn, part, None), "fp32_precision") for part in ("conv", "rnn")]
-    named += [(getattr(backends.mkldnn, "matmul", None), "fp32_precision")]
-    for owner, name in named:
-        yield partial(getattr, owner, name, None), partial(setattr, owner, name)
-
-
-def _readable(read: Callable[[], Any]) -> Any:
-    """The value; None where this torch has no such setting, or will not read one that is set in the newer way, too."""
-    try:
-        return read()
-    except RuntimeError:
-        return None
-
-
-def generator_states(device: torch.device) -> tuple[object, ...]:
-    """What the global generators of torch, of Python and of numpy would draw next; equal states compare equal."""
-    found = [torch.get_rng_state()]
-    if device.type == "cuda":
-        found.append(torch.cuda.get_rng_state(device))
-    _, keys, *rest = np.random.get_state()
-    return (*(state.numpy().tobytes() for state in found), random.getstate(), np.asarray(keys).tobytes(), *rest)
+    """Yields how each setting is read and written. Writing an older precision changes those that torch 2.9 has beside
+    it, so these come last."""
+    for name in ("num_threads", "default_dtype", "deterministic_debug_mode", "float32_matmul_precision"):
+        yield getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")
+    for name in (
+        "utils.deterministic.fill_uninitialized_memory",
+        "backends.cudnn.benchmark",
+        "backends.cudnn.allow_tf32",
+        "backends.cuda.matmul.fp32_precision",
+        "backends.cudnn.conv.fp32_precision",
+        "backends.cudnn.rnn.fp32_precision",
+        "backends.mkldnn.matmul.fp32_precision",
+    ):
+        path, _, attribute = name.rpartition(".")
+        with suppress(AttributeError):
+            owner = attrgetter(path)(torch)
+            yield partial(getattr, owner, attribute), partial(setattr, owner, attribute)
 
 
 @contextmanager

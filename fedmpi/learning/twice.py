@@ -1,23 +1,21 @@
 """Before a run: the same client is trained and tested twice, with another one in between, and must give the same bits.
 
-A rank trains one client after another with the same modules. Parameters are loaded, momentum is
-zeroed and the global generators are seeded for each client. Anything else that a net keeps (a buffer
-that training changes, a Python attribute, a generator of its own) would make the results depend on
-who was trained before on the same rank, that is, on the number of ranks, and nobody would notice.
+A rank trains one client after another with the same modules. Parameters are loaded, momentum is zeroed and the global
+generators are seeded for each client. Anything else that a net keeps (a buffer that training changes, a Python
+attribute, a generator of its own) would make the results depend on who was trained before on the same rank, that is, on
+the number of ranks, and nobody would notice.
 
-The check takes two steps with two real examples each, through the same `LocalTrainer` as the run. Its
-second pass uses a net that is built anew and trains another client first, so that it also finds what
-a net keeps from its very first batch.
+The check takes two steps with two real examples each, through the same `LocalTrainer` as the run. Its second pass uses
+a net that is built anew and trains another client first, so that it also finds what a net keeps from its first batch.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -34,50 +32,23 @@ from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.models import admission
 from fedmpi.tensors import bytes_of
 
-BATCH_SIZE, LR = 2, 0.01
+BATCH_SIZE = 2
+LR = 0.01
 # The other client's steps are an odd number, or a net that alternates would go unnoticed.
-STEPS = 2, 1
+STEPS = (2, 1)
 KEEPS = (
-    "keeps something beside its parameters, draws from a generator of its own or is not deterministic, so results "
-    "would depend on the number of ranks; remove that, or draw from the global generators of torch, Python or numpy"
+    "the second time: it keeps something beside its parameters, draws from a generator of its own or is not "
+    "deterministic, so results would depend on the number of ranks; remove that, or draw from the global generators of "
+    "torch, Python or numpy"
+)
+CHANGES = (
+    "in training, which the next client on the same rank would inherit; take a layer that keeps nothing between batches"
 )
 
-Calls = dict[tuple[str, int], tuple[str, str]]
-"""The calls of a net's modules, innermost first. A module's dotted name, and how often it was called before: digests of
-its inputs (parameters included) and of its outputs."""
-Watch = Callable[[nn.Module], AbstractContextManager[Calls]]
-
-
-def refuse_changing_buffers(net: nn.Module, model: str, example_shape: tuple[int, ...]) -> None:
-    """Raises `ConfigError` if a pass in training mode changes a buffer of `net` in place (a skeleton, left as it is).
-
-    A dry run without data, for plans; what it cannot see is left to `check_nets`.
-    """
-    before: dict[str, int] = {}
-    after: dict[str, int] = {}
-    handles = [
-        # First of all hooks: spectral norm changes its vectors in one of its own.
-        net.register_forward_pre_hook(lambda net, _: before.update(_versions(net)), prepend=True),
-        net.register_forward_hook(lambda net, *_: after.update(_versions(net))),
-    ]
-    if any(True for _ in net.buffers()):
-        costs.in_dry_runs(net, example_shape, lambda dry_run: dry_run(costs.EXAMPLES))
-    for handle in handles:
-        handle.remove()
-    for name in before:
-        if before[name] != after.get(name, before[name]):
-            raise _changed(model, net, name)
-
-
-def _versions(net: nn.Module) -> dict[str, int]:
-    """How often each buffer was written to."""
-    return {name: buffer._version for name, buffer in net.named_buffers()}
-
-
-def _changed(model: str, net: nn.Module, buffer: str) -> ConfigError:
-    module, _, name = buffer.rpartition(".")
-    why = f"changes its buffer {name!r} in training, which the next client on the same rank would inherit"
-    return admission.refusal(model, net, module, f"{why}; take a layer that keeps nothing between batches")
+Call = tuple[str, str, str]
+"""A call of a module: its dotted name, digests of its inputs (parameters included) and of its outputs."""
+Watch = Callable[[nn.Module], AbstractContextManager[list[Call]]]
+Result = tuple[Tensor, list[Call]]
 
 
 def check_nets(
@@ -88,11 +59,11 @@ def check_nets(
     seed: int,
     model: str,
 ) -> str:
-    """Trains and tests a client twice; a digest of its results, the same on all ranks whose processors are alike.
+    """Trains and tests a client twice; returns a digest of its results, the same on all ranks with like processors.
 
-    `make_net` makes the net of the trainer of a number anew. Of nets that are made of the same kinds of
-    modules the cheapest is tried. Nothing is left behind: the generators are as before, the buffers of
-    the trainers are zero. Raises `ConfigError`.
+    `make_net` makes the net of the trainer of a number anew. Of nets that are made of the same kinds of modules the
+    cheapest is tried. Leaves nothing behind: the generators are as before, the buffers of the trainers are zero. Raises
+    `ConfigError`.
     """
     digests = []
     for number in _to_try(trainers, macs):
@@ -112,14 +83,14 @@ def check_nets(
 
 
 def _fault_of_net(error: str) -> str:
-    """What torch says that a dry run does not show; empty for what may be no fault of the net."""
+    """Returns what a dry run does not show of torch's errors; '' for what may be no fault of the net."""
     if error.startswith("view size is not compatible"):
         return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
     return error.partition(". ")[0] if "deterministic" in error else ""
 
 
 def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator[int]:
-    """Numbers of nets, the cheapest first, until all kinds of modules have been met."""
+    """Yields numbers of nets, the cheapest first, until all kinds of modules have been met."""
     met: set[type[nn.Module]] = set()
     for number in sorted(range(len(trainers)), key=lambda number: macs[number]):
         kinds = {type(part) for part in trainers[number].net.module.modules()}
@@ -129,7 +100,7 @@ def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator
 
 
 def initial_values(net: FlatNet, seed: int) -> Tensor:
-    """Initial values of the size that keeps activations near 1, as bytes. A net's own come from the server."""
+    """Fills a net with values of the size that keeps activations near 1; returns them as bytes."""
     generator = seeds.torch_generator("self-check values", seed)
     for value in net.params.values():
         if value.dim() > 1:
@@ -142,7 +113,7 @@ def initial_values(net: FlatNet, seed: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Two clients of a few examples each, and what both begin with."""
+    """Two clients of a few examples each, and the values that both begin with."""
 
     trainer: LocalTrainer
     clients: Sequence[np.ndarray]
@@ -157,7 +128,7 @@ class _Trial:
         return seeds.mix("self-check", self.seed, number)
 
     def train(self, net: FlatNet, client: int) -> Tensor:
-        """The steps of client 0 or 1 from the initial values; the parameters after them, as bytes."""
+        """Takes the steps of client 0 or 1 from the initial values; returns the parameters after them, as bytes."""
         net.copy_parameters_from(self.initial)
         seed = self.seed_of(client)
         draws = self.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
@@ -166,107 +137,80 @@ class _Trial:
             trainer.run(draws, LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
         return net.copy_of_parameters()
 
-    def test(self, net: FlatNet, trained: Tensor) -> Tensor:
-        """Outputs in evaluation mode with these parameters, on a batch of client 0. Tests seed no generator."""
-        net.copy_parameters_from(trained)
+    def test(self, net: FlatNet) -> Tensor:
+        """Returns the outputs in evaluation mode on a batch of client 0. Tests seed no generator."""
+        net.copy_parameters_from(self.initial)
         as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.data.device))
         with bn.using(net.module, None), torch.no_grad():
             return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
+    def twice(self, one: FlatNet, two: FlatNet, watch: Watch) -> dict[str, tuple[Result, Result]]:
+        """Returns the results of tests and of training with client 0 in net `one`, and after client 1 in net `two`."""
+        trained = _watched(one, watch, lambda: self.train(one, 0))
+        tested = _watched(one, watch, lambda: self.test(one))
+        self.train(two, 1)
+        tested_then = _watched(two, watch, lambda: self.test(two))
+        trained_then = _watched(two, watch, lambda: self.train(two, 0))
+        return {"tests": (tested, tested_then), "training": (trained, trained_then)}
 
-@dataclass(frozen=True)
-class _Pair:
-    """What should be the same twice, and the modules' calls on the way."""
 
-    one: Tensor
-    two: Tensor
-    calls: tuple[Calls, Calls]
-    what: str
-
-    @property
-    def is_same(self) -> bool:
-        return torch.equal(bytes_of(self.one), bytes_of(self.two))
+def _watched(net: FlatNet, watch: Watch, action: Callable[[], Tensor]) -> Result:
+    with watch(net.module) as calls:
+        return action(), calls
 
 
 def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> str:
-    """A digest of the client's results. Raises `ConfigError`."""
+    """Returns a digest of the client's results. Raises `ConfigError`."""
     net = trial.trainer.net
     again = net.with_module(make_net())
     constants = {name: value.clone() for name, value in net.module.named_buffers()}
-    for name, value in again.module.named_buffers():
-        if not torch.equal(bytes_of(constants[name]), bytes_of(value)):
-            module, _, buffer = name.rpartition(".")
-            problem = f"has other values in its buffer {buffer!r} each time it is made; make them the same each time"
-            raise admission.refusal(model, net.module, module, problem)
-    pairs = list(_pairs(trial, net, again, lambda module: nullcontext({})))
-    for name, value in net.module.named_buffers():
-        if name in constants and not torch.equal(bytes_of(constants[name]), bytes_of(value)):
-            raise _changed(model, net.module, name)
-    if all(pair.is_same for pair in pairs):
-        return _digest(pair.one for pair in pairs)
-    one_step = replace(trial, clients=[examples[:BATCH_SIZE] for examples in trial.clients])
-    for watched in trial, one_step:
-        pairs = [*_pairs(watched, net.with_module(make_net()), net.with_module(make_net()), _watching), *pairs]
-    module, what = _culprit(net, [pair for pair in pairs if not pair.is_same])
-    raise admission.refusal(model, net.module, module, f"{what} {KEEPS}")
 
+    def refuse_other_buffers(other: FlatNet, problem: str) -> None:
+        for name, value in other.module.named_buffers():
+            if name in constants and not _are_same(constants[name], value):
+                module, _, buffer = name.rpartition(".")
+                raise admission.refusal(model, net.module, module, problem.format(buffer))
 
-def _pairs(trial: _Trial, net: FlatNet, again: FlatNet, watch: Watch) -> Iterator[_Pair]:
-    """Client 0 first in `net`; client 1, then client 0 in `again`. Tests with client 0's parameters before the last."""
-    with watch(net.module) as calls:
-        first = trial.train(net, 0)
-    with watch(net.module) as test_calls:
-        tested = trial.test(net, first)
-    trial.train(again, 1)
-    with watch(again.module) as calls_then:
-        yield _Pair(tested, trial.test(again, first), (test_calls, calls_then), "tests")
-    with watch(again.module) as calls_then:
-        yield _Pair(first, trial.train(again, 0), (calls, calls_then), "training")
-
-
-def _culprit(net: FlatNet, different: Sequence[_Pair]) -> tuple[str, str]:
-    """The dotted name of the module at fault, and what it does."""
-    for pair in different:
-        for call, (inputs, outputs) in pair.calls[0].items():
-            then = pair.calls[1].get(call, ("", ""))
-            # Of the modules that got the same, this is the smallest.
-            if inputs == then[0] and outputs != then[1]:
-                return call[0], f"gives other results in {pair.what} the second time: it"
-    for pair in different:  # a backward pass goes from the last parameter to the first
-        if pair.what == "training":
-            one, two = net.layout.views(pair.one), net.layout.views(pair.two)
-            names = [name for name, _ in net.module.named_parameters()]
-            last = next(name for name in reversed(names) if not torch.equal(bytes_of(one[name]), bytes_of(two[name])))
-            return last.rpartition(".")[0], "gets other gradients the second time: it or a module behind it"
-    return "", f"gives other results in {different[0].what} the second time: it"
+    refuse_other_buffers(again, "has other values in its buffer {!r} each time it is made; make them the same")
+    results = trial.twice(net, again, lambda module: nullcontext([]))
+    refuse_other_buffers(net, "changes its buffer {!r} " + CHANGES)
+    different = [what for what, (first, then) in results.items() if not _are_same(first[0], then[0])]
+    if not different:
+        return _digest(first[0] for first, _ in results.values())
+    module, what = "", different[0]
+    fresh = (net.with_module(make_net()), net.with_module(make_net()))
+    for where, (first, then) in trial.twice(*fresh, _recorded).items():
+        for call, call_then in zip(first[1], then[1], strict=False):
+            if not module and call[:2] == call_then[:2] and call != call_then:
+                module, what = call[0], where  # inner modules end first, so this is the smallest one
+    raise admission.refusal(model, net.module, module, f"gives other results in {what} {KEEPS}")
 
 
 @contextmanager
-def _watching(net: nn.Module) -> Iterator[Calls]:
-    """Within the block, the calls of all modules are noted, each when it ends."""
-    calls: Calls = {}
-    begun: list[str] = []
-    counts: Counter[str] = Counter()
+def _recorded(net: nn.Module) -> Iterator[list[Call]]:
+    """Within the block, records the calls of all modules, each when it ends."""
+    calls: list[Call] = []
+    inputs_of_open: list[str] = []
 
     def begin(module: nn.Module, inputs: object, kwargs: object) -> None:
-        begun.append(_digest(costs.tensors_in([inputs, kwargs, *module.parameters()])))
+        inputs_of_open.append(_digest(costs.tensors_in([inputs, kwargs, *module.parameters()])))
+
+    def end(name: str, module: nn.Module, inputs: object, outputs: object) -> None:
+        calls.append((name, inputs_of_open.pop(), _digest(costs.tensors_in(outputs))))
 
     handles = []
     for name, module in net.named_modules():
-
-        def end(module: nn.Module, inputs: object, outputs: object, name: str = name) -> None:
-            calls[name, counts[name]] = begun.pop(), _digest(costs.tensors_in(outputs))
-            counts[name] += 1
-
-        handles += [
-            module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True),
-            module.register_forward_hook(end),
-        ]
+        handles.append(module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
+        handles.append(module.register_forward_hook(partial(end, name)))
     try:
         yield calls
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _are_same(one: Tensor, two: Tensor) -> bool:
+    return torch.equal(bytes_of(one), bytes_of(two))
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:
