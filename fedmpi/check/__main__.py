@@ -23,7 +23,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedmpi import methods
@@ -71,39 +71,33 @@ def _check(arguments: Namespace) -> int:
     if kind == "method":
         methods.create(method_context(config, config.data.info()))
     show(f"{kind} {place}")
-    with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as folder:
-        found = [passes(said, check) for said, check in _all_checks(kind, Path(folder), words)]
+    with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as name:
+        folder = Path(name)
+        checks = things.checks_of(kind, folder, words)
+        resumed = "a run that is resumed after round 2 has the bits of one in one go"
+        checks.append((resumed, lambda: bits.bits_stay(folder, words, 1)))
+        if bits.has_launcher(RANKS):
+            on_ranks = f"a run on {RANKS} ranks has the bits of one alone"
+            checks.append((on_ranks, lambda: bits.bits_stay(folder, words, RANKS)))
+        found = [passes(holds, check) for holds, check in checks]
+    if not bits.has_launcher(RANKS):
+        show(f"--    no mpirun beside {sys.executable} and none in PATH: bits are not checked on {RANKS} ranks")
     return 0 if all(found) else 1
 
 
-def _all_checks(kind: str, folder: Path, words: Sequence[str]) -> Iterator[tuple[str, Callable[[], None]]]:
-    yield from things.checks_of(kind, folder, words)
-    yield "a run that is resumed after round 2 has the bits of one in one go", lambda: bits.bits_stay(folder, words, 1)
-    if bits.has_launcher(RANKS):
-        yield f"a run on {RANKS} ranks has the bits of one alone", lambda: bits.bits_stay(folder, words, RANKS)
-    else:
-        show(f"--    no mpirun beside {sys.executable} and none in PATH: bits are not checked on {RANKS} ranks")
-
-
-def passes(said: str, check: Callable[[], None]) -> bool:
-    """Prints the line of one check; whatever it raises is what does not hold."""
-    try:
-        _guarded(check)
-    except BrokenError as error:
-        show(f"FAIL  {said}: {error}")
-        return False
-    show(f"ok    {said}")
-    return True
-
-
-def _guarded(check: Callable[[], None]) -> None:
-    """Raises `BrokenError` alone; an exception of what is checked by its type and its text."""
+def passes(holds: str, check: Callable[[], None]) -> bool:
+    """Prints the line of one check: what holds, or the exception that it raises."""
     try:
         check()
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            raise
         cause = error.__cause__ if isinstance(error, RoundError) and error.__cause__ else error
-        line = str(cause) if isinstance(cause, (BrokenError, UserError)) else f"{type(cause).__name__}: {cause}"
-        raise BrokenError(one_line(" ".join(line.split()))) from error
+        why = str(cause) if isinstance(cause, (BrokenError, UserError)) else f"{type(cause).__name__}: {cause}"
+        show(f"FAIL  {holds}: {one_line(' '.join(why.split()))}")
+        return False
+    show(f"ok    {holds}")
+    return True
 
 
 if __name__ == "__main__":

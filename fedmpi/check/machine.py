@@ -10,26 +10,24 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import fedmpi
-from fedmpi.check import ranks, run_folder
+from fedmpi.check import findings
 from fedmpi.check.bits import difference
-from fedmpi.check.finding import Finding, ok, problem, warning
+from fedmpi.check.findings import Finding, ok, problem
 from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.command.manners import described, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
-from fedmpi.mpi.launch import check_launch
+from fedmpi.mpi.launch import check_launch, launched_as
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
-from fedmpi.running.stopping import seconds_left
 
 _STARTUP_LIMIT_S = 120.0
-_SHORT_S = 600.0
 # Three rounds of 50 ms: a rank that works for longer than this hangs, and ends itself.
 _TRIAL_LIMIT_S = 60
 
@@ -42,12 +40,12 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         check_launch()
-        ranks.check_launcher(os.environ)
+        findings.check_launcher(os.environ)
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:
         return _without_mpi(arguments, rank, error)
     try:
-        code = show_page(findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
+        code = show_page(all_findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
         say(described(error, comm))
         comm.abort(1)
@@ -63,58 +61,43 @@ def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
     return code_in_turn(rank, show_page([finding], 1, as_json=arguments.json))
 
 
-def show_page(findings: Iterable[Finding], num_ranks: int, *, as_json: bool, is_silent: bool = False) -> int:
+def all_findings(comm: Communicator, folder: Path) -> Iterator[Finding]:
+    """Yields all of them, in the order of the page; every rank takes all, and those of rank 0 count."""
+    seen = findings.see(comm)
+    mpirun = findings.first_line(["mpirun", "--version"]) if comm.is_root else ""
+    yield findings.software(seen)
+    yield findings.mpi_library(seen)
+    yield findings.launcher(seen, launched_as() is not None, mpirun)
+    yield findings.cores(seen)
+    yield findings.gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
+    if comm.is_root:
+        yield from findings.run_folder(folder)
+    if (finding := findings.shared(folder, comm)) is not None:
+        yield finding
+    yield findings.time_limit(os.environ, time.time())
+    yield same_bits(comm)
+
+
+def show_page(found: Iterable[Finding], num_ranks: int, *, as_json: bool, is_silent: bool = False) -> int:
     """Prints lines as they are found, or all of them as JSON at the end; returns the exit code."""
-    found = []
-    for finding in findings:
-        found.append(finding)
+    page = {}
+    states = []
+    for finding in found:
+        page[finding.name] = {"state": finding.state, "found": finding.found, "advice": finding.advice}
+        states.append(finding.state)
         if not as_json and not is_silent:
             show(finding.line())
-    num_problems = sum(finding.state == "problem" for finding in found)
+    num_problems = states.count("problem")
     is_ready = num_problems == 0
     if is_silent:
         return 0
     if as_json:
-        by_name = {one.name: {"state": one.state, "found": one.found, "advice": one.advice} for one in found}
-        page = {"format": 1, "fedmpi": fedmpi.__version__, "ranks": num_ranks, "ready": is_ready, "findings": by_name}
-        show(json.dumps(page, indent=2))
+        head = {"format": 1, "fedmpi": fedmpi.__version__, "ranks": num_ranks, "ready": is_ready}
+        show(json.dumps({**head, "findings": page}, indent=2))
     else:
-        num_warnings = sum(finding.state == "warning" for finding in found)
-        counts = f"{counted(num_problems, 'problem')}, {counted(num_warnings, 'warning')}"
+        counts = f"{counted(num_problems, 'problem')}, {counted(states.count('warning'), 'warning')}"
         show(f"{'ready' if is_ready else 'not ready'}: {counts}")
     return 0 if is_ready else 1
-
-
-def findings(comm: Communicator, folder: Path) -> Iterator[Finding]:
-    """Yields all of them, in the order of the page; every rank takes all, and those of rank 0 count."""
-    seen = ranks.see(comm)
-    yield ranks.software(seen)
-    yield ranks.mpi_library(seen)
-    yield ranks.launcher(seen, os.environ, ranks.first_line(["mpirun", "--version"]) if comm.is_root else "")
-    yield ranks.cores(seen, ranks.container_quota())
-    yield ranks.gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
-    if comm.is_root:
-        yield from run_folder.findings(folder)
-    if (finding := run_folder.shared(folder, comm)) is not None:
-        yield finding
-    yield time_limit(os.environ, time.time())
-    yield same_bits(comm)
-
-
-def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:
-    """Finds the end of the batch job, where Slurm says it."""
-    left_s = seconds_left(0.0, environment, now_s)
-    job = environment.get("SLURM_JOB_ID", "")
-    if left_s is None:
-        unknown = f"job {job}; its end is not known here (slurm/life_cycle.sh asks squeue)"
-        return ok("time limit", unknown if job else "none: in no batch job")
-    found = f"{left_s / 60:.0f} min of job {job} are left"
-    if left_s <= 0:
-        advice = "unset SLURM_JOB_END_TIME: it is that of another job, and a run would stop after one round"
-        return problem("time limit", f"SLURM_JOB_END_TIME was {-left_s / 60:.0f} min ago", advice)
-    if left_s < _SHORT_S:
-        return warning("time limit", found, "ask for more time, or submit slurm/job.sbatch, whose run continues")
-    return ok("time limit", found)
 
 
 def same_bits(comm: Communicator) -> Finding:

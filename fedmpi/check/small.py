@@ -29,10 +29,15 @@ SMALL = """
 """A ResNet of 8 and 16 channels on 120 images: a round takes some 50 ms."""
 
 
-def small_config(*overrides: str) -> Config:
+def small_words(*overrides: str) -> list[str]:
     """Returns `SMALL` with these overrides on top; one that gives a section another name has that section to itself."""
     renamed = tuple(f"{override.partition('.name=')[0]}." for override in overrides if ".name=" in override)
-    return load(None, [*(line for line in SMALL if not line.startswith(renamed)), *overrides])
+    return [*(line for line in SMALL if not line.startswith(renamed)), *overrides]
+
+
+def small_config(*overrides: str) -> Config:
+    """Returns the config of `small_words`."""
+    return load(None, small_words(*overrides))
 
 
 def small_setup(folder: Path, *overrides: str) -> Setup:

@@ -26,8 +26,8 @@ from fedmpi.running import observers
 from fedmpi.running.start import check_model
 from fedmpi.store.hdf5 import digest_of
 
-KINDS = ("method", "model", "data", "partition", "observer")
-_UNEVEN = "partition.name=class_dirichlet"
+SECTIONS = ("method", "model", "data", "partition")
+KINDS = (*SECTIONS, "observer")
 _NETS = {"image": (), "vector": ("model.name=mlp", "model.hidden=[16]"), "tokens": ("model.name=lstm_imdb",)}
 
 Check = Callable[[], None]
@@ -43,16 +43,15 @@ def kind_of(place: str) -> str:
             registry.imported(place)
         except UnknownError as error:
             raise ConfigError(place, str(error)) from None
-    *sections, observer = KINDS
-    found = [kind for kind in sections if _may_be(kind, place)]
-    if not found and _may_be(observer, place):
-        return observer
+    found = [kind for kind in SECTIONS if _may_be(kind, place)]
+    if not found and _may_be("observer", place):
+        return "observer"
     if len(found) > 1 and "data" in found:
         found.remove("data")
     if len(found) > 1:
         raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
     if not found:
-        kinds = f"{', '.join(sections)} or {observer}, and no package.module:Class that is one,"
+        kinds = f"{' or '.join(KINDS)}, and no package.module:Class that is one,"
         raise ConfigError(place, f"is no {kinds} as it is; --kind KIND says what it lacks to be one")
     return found[0]
 
@@ -71,34 +70,24 @@ def _may_be(kind: str, place: str) -> bool:
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     """Returns the overrides of the small federation that it is tried in; what is `given` comes last."""
     words = ["output.progress=plain", f"output.observers=[{place}]"] if kind == "observer" else [f"{kind}.name={place}"]
-    words.append(_UNEVEN if kind == "method" else "method.name=fedavg")
-    named = [*words, *(word for word in given if word.startswith("data."))]
+    words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
-        info = small_config(*named, "model.name=mlp", "model.hidden=[16]").data.used()
+        of_data = [word for word in given if word.startswith("data.")]
+        info = small_config(*words, *of_data, "model.name=mlp", "model.hidden=[16]").data.used()
         words += _NETS[info.kind]
     return (*words, *given)
 
 
 def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, Check]]:
-    """Returns each check of this kind with what holds if it passes, in words."""
+    """Returns each check of this kind with its docstring, which is what holds if it passes."""
     if kind == "method":
-        trial = Trial(folder, words)
-        return [(_said(check), partial(check, trial)) for check in contract.CHECKS]
-    config = small_config(*words)
-    found = {
-        "model": (_takes_the_data, _builds_the_same),
-        "data": (_reads_the_same,),
-        "partition": (_divides_the_same,),
-        "observer": (_hears_a_run,),
-    }
-    return [(_said(check), partial(check, config)) for check in found[kind]]
+        subject: Trial | Config = Trial(folder, words)
+    else:
+        subject = small_config(*words)
+    return [(" ".join((check.__doc__ or "").split()), partial(check, subject)) for check in CHECKS[kind]]
 
 
-def _said(check: Callable[..., None]) -> str:
-    return " ".join((check.__doc__ or "").split())
-
-
-def _takes_the_data(config: Config) -> None:
+def takes_the_data(config: Config) -> None:
     """the net takes the data and keeps nothing from one client to the next but its parameters"""
     try:
         check_model(config, config.data.used())
@@ -106,16 +95,7 @@ def _takes_the_data(config: Config) -> None:
         raise BrokenError(f"{error.text()}; other pictures: data.shape=[3,32,32]") from None
 
 
-def _hears_a_run(config: Config) -> None:
-    """its hooks take what a run says"""
-    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as said:
-        run_all(config, SerialComm(), Path(folder) / "watched")
-    lines = re.sub(r"\n +", " ", said.getvalue()).splitlines()
-    warnings = [line for line in lines if line.startswith("warning: ")]
-    require(not warnings, "; ".join(warnings).removeprefix("warning: "))
-
-
-def _builds_the_same(config: Config) -> None:
+def builds_the_same(config: Config) -> None:
     """a seed gives the same initial values every time, another seed gives others"""
     info = config.data.used()
     digests = []
@@ -127,13 +107,12 @@ def _builds_the_same(config: Config) -> None:
     require(first != other, "another seed gives the same initial values")
 
 
-def _reads_the_same(config: Config) -> None:
+def reads_the_same(config: Config) -> None:
     """the data are what their options say, and read twice they are the same"""
-    first, again = (load_data(config.data).digest for _ in range(2))
-    require(first == again, "read twice, the data differ")
+    require(load_data(config.data).digest == load_data(config.data).digest, "read twice, the data differ")
 
 
-def _divides_the_same(config: Config) -> None:
+def divides_the_same(config: Config) -> None:
     """every example goes to one client at most, and the same clients get the same examples every time"""
     data = load_data(config.data)
     given = config.partition, data.train_y, config.clients.count, config.seed, data.groups
@@ -142,6 +121,22 @@ def _divides_the_same(config: Config) -> None:
     require(same, "made twice from one seed, the partition differs: draw from numpy.random.default_rng(seed)")
     require(len(np.unique(first.indices)) == len(first.indices), "an example goes to more than one client")
     in_range = first.indices.size > 0 and first.indices.min() >= 0 and first.indices.max() < len(data.train_y)
-    require(
-        bool(in_range), f"examples are numbered from 0 to {len(data.train_y) - 1}; the partition has others, or none"
-    )
+    require(bool(in_range), f"examples are 0 to {len(data.train_y) - 1}; the partition has others, or none")
+
+
+def hears_a_run(config: Config) -> None:
+    """its hooks take what a run says"""
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as output:
+        run_all(config, SerialComm(), Path(folder) / "watched")
+    lines = re.sub(r"\n +", " ", output.getvalue()).splitlines()
+    warnings = [line for line in lines if line.startswith("warning: ")]
+    require(not warnings, "; ".join(warnings).removeprefix("warning: "))
+
+
+CHECKS: dict[str, tuple[Callable[..., None], ...]] = {
+    "method": contract.CHECKS,
+    "model": (takes_the_data, builds_the_same),
+    "data": (reads_the_same,),
+    "partition": (divides_the_same,),
+    "observer": (hears_a_run,),
+}

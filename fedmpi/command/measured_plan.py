@@ -7,28 +7,24 @@ GPUs. It leaves out the network, and that ranks share memory bandwidth.
 
 from __future__ import annotations
 
-import json
-import os
 import resource
-import shutil
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, counted
+from fedmpi.errors import counted
 from fedmpi.experiment import run
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi import mpirun
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.report.terminal import wrapped
 from fedmpi.running.folder import Asked
-from fedmpi.running.forecast import Forecast, machine_bytes
+from fedmpi.running.forecast import Forecast
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size, took
@@ -48,37 +44,31 @@ class MeasuredRound:
     """The most resident memory of the process, as server and worker at once."""
     checkpoint_bytes: int
     memory_bytes: int
-    """Client memories that the round has written."""
+    """Of the client memories that the round has written."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the whole run takes here by its first round."""
+    """The whole run on this machine, by its first round."""
 
     round: MeasuredRound
-    workers: int
     workers_at_once: int
     round_s: float
     """A round with a test and a checkpoint."""
     hours: float
     all_ranks_bytes: int
-    machine_bytes: int
     disk_bytes: int
-    free_bytes: int
 
-
-def measured_text(config: Config, plan: Forecast, form: str) -> str:
-    """Returns the plan with the estimate, as text or as JSON (key `measured`). Raises `ConfigError` where the memory of
-    this machine cannot hold one rank.
-    """
-    least = plan.data_bytes_node + plan.model_bytes_server + plan.model_bytes_worker
-    if least > machine_bytes():
-        needs = f"one process needs {size(least)} of memory, and this machine has {size(machine_bytes())}"
-        raise ConfigError("--measure", f"{needs}; leave --measure away, or measure on a larger machine")
-    estimate = estimated(config, plan, measured_round(config))
-    if form == "json":
-        return json.dumps({**asdict(plan), "measured": asdict(estimate)}, indent=2)
-    return "\n".join([plan.text("text"), *wrapped(*_lines(config, estimate))])
+    def lines(self) -> list[str]:
+        seconds = self.round.seconds
+        parts = ", ".join(f"{stage} {value:.3g}" for stage, value in seconds.items() if stage != "wall")
+        return [
+            f"measured on {self.round.device}: one round in {seconds['wall']:.3g} s ({parts})",
+            f"expected with {counted(self.workers_at_once, 'worker')} at once: {self.round_s:.3g} s for a round "
+            f"with test and checkpoint; {took(3600 * self.hours)} for the run, without start or network",
+            f"memory: {size(self.round.peak_bytes)} a rank at most, {size(self.all_ranks_bytes)} all ranks",
+            f"disk: {size(self.disk_bytes)}",
+        ]
 
 
 def measured_round(config: Config) -> MeasuredRound:
@@ -93,74 +83,40 @@ def measured_round(config: Config) -> MeasuredRound:
         run(first_round, SerialComm(), Asked(run_dir=folder, quiet=True))
         run_dir = RunDir(Path(folder))
         starts = manifest.read_starts(run_dir)
-        seconds = dict(read_records(run_dir)[-1]["seconds"])
-        seconds["saving"] = manifest.seconds_after_records(starts).get("saving", 0.0)
-        memories = [path.stat().st_size for path in run_dir.memory_dir.rglob("*.h5")]
+        saving = manifest.seconds_after_records(starts).get("saving", 0.0)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return MeasuredRound(
             device=starts[-1]["ranks"][0]["place"].partition(": ")[2],
-            seconds=seconds,
-            peak_bytes=_peak_bytes(),
+            seconds={**read_records(run_dir)[-1]["seconds"], "saving": saving},
+            peak_bytes=peak if sys.platform == "darwin" else 1024 * peak,  # Linux counts in KiB
             checkpoint_bytes=run_dir.checkpoints()[0][1].stat().st_size,
-            memory_bytes=sum(memories),
+            memory_bytes=sum(path.stat().st_size for path in run_dir.memory_dir.rglob("*.h5")),
         )
 
 
 def estimated(config: Config, plan: Forecast, measured: MeasuredRound, num_cores: int | None = None) -> Estimate:
-    """Multiplies the round. `num_cores` are those of this machine unless given."""
+    """Multiplies the round by those of the run. `num_cores` are those of this machine unless given."""
     workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
-    cores = num_cores or mpirun.cores()
-    slots = torch.cuda.device_count() if "cuda" in measured.device else max(1, cores // config.mpi.threads)
+    slots = (
+        torch.cuda.device_count()
+        if "cuda" in measured.device
+        else max(1, (num_cores or mpirun.cores()) // config.mpi.threads)
+    )
     at_once = min(workers, slots)
     seconds = measured.seconds
-    trained_s = (seconds["local_training"] + seconds["submodel_creation"]) / at_once + seconds["aggregation"]
-    base_s = trained_s + seconds["svd"]
+    trained_s = (seconds["local_training"] + seconds["submodel_creation"]) / at_once
+    base_s = trained_s + seconds["aggregation"] + seconds["svd"]
     test_s = seconds["evaluation"] / at_once
     saves = -(-config.rounds // config.output.checkpoint_every)
     total_s = config.rounds * base_s + plan.tests_per_run * test_s + saves * seconds["saving"]
     checkpoints = min(config.output.keep_checkpoints + _WHILE_SAVING, saves)
-    per_client = measured.memory_bytes / max(1, config.clients.per_round)
     clients = min(config.clients.count, config.rounds * config.clients.per_round)
-    num_memories = clients + checkpoints * config.clients.per_round
+    memories = measured.memory_bytes * (clients / config.clients.per_round + checkpoints)
     return Estimate(
         round=measured,
-        workers=workers,
         workers_at_once=at_once,
         round_s=base_s + test_s + seconds["saving"],
         hours=total_s / 3600,
         all_ranks_bytes=measured.peak_bytes + (plan.ranks - 1) * (measured.peak_bytes - plan.data_bytes_node),
-        machine_bytes=machine_bytes(),
-        disk_bytes=round(checkpoints * measured.checkpoint_bytes + num_memories * per_client),
-        free_bytes=_free_bytes(config.output.dir),
+        disk_bytes=round(checkpoints * measured.checkpoint_bytes + memories),
     )
-
-
-def _lines(config: Config, found: Estimate) -> Sequence[str]:
-    parts = ", ".join(f"{stage} {value:.3g}" for stage, value in found.round.seconds.items() if stage != "wall")
-    lines = [
-        f"measured on {found.round.device}: one round in {found.round.seconds['wall']:.3g} s ({parts})",
-        f"expected if {found.workers_at_once} of {counted(found.workers, 'worker')} train at once: "
-        f"{found.round_s:.3g} s for a round with test and checkpoint; {took(3600 * found.hours)} for "
-        f"{counted(config.rounds, 'round')}, without start or network",
-        f"memory: {size(found.round.peak_bytes)} a rank at most, all ranks {size(found.all_ranks_bytes)} of this "
-        f"machine's {size(found.machine_bytes)}",
-        f"disk: {size(found.disk_bytes)} of {size(found.free_bytes)} free",
-    ]
-    if found.machine_bytes < found.all_ranks_bytes:
-        lines.append("warning: all ranks need more memory than this machine has")
-    if found.free_bytes < found.disk_bytes:
-        lines.append("warning: checkpoints need more space than there is free in output.dir")
-    return lines
-
-
-def _peak_bytes() -> int:
-    """Returns the most resident memory of this process (Linux counts in KiB, macOS in bytes)."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
-
-
-def _free_bytes(folder: str) -> int:
-    """Returns the free space where `folder` is, or would be made."""
-    place = Path(os.path.abspath(os.path.expanduser(folder)))
-    while not place.exists():
-        place = place.parent
-    return shutil.disk_usage(place).free

@@ -6,9 +6,11 @@ built-in data set. Under mpirun it plans for that many ranks.
 
 from __future__ import annotations
 
+import json
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from fedmpi.command.manners import Parser, report, run_command, say, show
 from fedmpi.config.load import one_config
@@ -18,8 +20,6 @@ from fedmpi.mpi.launch import claimed
 from fedmpi.results.grid_runs import load_address
 from fedmpi.running.interruption import raise_on_ctrl_c
 
-_MEASURE = "train one round here, and say hours, memory and disk space of the run"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command on rank 0; returns the exit code."""
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rank, size = claimed()
         parser = Parser("fedmpi plan", __doc__)
         parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
-        parser.add_argument("--measure", action="store_true", help=_MEASURE)
+        parser.add_argument("--measure", action="store_true", help="train one round here; adds hours, memory and disk")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         arguments = parser.parse_intermixed_args(sys.argv[1:] if argv is None else argv)
         config = load_address(*one_config(arguments.words))
@@ -37,10 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rank > 0:
         return 0
     raise_on_ctrl_c()
-    return run_command(lambda: show(_plan(config, size, arguments.measure, "json" if arguments.json else "text")))
+    return run_command(lambda: show(_plan(config, size, arguments)))
 
 
-def _plan(config: Config, size: int, measure: bool, form: str) -> str:
+def _plan(config: Config, size: int, arguments: Namespace) -> str:
     from fedmpi.command.job import loading_for_good, repeatable_cublas
     from fedmpi.data.dataset import place_of
     from fedmpi.report.terminal import wrapped
@@ -48,20 +48,17 @@ def _plan(config: Config, size: int, measure: bool, form: str) -> str:
     with loading_for_good():
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
-    planned = forecast(config, size)
-    lacking = lacking_here(planned)
-    if form == "json":
-        planned = replace(planned, warnings=(*planned.warnings, *lacking))
-    text = planned.text(form)
-    if measure:
-        from fedmpi.command.measured_plan import measured_text
-
-        repeatable_cublas()
-        say("training one round here:")
-        text = measured_text(config, planned, form)
-    if form == "json":
-        return text
-    more = [f"warning: {line}" for line in lacking]
+    plan = forecast(config, size)
     if getattr(config.data, "reads_to_know", False):
-        more.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
-    return "\n".join([text, *wrapped(*more)])
+        say(f"{place_of(config.data)} was read, because nothing else says its sizes")
+    plan = replace(plan, warnings=(*plan.warnings, *lacking_here(plan)))
+    if not arguments.measure:
+        return plan.text("json" if arguments.json else "text")
+    from fedmpi.command.measured_plan import estimated, measured_round
+
+    repeatable_cublas()
+    say("training one round here:")
+    estimate = estimated(config, plan, measured_round(config))
+    if arguments.json:
+        return json.dumps({**asdict(plan), "measured": asdict(estimate)}, indent=2)
+    return "\n".join([plan.text("text"), *wrapped(*estimate.lines())])

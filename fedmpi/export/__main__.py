@@ -1,7 +1,7 @@
 """python -m fedmpi.export RUN --tier 0.25 | --client 17 [--round best|last|N] [--format pt2|safetensors|onnx]
 
 Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
-to prepare its inputs, its accuracy, size, latency on one thread and memory, and a few lines that use it.
+to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory, and a few lines that use it.
 
   RUN [section.key=value ...]  the run's folder; where its data are now (data.root=...), its own code named again
                        (model.name=mynets:Net)

@@ -12,7 +12,7 @@ from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
 from fedmpi.export import format_of, tier_name
 from fedmpi.export.formats import FORMATS, Pt2, input_text, preprocessing, usage
-from fedmpi.export.measure import BATCHES, check, compared, latency, peak_bytes
+from fedmpi.export.measure import BATCHES, check, compared, latency
 from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of_client, net_of_tier
 from fedmpi.export.saved import SavedRound, saved_round
 from fedmpi.methods.hermes import Hermes
@@ -112,17 +112,16 @@ def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
 
 
 def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
-    net, answers = trained.net, form.load(path, trained)
+    answers = form.load(path, trained)
     shape = trained.saved.setup.data.info.example_shape
-    counted = costs.measure(net, shape)
-    times, peaks = [], []
+    counted = costs.measure(trained.net, shape)
+    times = []
     for number in BATCHES:
-        inputs = trained.example()[:1].expand(number, *shape).clone()
-        taken = latency(answers, inputs)
-        times.append(f"batch {number}: {1e3 * taken.median:.3g} ms ({1e3 * taken.iqr:.2g})")
-        peaks.append(f"batch {number}: {size(peak_bytes(net, inputs))}")
+        measured = latency(answers, trained.example()[:1].expand(number, *shape).clone())
+        times.append(f"batch {number}: {1e3 * measured.median:.3g} ms ({1e3 * measured.iqr:.2g})")
+    weights = sum(value.nbytes for value in [*trained.net.parameters(), *trained.net.buffers()])
     return _rows(
         f"  size       {size(path.stat().st_size)}; {counted.params:,} parameters, {si(counted.macs)} MACs an example",
         f"  latency    {'; '.join(times)} (median, and between the quartiles; one thread)",
-        f"  memory     {'; '.join(peaks)} (weights and the most tensors alive at once, counted in torch)",
+        f"  memory     weights {size(weights)}, activations of all layers {size(counted.activation_bytes)} an example",
     )

@@ -27,7 +27,6 @@ from fedmpi.export.nets import TrainedNet
 
 Answers = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> logits (B, num_classes)."""
-_MOST_ONNX_BYTES = 2 * 10**9  # protocol buffers end there
 # Else the runtime notes its use, and leaves a file in the temporary folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
@@ -103,10 +102,6 @@ print(net.run(None, {{"input": x}})[0].argmax(1))"""
     def pack(self, trained: TrainedNet) -> bytes:
         for package in ("onnx", "onnxscript"):
             _package(package, self.name)
-        num_bytes = sum(value.nbytes for value in trained.net.state_dict().values())
-        if num_bytes > _MOST_ONNX_BYTES:
-            why = f"one file holds 2 GB, the net has {num_bytes / 1e9:.1f}; take pt2 or safetensors"
-            raise ConfigError("--format=onnx", why)
         names: dict[str, Any] = {"input_names": ["input"], "output_names": ["logits"]}
         with _tracing(self.name, trained):
             exported = torch.onnx.export(_traced(trained), dynamo=True, verbose=False, **names)

@@ -1,4 +1,4 @@
-"""Measures what a net costs where it runs, and checks that its file gives the accuracy that was reported."""
+"""Times a net, and checks that its file gives the accuracy that was reported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
 from fedmpi.export.formats import Answers, Pt2
 from fedmpi.export.nets import TrainedNet
@@ -36,39 +33,6 @@ def latency(answers: Answers, inputs: Tensor) -> Measurement:
     # By default the timer waits for whatever accelerator there is.
     timer = benchmark.Timer("answers(inputs)", globals=given, num_threads=1, timer=time.perf_counter)
     return timer.blocked_autorange(min_run_time=_TIMED_S)
-
-
-@torch.no_grad()
-def peak_bytes(net: nn.Module, inputs: Tensor) -> int:
-    """Weights, `inputs`, and the most bytes that operators have returned and that are alive at once."""
-    weights = sum(value.nbytes for value in [*net.parameters(), *net.buffers()])
-    with _Alive(inputs) as alive:
-        net(inputs)
-    return weights + alive.peak_bytes
-
-
-class _Alive(TorchDispatchMode):
-    """Sums the storages that operators have returned and that are still alive; weights do not count."""
-
-    def __init__(self, inputs: Tensor) -> None:
-        TorchDispatchMode.__init__(self)
-        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.peak_bytes = 0
-        self._add(inputs)
-
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if not func.is_view:  # a view is of what counts already, or of a weight
-            for tensor in tree_leaves(out):
-                self._add(tensor)
-        return out
-
-    def _add(self, tensor: object) -> None:
-        if isinstance(tensor, Tensor):
-            storage = tensor.untyped_storage()
-            self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._storages = {key: entry for key, entry in self._storages.items() if not entry[0].expired()}
-        self.peak_bytes = max(self.peak_bytes, sum(num_bytes for _, num_bytes in self._storages.values()))
 
 
 @dataclass(frozen=True)

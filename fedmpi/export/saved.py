@@ -9,10 +9,9 @@ from typing import Any
 
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError, RunStateError
+from fedmpi.errors import RunDirError
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.best import best_round, mean_accuracy
-from fedmpi.report.ending import RUNNING, ending
 from fedmpi.report.records import read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
@@ -75,7 +74,7 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
     """Returns the number of the round, one of the run's own. Raises RunDirError with the saved ones."""
     saved = [number for number, _ in folder.checkpoints() if number > 0]
     if not saved:
-        raise RunStateError(str(folder.path), _nothing_saved(folder, [*records.values()]))
+        raise RunDirError(str(folder.path), f"no round is saved; `fedmpi show {folder.path}` says how far the run is")
     if which == "last":
         return saved[0]
     shown = f"saved: {', '.join(map(str, saved))}"
@@ -89,13 +88,3 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
     if int(which) not in saved:
         raise RunDirError("--round", f"round {int(which)} is not saved; {shown}")
     return int(which)
-
-
-def _nothing_saved(folder: RunDir, records: Sequence[Mapping[str, Any]]) -> str:
-    """Says why there is nothing to export, and what to do."""
-    end = ending(folder, records)
-    if end.state == RUNNING:
-        return "no round is saved yet; wait for the end of a round"
-    if (folder.report_dir / "summary.json").exists():
-        return "no round is saved: it has finished, and its checkpoints are gone"
-    return f"no round is saved, because it {end.briefly()}; {end.advice}"  # a command is the last

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError, UserError
+from fedmpi.errors import UserError
 from fedmpi.learning import loss_scale
 from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.mpi.starting import world
@@ -61,16 +61,9 @@ SPREAD = "lowest - highest"
 _ON_RANK = "--on-rank"
 
 
-def positive(text: str) -> int:
-    """Reads a whole number from 1."""
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text}")
-    return int(text)
-
-
-def positives(text: str) -> list[int]:
+def numbers(text: str) -> list[int]:
     """Reads `1,3,5`."""
-    return [positive(part) for part in text.split(",")]
+    return [int(part) for part in text.split(",")]
 
 
 def some_of(allowed: Collection[str]) -> Callable[[str], list[str]]:
@@ -78,9 +71,8 @@ def some_of(allowed: Collection[str]) -> Callable[[str], list[str]]:
 
     def read(text: str) -> list[str]:
         names = text.split(",")
-        for name in names:
-            if name not in allowed:
-                raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(allowed)}")
+        if unknown := [name for name in names if name not in allowed]:
+            raise argparse.ArgumentTypeError(f"no {unknown[0]!r}; there are {', '.join(allowed)}")
         return names
 
     return read
@@ -97,22 +89,14 @@ def parser(doc: str | None, case: str = "", pairs: int = 5, ranks: int = 0) -> a
         help_case = f"of {', '.join(CASES)} (default {case})"
         found.add_argument("--case", type=some_of(CASES), default=case.split(","), help=help_case)
     if pairs:
-        found.add_argument("--pairs", type=positive, default=pairs, help=f"turns (default {pairs})")
+        found.add_argument("--pairs", type=int, default=pairs, help=f"turns (default {pairs})")
     if ranks:
-        found.add_argument("--ranks", type=positive, default=ranks, help=f"rank 0 and the workers (default {ranks})")
+        found.add_argument("--ranks", type=int, default=ranks, help=f"rank 0 and the workers (default {ranks})")
     return found
 
 
-def settings(arguments: argparse.Namespace, given: str, own: str = "") -> list[str]:
-    """Returns the settings `given` with the user's overrides on top. Raises `ConfigError` for a mistake, and for a key
-    of `own`, which the benchmark sets itself.
-    """
-    for word in arguments.words:
-        key, equals, _ = word.partition("=")
-        if not equals:
-            raise ConfigError("command line", f"{word}: expected section.key=value")
-        if key.strip() in own.split():
-            raise ConfigError("command line", f"{word}: this benchmark sets {key} itself; leave it out")
+def settings(arguments: argparse.Namespace, given: str) -> list[str]:
+    """Returns the settings `given` with the user's overrides on top. Raises `ConfigError` for a mistake."""
     words = [*given.split(), *arguments.words]
     load(None, words)
     return words

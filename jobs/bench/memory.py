@@ -52,15 +52,15 @@ def main() -> None:
     instead.add_argument("--population", action="store_true")
     arguments = parser.parse_intermixed_args()
     if arguments.population:
-        print_population(measuring.settings(arguments, POPULATION, "clients.count"), arguments.ranks)
+        print_population(measuring.settings(arguments, POPULATION), arguments.ranks)
         return
     for name in arguments.case:
         title, given = CASES[name]
         if arguments.growth:
-            words = measuring.settings(arguments, f"{given} {HUNDRED}", "model.name clients.per_round")
+            words = measuring.settings(arguments, f"{given} {HUNDRED}")
             print_growth(title, words, arguments.ranks)
         else:
-            words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}", "model.name")
+            words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}")
             print_whole_job(title, words, arguments.ranks, arguments.pairs)
 
 

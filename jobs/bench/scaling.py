@@ -22,7 +22,7 @@ from typing import Any
 
 import measuring
 import numpy as np
-from measuring import LONG, SPREAD, Pairs, positives
+from measuring import LONG, SPREAD, Pairs, numbers
 
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.fedavg import FedAvg
@@ -47,12 +47,12 @@ class Idle(FedAvg):
 
 def main() -> None:
     parser = measuring.parser(__doc__)
-    parser.add_argument("--ranks", type=positives, default=[2, 3, 5, 9], help="default 2,3,5,9")
-    parser.add_argument("--upload-mb", type=positives, default=[1, 10, 45], help="megabytes, default 1,10,45")
+    parser.add_argument("--ranks", type=numbers, default=[2, 3, 5, 9], help="default 2,3,5,9")
+    parser.add_argument("--upload-mb", type=numbers, default=[1, 10, 45], help="megabytes, default 1,10,45")
     arguments = parser.parse_intermixed_args()
     if min(arguments.ranks) < 2:
         parser.error("argument --ranks: expected whole numbers >= 2")
-    words = measuring.settings(arguments, SETTINGS, "model.hidden mpi.exchange rounds method.name")
+    words = measuring.settings(arguments, SETTINGS)
     lines = []
     for megabytes in arguments.upload_mb:
         hidden = round(megabytes * 1e6 / 4 / (1000 + 1 + 10))

@@ -63,11 +63,9 @@ class Moments:
 
 def main() -> None:
     parser = measuring.parser(__doc__)
-    parser.add_argument(
-        "--ranks", type=measuring.positives, default=[1, 3, 5], help="default 1,3,5; 1 is without mpirun"
-    )
+    parser.add_argument("--ranks", type=measuring.numbers, default=[1, 3, 5], help="default 1,3,5; 1 is without mpirun")
     arguments = parser.parse_intermixed_args()
-    words = measuring.settings(arguments, "", "rounds output.dir output.observers")
+    words = measuring.settings(arguments, "")
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         run = (*FEDMPI, "run", CONFIG, *words, "rounds=1", f"output.dir={folder}", "output.observers=[startup:Moments]")

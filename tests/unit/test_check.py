@@ -72,7 +72,7 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
     results = iter(Finished(server, {}, []) for server in ("a", "b"))
     monkeypatch.setattr(bits, "straight_run", lambda folder, words: next(results))
     monkeypatch.setattr(bits, "finished", lambda folder: next(results))
-    monkeypatch.setattr(bits, "interrupted_run", lambda comm, folder, words: None)
+    monkeypatch.setattr(bits, "interrupted_run", lambda folder, words, ranks: None)
     with told.by(BrokenError):
         bits.bits_stay(tmp_path, (), 1)
 
@@ -84,7 +84,6 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["broken_methods:Nothing"], "has no attribute 'Nothing'"),
         (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
         (["brought_things"], "package.module:Class"),
-        (["brought_things:EXAMPLES"], "--kind"),
         (["brought_things:NotANet"], "--kind"),
         (["brought_things:NotANet", "--kind", "model"], "NotANet"),
         (["broken_methods:Remembers", "method.no_such=1"], "no_such"),

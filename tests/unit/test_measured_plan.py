@@ -1,13 +1,12 @@
 """`fedmpi plan --measure`: hours, memory and disk space by hand out of a given round; and one real round."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from fedmpi.check.small import small_config
-from fedmpi.command.measured_plan import MeasuredRound, estimated, measured_round, measured_text
-from fedmpi.errors import ConfigError
+from fedmpi.check.small import SMALL, small_config
+from fedmpi.command.measured_plan import MeasuredRound, estimated, measured_round
+from fedmpi.command.plan import main
 from fedmpi.running.forecast import forecast
 
 WORDS = ("method.name=fedavg", "clients.per_round=8", "rounds=4", "evaluation.every=2", "output.checkpoint_every=3")
@@ -34,15 +33,10 @@ def test_one_real_round_is_measured(method: str) -> None:
     assert found.checkpoint_bytes > 0 and (found.memory_bytes > 0) == (method == "standalone")
 
 
-def test_the_text_and_the_json_have_the_estimate() -> None:
-    config = small_config(*WORDS)
-    plan = forecast(config, 3)
-    assert "expected if" in measured_text(config, plan, "text")
-    found = json.loads(measured_text(config, plan, "json"))
+def test_the_text_and_the_json_have_the_estimate(capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*SMALL, *WORDS, "rounds=4", "--measure"]
+    assert main(words) == 0
+    assert "expected with 1 worker at once" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
     assert found["rounds"] == 4 and found["measured"]["hours"] > 0
-
-
-def test_a_run_too_large_for_this_machine_is_refused() -> None:
-    config = small_config(*WORDS)
-    with pytest.raises(ConfigError, match="leave --measure away"):
-        measured_text(config, replace(forecast(config, 1), model_bytes_worker=10**18), "text")

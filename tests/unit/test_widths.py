@@ -47,7 +47,7 @@ def test_a_plan() -> None:
     for tiers in (plan.tiers, tuple(long)):
         text = replace(plan, tiers=tiers).text("text")
         assert len(widest(text)) <= COLUMNS, widest(text)
-        assert all(tier.name in text and size(tier.activation_bytes) in text for tier in tiers)
+        assert all(tier.name in text and size(tier.down_bytes) in text for tier in tiers)
     assert plan.warnings
 
 
