@@ -21,13 +21,13 @@ from typing import Literal
 import psutil
 import torch
 
-from fedmpi.store.files import replacing
 from fedmpi.errors import DeviceError, LaunchError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.mpirun import physical_cores
 from fedmpi.mpi.version import library_version
 from fedmpi.running.stopping import seconds_left
+from fedmpi.store.files import replacing
 from fedmpi.store.manifest import versions
 from fedmpi.store.units import size
 
