@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 import fedmpi
-from fedmpi.running.interruption import end_early, raise_on_ctrl_c
+from fedmpi.running.interruption import end_silently
 from fedmpi.running.stopping import notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
-    end_early()
+    end_silently()
 
 from fedmpi.command.manners import report, show
 from fedmpi.errors import ConfigError, UserError
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. Each command's module has its own codes."""
     if argv is None:
         notice_early()  # loading torch takes seconds
-        end_early()
+        end_silently()
         if not {"", os.getcwd()} & {*sys.path}:  # the installed command: `mynets:Net` is found as under python -m
             sys.path.insert(0, os.getcwd())
     words = list(sys.argv[1:] if argv is None else argv)
@@ -57,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.argv = [f"fedmpi {name}", *words]  # a run's manifest notes it
     module = import_module(COMMANDS[name].module)
     if argv is None and name != "run":
-        raise_on_ctrl_c()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it cleans up behind itself
     code: int = module.main()
     return code
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Literal, get_args
 
-from fedmpi.errors import OtherRankError, RankLossError, RoundError, where
+from fedmpi.errors import RankLossError, RoundError, where
 
 Stage = Literal[
     "submodel_creation", "local_training", "aggregation", "svd", "communication", "evaluation", "saving", "idle"
@@ -90,7 +90,7 @@ class Clock:
         self._here = stage, round_number, client
         try:
             yield timer
-        except (RoundError, RankLossError, OtherRankError):
+        except (RoundError, RankLossError):
             raise
         except (Exception, SystemExit) as error:  # a user's own code may call sys.exit
             raise RoundError(stage, round_number=round_number, client=client) from error

@@ -174,10 +174,6 @@ class RankLossError(Exception):
     """Other ranks died, or are taken to have: this communicator is over. Those left meet in `Comm.recover`."""
 
 
-class OtherRankError(Exception):
-    """Another rank has failed and has said why: this one ends with it (`Communicator.end_in_order`)."""
-
-
 class ServerLossError(Exception):
     """The rank that was the server died, and with it all that is not in a checkpoint."""
 

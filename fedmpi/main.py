@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import fedmpi
-from fedmpi.running.interruption import Interruption, end_early
+from fedmpi.running.interruption import end_silently, ending_with
 from fedmpi.running.stopping import SIGNAL, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()
-    end_early()
+    end_silently()
 
 from fedmpi.command.manners import Parser, complain, report, say, say_first
 from fedmpi.errors import (
@@ -142,13 +142,11 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
         return report(error, rank)
     comm, advice = job.comm, job.advice
     try:
-        with Interruption(job.last_words):
+        with ending_with(job.last_words):
             job.refuse(arguments.mistake)
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
             is_finished = job.run(Asked(arguments.run_dir, arguments.resume, arguments.origin, command))
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
-        if not is_finished:  # the launcher ends the others as soon as one exits with a code, and they say nothing more
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
         complain(error, comm.rank)

@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import subprocess
-import sys
 import tempfile
 import textwrap
 import time
@@ -25,7 +24,7 @@ from fedmpi.errors import DeviceError, LaunchError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.mpirun import physical_cores
-from fedmpi.mpi.version import library_version
+from fedmpi.mpi.starting import library_version
 from fedmpi.running.stopping import seconds_left
 from fedmpi.store.files import replacing
 from fedmpi.store.manifest import versions
@@ -163,9 +162,7 @@ def check_launcher(environment: Mapping[str, str]) -> None:
     family = next((family for variable, family in _LAUNCHERS.items() if variable in environment), "")
     if not family:
         return
-    # Not in this process: a library that is loaded without starting it is not started later, either.
-    words = [sys.executable, "-c", "from fedmpi.mpi.version import library_version; print(library_version())"]
-    library = first_line(words)
+    library = library_version()
     if not _fits(family, library):
         found = f"a launcher of {family} has started the ranks, but mpi4py loads {library}"
         raise LaunchError("MPI", f"{found}; start them with the mpirun of that MPI")

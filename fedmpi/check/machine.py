@@ -22,8 +22,7 @@ from fedmpi.command.manners import described, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
-from fedmpi.mpi.launch import check_launch, launched_as
+from fedmpi.mpi.launch import check_launch, code_in_order, launched_as
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
 
@@ -56,9 +55,9 @@ def check_machine(arguments: Namespace, rank: int) -> int:
 def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
     """Prints the page where the ranks do not find each other: rank 0's one problem, for which the others wait."""
     if rank > 0:
-        return code_in_turn(rank, 1, SILENT_S)
+        return code_in_order(rank, 1)
     finding = problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md")
-    return code_in_turn(rank, show_page([finding], 1, as_json=arguments.json))
+    return code_in_order(rank, show_page([finding], 1, as_json=arguments.json))
 
 
 def all_findings(comm: Communicator, folder: Path) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,12 +14,12 @@ from dataclasses import dataclass
 
 from fedmpi.command.manners import described, in_short, say
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, DivergenceError, OtherRankError, UserError, cause_of
+from fedmpi.errors import FAILED, ConfigError, DivergenceError, UserError, cause_of
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
-from fedmpi.running.interruption import named
+from fedmpi.running.limits import OTHER_ENDS_S
 from fedmpi.running.stopping import Stopping, seconds_left
 
 # Loading torch from a slow file system takes a while.
@@ -66,24 +67,23 @@ class Job:
         return run(self.config, self.comm, asked, stopping=self.stopping, advice=self.advice)
 
     def last_words(self, number: int) -> str:
-        """What the server says when a signal ends it; nothing where another rank has failed: the launcher ends all."""
-        if not self.comm.is_root or self.advice.has_failed():  # asked now: after a loss another rank may be the server
+        """Returns what this rank prints when a signal ends it: '' if another rank is the server or has failed."""
+        if not self.comm.is_root or self.advice.has_failed():  # after a loss another rank may be the server
             return ""
-        saved, then = self.advice.what_is_saved(), self.advice.how_to_continue()
-        return f"fedmpi: stopped by {named(number)}; {saved}" + f"\n{then}" * (then != saved)
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        saved = self.advice.what_is_saved()
+        lines = dict.fromkeys((f"fedmpi: stopped by {name}; {saved}", self.advice.how_to_continue()))
+        return "\n".join(lines)
 
     def end_all(self, error: BaseException) -> None:
-        """Says what has failed on this rank and how to continue, and ends all ranks. One process raises SystemExit."""
-        if isinstance(error, OtherRankError):
-            self.comm.end_in_order(0)
+        """Prints what has failed here and how to continue, and ends all ranks. One process raises SystemExit."""
         if self.advice.note_failure(error):
             say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
-        elif not isinstance(cause_of(error), DivergenceError):  # another rank has said what to do, and that it diverged
-            say(in_short(error, self.comm))
-        code = error.exit_code if isinstance(error, UserError) else FAILED
-        if isinstance(cause := cause_of(error), TimeoutError) or not isinstance(cause, (Exception, SystemExit)):
-            self.comm.abort(code)  # a rank hangs, or the user wants the end now
-        self.comm.end_in_order(code)
+        else:
+            if not isinstance(cause_of(error), DivergenceError):  # the rank that failed first has printed that
+                say(in_short(error, self.comm))
+            time.sleep(OTHER_ENDS_S)
+        self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
 
 
 @contextmanager

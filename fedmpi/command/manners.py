@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
-from fedmpi.mpi.in_turn import SILENT_S, code_in_turn
+from fedmpi.mpi.launch import code_in_order
 from fedmpi.report.terminal import NO_BREAK, as_message, filled, wrapped
 
 if TYPE_CHECKING:
@@ -60,11 +60,9 @@ def run_command(action: Callable[[], int | None]) -> int:
 
 
 def report(error: UserError, rank: int = 0) -> int:
-    """Rank 0 prints. The code that this rank, which has not started MPI, is to exit with: rank 0's is that of the
-    command.
-    """
+    """Prints the error on rank 0. Returns the code for this rank, which has not started MPI, to exit with."""
     complain(error, rank)
-    return code_in_turn(rank, error.exit_code, SILENT_S)
+    return code_in_order(rank, error.exit_code)
 
 
 def complain(error: UserError, rank: int) -> None:

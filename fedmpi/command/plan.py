@@ -7,6 +7,7 @@ built-in data set. Under mpirun it plans for that many ranks.
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import UserError
 from fedmpi.mpi.launch import claimed
 from fedmpi.results.grid_runs import load_address
-from fedmpi.running.interruption import raise_on_ctrl_c
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, rank)
     if rank > 0:
         return 0
-    raise_on_ctrl_c()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it cleans up behind itself
     return run_command(lambda: show(_plan(config, size, arguments)))
 
 

@@ -67,16 +67,8 @@ class TrainOutcome:
 class LocalTrainer:
     """Trains one net for one client after another; holds what all of them share."""
 
-    def __init__(
-        self,
-        net: FlatNet,
-        data: DeviceData,
-        train: Train,
-        own_decay: list[str],
-        look: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`look` is called before each step; what it raises ends the training."""
-        self.net, self.data, self._train, self._look = net, data, train, look
+    def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
+        self.net, self.data, self._train = net, data, train
         self._own_decay = [name for name in net.params if name in own_decay]
         decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
         self._optimizer: Sgd | AdamW = (
@@ -95,7 +87,7 @@ class LocalTrainer:
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
         """The same training of another net, in batches of this size, whatever the losses are."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
-        return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay, self._look)
+        return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
 
     def run(
         self,
@@ -116,7 +108,6 @@ class LocalTrainer:
         step = 0
         for epoch in range(num_epochs):
             for start, stop in bounds:
-                self._look()
                 losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
                     return outcome_of(losses[: step + 1], net.num_left_out)

@@ -23,7 +23,7 @@ from fedmpi.report.terminal import DEFAULT_COLUMNS, wrapped
 from fedmpi.results.grid_runs import load_address
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
-from fedmpi.running.interruption import Interruption
+from fedmpi.running.interruption import ending_with
 
 if TYPE_CHECKING:
     from fedmpi.library.opened import Run
@@ -150,7 +150,7 @@ def _made(config: Config, asked: Asked) -> Run:
     is_alone = job.comm.started_size == 1
     listens = not is_alone and threading.current_thread() is threading.main_thread()
     try:
-        with Interruption(job.last_words) if listens else nullcontext():
+        with ending_with(job.last_words) if listens else nullcontext():
             job.run(asked)
         if not job.comm.recovers:
             job.comm.wait_for_all()  # until rank 0 has closed the run directory

@@ -7,10 +7,12 @@ collective, because polling the collective itself moves a large message one frag
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import math
+import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -18,13 +20,13 @@ import numpy as np
 import torch
 
 from fedmpi.clock import Traffic
-from fedmpi.errors import FAILED, OtherRankError, RankLossError
+from fedmpi.errors import FAILED, RankLossError
 from fedmpi.mpi import recovery
 from fedmpi.mpi.communicator import Loss, Request
-from fedmpi.mpi.launch import Launcher, end_with_parent
-from fedmpi.mpi.leaving import ENDS, leave, leave_after_failure
+from fedmpi.mpi.launch import end_launcher
+from fedmpi.mpi.leaving import leave
 from fedmpi.mpi.library import MPI
-from fedmpi.mpi.watch import SUSPENDED_AFTER_S
+from fedmpi.mpi.starting import library_version
 from fedmpi.tensors import ALIGN_BYTES
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
@@ -32,12 +34,10 @@ _FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
 # A broadcast or reduction goes out in pieces: below MPI's 2^31 counts, and small enough that the
 # temporary buffers of tree algorithms stay out of the memory bill.
 _PIECE_BYTES = 64 * 2**20
-# An MPI that fails again and again while nobody dies is not to be waited for.
-_MOST_VAIN = 3
-# For MPI to end the job: it asks processes to end, and then makes them.
+# Give up after this many failures of MPI in a row without a lost rank.
+_MAX_FRUITLESS_RECOVERIES = 3
+# MPI_Abort of several ranks at once hangs now and then.
 _ABORT_S = 8.0
-# For the launcher to hear of a rank's exit code, before it is told to end the job.
-_END_S = 1.0
 
 Collective = TypeVar("Collective", bound=Callable[..., Any])
 
@@ -67,29 +67,22 @@ def _block() -> Any:
 class Comm:
     """The ranks of this job; after `recover` those that are left."""
 
-    def __init__(self, mpi: Any, places: Mapping[int, tuple[str, int]], noticed: float) -> None:
-        """`places` has, of each rank as the job started, its host and the lowest rank on its node. A rank that is not
-        there died before it could say so, which was `noticed` then (`time.perf_counter`).
-        """
+    def __init__(self, places: Sequence[tuple[str, int]]) -> None:
+        """`places` has the host of each rank and the lowest rank on its node."""
         self.recovers = recovery.is_on()
         self.traffic = Traffic()
+        self.patience_s = math.inf
+        self.library = library_version()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
         self.started_size: int = MPI.COMM_WORLD.Get_size()
         self.host = places[self.started_as][0]
-        lost = tuple(rank for rank in range(self.started_size) if rank not in places)
-        hosts = ("an unknown host",) * len(lost)
-        self.lost_at_start: tuple[Loss, ...] = (Loss(lost, hosts, 0 in lost, noticed),) if lost else ()
         self._places = places
-        self._launcher = Launcher.of_this_process()
-        if self.recovers:  # this mpirun ends, or is ended, without ending ranks that are busy or stopped
-            end_with_parent()
-        self._patience_s = math.inf
-        self._num_vain = 0
+        self._num_fruitless = 0
         self._while_waiting: Callable[[], None] = _nothing
-        # Buffers of what was under way belong to MPI for ever, so its requests are kept.
-        self._under_way: dict[int, Any] = {}
-        self._left_behind: list[Any] = []
-        self._attach(mpi)
+        # Buffers of requests that a loss has cut off belong to MPI for ever, so the requests are kept.
+        self._pending: dict[int, Any] = {}
+        self._abandoned: list[Any] = []
+        self._attach(MPI.COMM_WORLD)
 
     def _attach(self, mpi: Any) -> None:
         self._mpi = mpi
@@ -155,7 +148,7 @@ class Comm:
     @_may_lose_ranks
     def _finish(self, request: Any) -> None:
         self._sleep_until(request)
-        self._under_way.pop(id(request), None)
+        self._pending.pop(id(request), None)
 
     @_may_lose_ranks
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
@@ -194,20 +187,20 @@ class Comm:
             raise RankLossError("ranks did not agree that all came through")
 
     def recover(self) -> Loss:
-        """Recovers as `Collectives.recover` says. Raises `MPI.Exception` if MPI has failed and nobody died. To shrink
-        cannot be interrupted, and waits for a rank that hangs: `Watch` and `leave` set it a limit.
+        """Recovers as `Collectives.recover` says. Raises `MPI.Exception` if MPI fails again and again and nobody died.
+        Nothing can interrupt the shrinking, which waits for a rank that hangs: `Watch` and `leave` set it a limit.
         """
         noticed = self._end()
         if not self._has_disagreed:
             recovery.agreed(self._mpi, False, self._sleep_until)
         before = self.members
-        self._left_behind += [self._mpi, *self._under_way.values()]
-        self._under_way.clear()
+        self._abandoned += [self._mpi, *self._pending.values()]
+        self._pending.clear()
         with self.traffic.counted("idle"):
             self._attach(recovery.survivors(self._mpi))
         lost = tuple(member for member in before if member not in self.members)
-        self._num_vain = 0 if lost else self._num_vain + 1
-        if self._num_vain > _MOST_VAIN:
+        self._num_fruitless = 0 if lost else self._num_fruitless + 1
+        if self._num_fruitless > _MAX_FRUITLESS_RECOVERIES:
             raise MPI.Exception(MPI.ERR_OTHER)
         return Loss(lost, tuple(self._places[rank][0] for rank in lost), before[0] in lost, noticed)
 
@@ -218,48 +211,28 @@ class Comm:
             self._mpi.Revoke()
         return self._noticed
 
-    def wait_at_most(self, seconds: float) -> None:
-        self._patience_s = seconds
-
     def leave(self, code: int) -> NoReturn:
-        """On all ranks: ends the process with this exit code, soon after the others have called it (see `leaving`)."""
-        leave(self, code, self._patience_s)
+        """Ends the process with this exit code, soon after the other ranks have called it (see `leaving`)."""
+        leave(self, code)
 
-    def end_all(self) -> None:
-        if self.recovers:  # else it does by itself
-            self._launcher.end_after(_END_S)
+    def call_while_waiting(self, action: Callable[[], None] | None) -> None:
+        self._while_waiting = action or _nothing
 
-    def call_while_waiting(self, look: Callable[[], None] | None) -> None:
-        self._while_waiting = look or _nothing
-
-    def look(self) -> None:
-        if not self.recovers and self._mpi.Iprobe(tag=ENDS):
-            raise OtherRankError
-
-    def end_in_order(self, code: int) -> None:
-        if not self.recovers:
-            leave_after_failure(self._mpi, code)
-        self.abort(code or FAILED)
-
-    def abort(self, code: int) -> None:
-        if self.recovers:  # MPI_Abort of several ranks at once hangs now and then: then the launcher is ended
-            self._launcher.end_after(_ABORT_S)
+    def abort(self, code: int) -> NoReturn:
+        is_on_one_host = len(self.here) == self.size
+        if is_on_one_host and end_launcher():
+            os._exit(code)
+        faulthandler.dump_traceback_later(_ABORT_S, exit=True, file=2)
         self._mpi.Abort(code)
+        os._exit(code)
 
     def _sleep_until(self, request: Any) -> None:
         with self.traffic.counted("idle"):
-            pause_s, looked = _FIRST_POLL_S, time.perf_counter()
-            over = looked + self._patience_s
+            pause_s = _FIRST_POLL_S
             while not request.Test():
-                self.look()
                 self._while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
-                before, looked = looked, time.perf_counter()
-                if looked - before > SUSPENDED_AFTER_S:
-                    over = looked + self._patience_s
-                if looked > over:
-                    raise TimeoutError(f"waited for other ranks for more than {self._patience_s:.0f} s")
 
 
 def _nothing() -> None: ...
@@ -268,45 +241,29 @@ def _nothing() -> None: ...
 class _MpiRequest:
     def __init__(self, comm: Comm, request: Any) -> None:
         self._comm, self._request = comm, request
-        comm._under_way[id(request)] = request
+        comm._pending[id(request)] = request
 
     def wait(self) -> None:
         self._comm._finish(self._request)
 
 
 def all_ranks() -> Comm:
-    """The communicator of the whole job; where it outlives its ranks, of those that have come as far as this."""
-    mpi, places, noticed = MPI.COMM_WORLD if recovery.is_on() else _own(), None, math.inf
-    while places is None:
-        try:
-            places = _places(mpi)
-        except MPI.Exception:
-            if not recovery.is_on():
-                raise
-            mpi.Revoke()
-        if recovery.is_on() and not recovery.agreed(mpi, places is not None, _wait):
-            noticed = min(noticed, time.perf_counter())
-            mpi.Revoke()
-            mpi, places = recovery.survivors(mpi), None
-    assert places is not None
-    return Comm(mpi, places, noticed)
+    """Starts MPI and returns the communicator of the whole job."""
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_FUNNELED)
+    try:
+        return Comm(_places())
+    except MPI.Exception:
+        os.write(2, b"fedmpi: a rank died while the job started, so it ends; start it again\n")
+        end_launcher()
+        os._exit(FAILED)
 
 
-@functools.cache  # a library has some thousand communicators, and a program may make as many runs
-def _own() -> Any:
-    """All ranks, apart from messages that a user's own code sends among them: `look` would take one for `ENDS`."""
-    return MPI.COMM_WORLD.Dup()
-
-
-def _places(mpi: Any) -> dict[int, tuple[str, int]]:
-    """The place of each rank as the job started: its host, and the lowest rank on its node."""
-    mine = MPI.COMM_WORLD.Get_rank()
-    node = mpi.Split_type(MPI.COMM_TYPE_SHARED)
-    here = MPI.Get_processor_name(), int(node.bcast(mine))
+def _places() -> list[tuple[str, int]]:
+    """Returns the host of each rank and the lowest rank on its node."""
+    world = MPI.COMM_WORLD
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    first_rank = int(node.bcast(world.Get_rank()))
     node.Free()
-    return dict(mpi.allgather((mine, here)))
-
-
-def _wait(request: Any) -> None:
-    while not request.Test():
-        time.sleep(_LAST_POLL_S)
+    places: list[tuple[str, int]] = world.allgather((MPI.Get_processor_name(), first_rank))
+    return places

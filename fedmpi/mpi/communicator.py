@@ -41,11 +41,11 @@ class Loss:
     """When this rank noticed, on `time.perf_counter`."""
 
     def names(self) -> str:
-        """Who, in words."""
+        """Returns the lost ranks and their hosts, in words."""
         return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
 
     def entries(self, round_number: int) -> list[dict[str, Any]]:
-        """One for each rank, for records and the manifest, now that recovery is over."""
+        """Returns an entry for each rank, for records and the manifest; called when recovery is over."""
         rest = {"round": round_number, "recovery_s": time.perf_counter() - self.noticed}
         return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
 
@@ -113,35 +113,23 @@ class Communicator(Collectives, Protocol):
     started_size: int
     recovers: bool
     """Whether the job outlives its ranks."""
-    lost_at_start: tuple[Loss, ...]
     host: str
+    library: str
+    """The version of the MPI library; '' for one process without MPI."""
     traffic: Traffic
+    patience_s: float
+    """For how long this rank waits for others as it leaves."""
 
-    def wait_at_most(self, seconds: float) -> None:
-        """From now on, a longer wait for others raises `TimeoutError`."""
-
-    def call_while_waiting(self, look: Callable[[], None] | None) -> None:
-        """From now on calls `look` again and again while this rank waits for others; what it raises ends the wait."""
-
-    def end_all(self) -> None:
-        """Ends this rank with an exit code where it can call MPI no more: the launcher ends the others."""
-
-    def look(self) -> None:
-        """Raises `OtherRankError` if another rank has failed. Where a rank waits for others this is looked at, too."""
-
-    def end_in_order(self, code: int) -> None:
-        """After a failure of this rank, or with 0 after an `OtherRankError`: ends every rank within seconds, with the
-        largest of their codes. The ranks tell each other and leave together, so that the launcher adds nothing to what
-        they have said. Where not all of them come, or a job outlives its ranks, as `abort` does.
-        """
+    def call_while_waiting(self, action: Callable[[], None] | None) -> None:
+        """From now on calls `action` again and again while this rank waits for others; what it raises ends the wait."""
 
     def abort(self, code: int) -> None:
-        """Ends every rank at once."""
+        """Ends every rank at once. The job's exit code may be 1 instead."""
 
 
 def together(comm: Communicator, action: Callable[[], Value]) -> Value:
-    """`action` on every rank, a step that may fail by the user's doing: all come through it, or all end with the same
-    lines. If it is a `UserError` anywhere, a `StartupError` with all of them everywhere.
+    """Calls `action` on every rank, a step that may fail by the user's doing. If it raises a `UserError` on any rank,
+    all ranks raise a `StartupError` with the problems of all of them.
     """
     outcome: Value | UserError
     try:

@@ -1,83 +1,71 @@
-"""Which rank this process is, read from what launchers leave in the environment, and what MPI is told there.
+"""Which rank this process is, read from what launchers leave in the environment; and the launcher itself.
 
-Needed before MPI starts: a mistake in a config must be reported by one rank, within seconds, on a
-login node that may have no working MPI at all. One table, so that a new launcher is one line.
-
-Also known here: launches that make N jobs of one rank each out of one job of N, which would all run
-the same. They are refused.
+Needed before MPI starts: one rank must report a mistake in a config within seconds, on a login node that may have no
+working MPI. One table, so that a new launcher is one line.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
-import sys
+import time
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass
-from pathlib import Path
+
+import psutil
 
 from fedmpi.errors import LaunchError
 
-# (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH and Cray PALS set them.
+# (rank, size) as Open MPI, MPICH / Intel MPI / Slurm's PMI-2, MVAPICH, Cray PALS and Slurm's PMIx set them. What stands
+# first counts: on an allocation, Open MPI's mpirun starts its daemons by srun.
 _VARIABLES = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("PALS_RANKID", "PALS_SIZE"),
+    ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),
 )
-_MOST_RANKS = 2**31 - 1  # MPI counts ranks in a C int
+# An srun without --mpi numbers its tasks, too.
+_SRUN = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+# More digits than any count or time has, and few enough for a float.
+_MAX_DIGITS = 18
+# Names of Open MPI's mpirun, and of its daemon on another node.
+_OPEN_MPI = frozenset({"mpirun", "mpiexec", "prterun", "prted", "orterun", "orted"})
 _TRANSPORTS = "OMPI_MCA_btl"
 # Twice Open MPI's segment of shared memory for each rank. A container's /dev/shm may be smaller; then TCP is needed.
 _SHARED_BYTES = 2 * 16 * 2**20
-# More digits than any count or time has, and few enough for `int` and for a float.
-_MOST_DIGITS = 18
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+# mpirun needs a moment to forward what a rank has printed.
+_FORWARD_S = 0.5
+_OTHERS_END_S = 10.0
 
 
-def whole_number(environment: Mapping[str, str], name: str, at_most: int = 10**_MOST_DIGITS) -> int | None:
-    """The whole number from 0 to `at_most` that the variable `name` holds; None if it is unset or holds anything else.
-
-    Variables are input like any other. Only ASCII digits count: `int` would also read "+1", "1_000" and the digits of
-    other scripts.
+def whole_number(environment: Mapping[str, str], name: str) -> int | None:
+    """Returns the whole number from 0 on that the variable `name` holds; None if it is unset or holds anything else.
 
     >>> whole_number({"PMI_SIZE": "4"}, "PMI_SIZE"), whole_number({"PMI_SIZE": "4 "}, "PMI_SIZE")
     (4, None)
     """
     text = environment.get(name, "")
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS):
-        return None
-    return number if (number := int(text)) <= at_most else None
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
+    return int(text) if is_number else None
 
 
 def launched_as(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """(rank, size) if a launcher started this process, else None. A variable that holds no rank is left over from
-    something else, and ignored. Raises `LaunchError` where the size that belongs to a rank is no number above it.
-    """
-    for rank_name, size_name in _VARIABLES:
-        if (rank := whole_number(environment, rank_name, _MOST_RANKS)) is None:
-            continue
-        if size_name not in environment:
-            return rank, 1
-        size = whole_number(environment, size_name, _MOST_RANKS)
-        if size is None or size <= rank:
-            raise LaunchError(
-                f"environment variable {size_name}",
-                f"is {environment[size_name]!r}, and must be a whole number above {rank_name}, which is {rank}; "
-                "start the ranks with mpirun, or unset both variables",
-            )
-        return rank, size
-    if (rank := whole_number(environment, "PMIX_RANK", _MOST_RANKS)) is None:
-        return None
-    # PMIx itself names no size. Slurm's is that of another launcher if the rank does not fit.
-    size = whole_number(environment, "SLURM_STEP_NUM_TASKS", _MOST_RANKS) or 1
-    return rank, size if size > rank else 1
+    """Returns (rank, size) if a launcher of MPI started this process, else None. The size is 1 where none is known."""
+    return _first_of(_VARIABLES, environment)
 
 
 def claimed(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, size) as the launcher, or Slurm's `srun` alone, counts the processes; (0, 1) for a process by itself.
-    Raises `LaunchError` as `launched_as` does.
-    """
-    return launched_as(environment) or _of_slurm_step(environment) or (0, 1)
+    """Returns (rank, size) as the launcher, or `srun` without MPI, counts the processes; (0, 1) for one by itself."""
+    return _first_of((*_VARIABLES, _SRUN), environment) or (0, 1)
+
+
+def _first_of(variables: tuple[tuple[str, str], ...], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    for rank_name, size_name in variables:
+        rank = whole_number(environment, rank_name)
+        if rank is not None:
+            size = whole_number(environment, size_name) or 1
+            return rank, size if size > rank else 1
+    return None
 
 
 def check_launch(environment: Mapping[str, str] = os.environ) -> None:
@@ -88,7 +76,7 @@ def check_launch(environment: Mapping[str, str] = os.environ) -> None:
 
 def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
     """Raises `LaunchError` if MPI has `size` 1 where the launcher has started more processes."""
-    count = claimed(environment)[1]
+    _, count = claimed(environment)
     if size == 1 < count:
         raise LaunchError(
             "MPI",
@@ -98,74 +86,56 @@ def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
 
 
 def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
+    """Returns True if the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
     return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled")
 
 
-def _of_slurm_step(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """A batch script's own shell is in no step. What makes no sense is left over: Slurm itself sets both variables."""
-    rank, size = (whole_number(environment, name, _MOST_RANKS) for name in ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
-    return (rank, size) if rank is not None and size is not None and rank < size else None
-
-
 def keep_to_this_host(environment: MutableMapping[str, str]) -> None:
-    """Before MPI starts: leaves networks out if all ranks are here, shared memory has room for their messages, and
-    the user has chosen no transports (`mpirun --mca btl ...`). With networks every rank opens a TCP port on all
-    interfaces and looks for libfabric's networks for a second, even if all messages go through shared memory.
+    """Before MPI starts: leaves networks out if all ranks are on this host, shared memory has room for their messages,
+    and the user has chosen no transports (`mpirun --mca btl ...`). With networks every rank opens a TCP port on all
+    interfaces and looks for libfabric's networks for a second.
     """
-    names = ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE")
-    size, here = (whole_number(environment, name) for name in names)
-    if size is None or size != here or _TRANSPORTS in environment:
+    size = whole_number(environment, "OMPI_COMM_WORLD_SIZE")
+    if size is None or size != whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _TRANSPORTS in environment:
         return
-    try:
+    with contextlib.suppress(OSError):
         disk = os.statvfs(environment.get("OMPI_MCA_btl_sm_backing_directory", "/dev/shm"))
-    except OSError:
-        return
-    if disk.f_bavail * disk.f_frsize >= size * _SHARED_BYTES:
-        environment[_TRANSPORTS] = "^tcp,ofi"
+        if disk.f_bavail * disk.f_frsize >= size * _SHARED_BYTES:
+            environment[_TRANSPORTS] = "^tcp,ofi"
 
 
-def end_with_parent() -> None:
-    """From here on the kernel kills this process when the one that started it ends (on Linux; elsewhere nothing)."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes  # takes a while to load, and few commands come here
-
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it has ended in between
-        os.kill(os.getpid(), signal.SIGKILL)
+def _launcher() -> psutil.Process | None:
+    """Returns Open MPI's process that has started this rank, maybe through a script; None under another launcher."""
+    if _VARIABLES[0][0] not in os.environ:
+        return None
+    with contextlib.suppress(psutil.Error):
+        return next((parent for parent in psutil.Process().parents() if parent.name() in _OPEN_MPI), None)
+    return None
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """The process that started this one (mpirun, or its daemon on this node), and no later one of its number."""
-
-    pid: int
-    started: str
-    """The clock tick of its start; empty where /proc does not tell."""
-
-    @classmethod
-    def of_this_process(cls) -> Launcher:
-        try:
-            return cls(os.getppid(), stat_of(os.getppid())[19])
-        except (OSError, IndexError):
-            return cls(os.getppid(), "")
-
-    def end_after(self, delay_s: float) -> None:
-        """Sends it SIGTERM then, if it is still there: from a shell, which outlives this process."""
-        import subprocess  # as above
-
-        if self.pid <= 1 or not self.started:
-            return
-        start = f"$(sed 's/.*) //' /proc/{self.pid}/stat | cut -d ' ' -f 20)"
-        words = ["sh", "-c", f'sleep {delay_s:g}; [ "{start}" = {self.started} ] && kill {self.pid}']
-        nothing = subprocess.DEVNULL
-        subprocess.Popen(words, start_new_session=True, stdin=nothing, stdout=nothing, stderr=nothing)
-
-
-def stat_of(pid: int) -> list[str]:
-    """What /proc says of a process, from its state on: [1] is its parent, [19] the clock tick of its start. Raises
-    `OSError` where /proc does not tell. The name before these words, in parentheses, may hold anything.
+def end_launcher() -> bool:
+    """Ends all ranks by a signal to Open MPI's mpirun, which then prints nothing and exits with 1. Returns False under
+    another launcher.
     """
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    launcher = _launcher()
+    if launcher is None:
+        return False
+    time.sleep(_FORWARD_S)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        launcher.terminate()
+    return True
+
+
+def code_in_order(rank: int, code: int) -> int:
+    """Returns the code for this rank to exit with, at once: 0, and rank 0's code once the others here have ended.
+
+    Open MPI's mpirun prints a block below our own lines if a rank exits with a code while others are alive.
+    """
+    if rank > 0:
+        return 0
+    launcher = _launcher()
+    if launcher is not None:
+        this_rank = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
+        others = [child for child in launcher.children() if child.pid not in this_rank]
+        psutil.wait_procs(others, _OTHERS_END_S)
+    return code

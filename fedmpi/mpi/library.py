@@ -1,8 +1,9 @@
-"""MPI itself, loaded for one thread per rank."""
+"""MPI itself, loaded and not yet started; it ends with the process."""
 
 from mpi4py import rc
 
-rc.thread_level = "funneled"
+rc.initialize = False
+rc.finalize = True
 from mpi4py import MPI  # noqa: E402 - `rc` counts only before this line
 
 __all__ = ["MPI"]

@@ -6,6 +6,7 @@ machine that need not have MPI at all.
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,8 @@ class SerialComm:
     started_as, started_size, recovers = 0, 1, False
     members: tuple[int, ...] = (0,)
     here: tuple[int, ...] = (0,)
-    lost_at_start: tuple[Loss, ...] = ()
+    library = ""
+    patience_s = math.inf
 
     def __init__(self) -> None:
         self.traffic = Traffic()
@@ -34,8 +36,7 @@ class SerialComm:
     def _nothing(self, *arguments: Any) -> None:
         """All that one process has to do for the others."""
 
-    wait_for_all = bcast = reduce_sum = allreduce_sum = agree = _nothing
-    wait_at_most = call_while_waiting = end_all = wait = look = _nothing
+    wait_for_all = bcast = reduce_sum = allreduce_sum = agree = call_while_waiting = wait = _nothing
 
     def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
@@ -54,9 +55,6 @@ class SerialComm:
 
     def leave(self, code: int) -> int:
         return code
-
-    def end_in_order(self, code: int) -> None:
-        self.abort(code)
 
     def abort(self, code: int) -> None:
         raise SystemExit(code)

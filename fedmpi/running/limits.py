@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import faulthandler
 import math
-from typing import NoReturn
+import os
+import signal
+import time
 
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Mpi
+from fedmpi.errors import FAILED
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.watch import Watch, end_at_once, patience_s
+from fedmpi.mpi.watch import Watch, patience_s
 from fedmpi.report.terminal import wrapped
 from fedmpi.running.advice import Advice
 
+OTHER_ENDS_S = 5.0
+"""For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
+
 
 class Limits(Watch):
-    """The limits of one rank, kept while the block runs. `mpi.round_timeout_s` is for a round; what may be longer has
-    as long as MPI may take to start.
+    """The limits of one rank while the block runs. `mpi.round_timeout_s` is for a round; what may take longer has as
+    long as MPI may take to start.
     """
 
     def __init__(self, settings: Mpi, comm: Communicator, advice: Advice) -> None:
-        super().__init__(comm.traffic, self._hangs)
-        self._settings, self._comm, self._advice = settings, comm, advice
+        super().__init__(comm.traffic, self._give_up_rank)
+        self._settings = settings
+        self._comm = comm
+        self._advice = advice
         self.clock: Clock | None = None
         """Says where the rank was when it took too long."""
 
@@ -32,7 +41,8 @@ class Limits(Watch):
 
     def of_more_than_a_round(self, *, has_trained: bool) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
-        limit_s, startup_s = self._settings.round_timeout_s, self._settings.startup_timeout_s
+        limit_s = self._settings.round_timeout_s
+        startup_s = self._settings.startup_timeout_s
         if not has_trained or limit_s == 0 or startup_s == 0:
             self._allow(0.0, math.inf)
         else:  # others may still be in the round
@@ -41,29 +51,35 @@ class Limits(Watch):
 
     def _allow(self, limit_s: float, others_s: float) -> None:
         self.begin(limit_s, others_s)
-        self._comm.wait_at_most(others_s)
+        self._comm.patience_s = others_s
 
     def share(self) -> float:
-        """How much more a rank may have to do in a round than with all ranks that the job was started with. The workers
-        that are left do all that a lost one did: where one of five is lost, one of them may have twice its work.
+        """Returns how much more a rank may have to do in a round than with all ranks that the job was started with. The
+        workers that are left do all that a lost one did: where one of five is lost, one may have twice its work.
         """
-        comm, trains = self._comm, self._settings.server_trains
-        started, left = (len(worker_ranks(size, server_trains=trains)) for size in (comm.started_size, comm.size))
-        does_both = comm.size == 1 < comm.started_size and not trains  # the server's part, too
-        return math.ceil(started / left) + does_both
+        trains = self._settings.server_trains
+        num_started = len(worker_ranks(self._comm.started_size, server_trains=trains))
+        num_left = len(worker_ranks(self._comm.size, server_trains=trains))
+        share = math.ceil(num_started / num_left)
+        is_server_too = self._comm.size == 1 < self._comm.started_size and not trains
+        return share + 1 if is_server_too else share
 
-    def _hangs(self, why: str, is_own: bool) -> NoReturn:
-        """The end of a rank that has taken too long, or of all where others have (`Watch`)."""
-        comm, where = self._comm, self.clock.where() if self.clock else "starting"
-        limit = f"mpi.round_timeout_s is {self._settings.round_timeout_s:g}"
-        here = f"rank {comm.started_as} on {comm.host}, {where}"
-        again = self._advice.to_resume()
-        if not (lives_on := is_own and comm.recovers and comm.size > 1):
-            self._advice.note_failure()
-        if not is_own:
-            comm.end_all()
-            given_up = f"fedmpi: gave up on {here}", f"  cause: waited for others: {why}; {limit}; the job ends"
-            end_at_once("\n".join([*wrapped(*given_up), again]), is_death=False)
-        hung = [f"fedmpi: hung on {here}", f"  cause: {why}; {limit}; this rank ends itself"]
-        hung += ["the others continue without it; if none is left:"] * lives_on
-        end_at_once("\n".join([*wrapped(*hung), again]), is_death=comm.size > 1)
+    def _give_up_rank(self, why: str, is_own: bool) -> None:
+        """Ends a rank that has taken too long, so that the others continue where they can; else all ranks."""
+        comm = self._comm
+        where = self.clock.where() if self.clock else "starting"
+        what = "hung" if is_own else "gave up"
+        lives_on = is_own and comm.recovers and comm.size > 1
+        if not lives_on and not self._advice.note_failure():
+            time.sleep(OTHER_ENDS_S)
+        end = "this rank ends itself and the others continue; if none is left:" if lives_on else "the job ends"
+        head = f"fedmpi: {what} on rank {comm.started_as} on {comm.host}, {where}"
+        cause = f"  cause: {why}; mpi.round_timeout_s is {self._settings.round_timeout_s:g}; {end}"
+        faulthandler.dump_traceback(file=2)
+        text = "\n".join([*wrapped(head, cause), self._advice.to_resume()])
+        os.write(2, f"{text}\n".encode(errors="replace"))
+        if lives_on:
+            os.kill(os.getpid(), signal.SIGKILL)  # to the launcher, an exit code would be no death
+        if comm.started_size > 1:
+            comm.abort(FAILED)
+        os._exit(FAILED)

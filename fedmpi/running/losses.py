@@ -60,7 +60,6 @@ class Course:
     def __post_init__(self) -> None:
         self.limits = Limits(self.config.mpi, self.comm, self.advice)
         self.resumes = self.asked.resume
-        self.note(*self.comm.lost_at_start)
 
     def note(self, *losses: Loss) -> None:
         self.unreported += [loss for loss in losses if loss.ranks]

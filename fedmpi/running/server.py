@@ -17,7 +17,6 @@ from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError, counted
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.mpi.communicator import Loss
-from fedmpi.mpi.version import loaded_library
 from fedmpi.report.best import Best, best_round, mean_accuracy
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
@@ -114,8 +113,8 @@ class Server:
         more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **first_state}
         more |= self._advice.again.noted(self._folder.path)
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
-        if library := loaded_library():
-            more["mpi"] = library
+        if setup.comm.library:
+            more["mpi"] = setup.comm.library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         manifest.add_start(self._folder, manifest.start_entry(ranks, self._asked.command, resumed, **more))
         server = "server and worker" if 0 in setup.workers else "server"

@@ -296,7 +296,7 @@ def _trainers(
     scale = loss_scale.INITIAL if is_fp16 else None
     buffers = Buffers(largest, resident.device, squares=is_adamw, loss_scale=scale)
     return tuple(
-        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own), comm.look)
+        LocalTrainer(FlatNet(method.net(number), layout, buffers), resident, config.train, list(own))
         for number, layout in enumerate(layouts)
     )
 

