@@ -97,14 +97,13 @@ def test_resuming_what_is_not_there_begins_nothing(tmp_path: Path, config_file: 
 
 
 def test_a_mistake_is_told_by_rank_0_only(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    waits: list[float] = []
-    monkeypatch.setattr("time.sleep", waits.append)
+    """The others end with 0 before it, so that mpirun prints nothing more."""
     assert main(["rounds=0"]) == 2
-    assert "rounds" in capsys.readouterr().err and waits == []
+    assert "rounds" in capsys.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "2")
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "3")
-    assert main(["rounds=0"]) == 2
-    assert capsys.readouterr() == ("", "") and len(waits) == 1
+    assert main(["rounds=0"]) == 0
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_plan_trains_nothing(
