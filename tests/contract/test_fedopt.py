@@ -93,8 +93,6 @@ def test_moments_are_server_state_that_clients_do_not_get(tmp_path: Path) -> Non
 
 
 def test_servers_have_hashes_of_their_own() -> None:
-    config = small_config("method.name=fedavg")
-    hashes = {
-        small_config("method.name=fedavg", f"method.server.name={name}").hash() for name in ("mean", "avgm", "adam")
-    }
-    assert len(hashes) == 3 and config.hash() in hashes
+    given = [small_config("method.name=fedavg", f"method.server.name={name}") for name in ("mean", "avgm", "adam")]
+    hashes = {config.hash() for config in given}
+    assert len(hashes) == 3 and small_config("method.name=fedavg").hash() in hashes

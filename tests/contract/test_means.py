@@ -12,13 +12,15 @@ from fedmpi.tensors import Params
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
 
 
-def mean_of(weighting: str, clients: dict[int, tuple[int, tuple[float, float, float] | None]]) -> Results:
+def mean_of(kind: str, weighting: str, clients: dict[int, tuple[int, tuple[float, float, float] | None]]) -> Results:
     """client -> (examples, its three numbers, or None if it is dropped)."""
     uploads = [
         (client_of(client, 0, examples), sent and {"weight": torch.tensor([sent[:2]]), "bias": torch.tensor(sent[2:])})
         for client, (examples, sent) in clients.items()
     ]
-    return exchanged(FedAvg(context(FedAvgOptions(weighting=weighting), lambda: nn.Linear(2, 1))), STATE, *uploads)
+    return exchanged(
+        FedAvg(context(FedAvgOptions(weighting=weighting), lambda: nn.Linear(2, 1))), STATE, *uploads, kind=kind
+    )
 
 
 def numbers(means: Params) -> list[float]:
@@ -38,13 +40,14 @@ def numbers(means: Params) -> list[float]:
         ("samples", {}, [10.0, 20.0, 30.0]),
     ],
 )
-def test_means_by_hand(weighting: str, clients: dict[int, tuple], expected: list[float]) -> None:
-    results = mean_of(weighting, clients)
+@pytest.mark.parametrize("kind", ["gather", "reduce"])
+def test_means_by_hand(kind: str, weighting: str, clients: dict[int, tuple], expected: list[float]) -> None:
+    results = mean_of(kind, weighting, clients)
     assert numbers(results.means) == expected
     assert [report.client for report in results.reports] == [*clients]
 
 
 def test_a_round_without_contributions_leaves_the_state() -> None:
-    results = mean_of("samples", {0: (2, None), 1: (4, None)})
+    results = mean_of("gather", "samples", {0: (2, None), 1: (4, None)})
     assert numbers(results.means) == [10.0, 20.0, 30.0]
     assert [report.status for report in results.reports] == [DROPPED, DROPPED]

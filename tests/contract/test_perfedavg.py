@@ -17,16 +17,12 @@ DELTA = 2.0**-10
 """A power of two: finite differences of a quadratic loss are then exact in float32."""
 
 
-def one_weight(variant: str) -> Bench:
-    """f = w^2 / 2 on one example, so D = D' = D''."""
-    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=DELTA)
-    return Bench(PerFedAvg, options, [[1.0]], [0], [[0]])
-
-
 @pytest.mark.parametrize(("variant", "expected"), [("FO", 0.875), ("HF", 0.9375)])
 def test_a_step_by_hand(variant: str, expected: float) -> None:
-    """w = 1: w~ = 1/2, g = 1/2. FO: 1 - 1/4 * 1/2. HF: d = g, so 1 - 1/4 (1/2 - 1/2 * 1/2)."""
-    bench = one_weight(variant)
+    """f = w^2 / 2 on one example, so D = D' = D''. w = 1: w~ = 1/2, g = 1/2. FO: 1 - 1/4 * 1/2. HF: d = g, so
+    1 - 1/4 (1/2 - 1/2 * 1/2)."""
+    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=DELTA)
+    bench = Bench(PerFedAvg, options, [[1.0]], [0], [[0]])
     assert numbers(bench.round(bench.start(1.0))) == [expected]
 
 
@@ -97,14 +93,8 @@ def test_what_is_warned_of(tmp_path: Path) -> None:
 
 def test_clipping_is_not_for_the_adaptation(tmp_path: Path) -> None:
     """w = 8, f = w^2 / 2, alpha = 1/2: one step to 4, however short the gradient of a step may be in training."""
-    words = (
-        "method.name=perfedavg",
-        "method.alpha=0.5",
-        "train.clip_norm=0.001",
-        "train.momentum=0",
-        "train.weight_decay=0",
-    )
-    setup = small_setup(tmp_path, *words, "evaluation.personal=on")
+    words = ("method.name=perfedavg", "method.alpha=0.5", "train.clip_norm=0.001", "train.momentum=0")
+    setup = small_setup(tmp_path, *words, "train.weight_decay=0", "evaluation.personal=on")
     method, trainer = setup.method, setup.trainers[0]
     task = Task(0, 0, 1, "test", setup.partition.size(0), 1.0)
     state = method.initial_state()

@@ -1,6 +1,5 @@
 """Personal evaluation: every client's own net on its own test data, or those of a choice of clients."""
 
-import itertools
 from pathlib import Path
 
 import numpy as np
@@ -34,22 +33,22 @@ def test_summary_by_hand() -> None:
     assert summary == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("how", ["matching", "classes"])
-def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
-    """FedAvg: the published net, batch by batch, on each client's test examples, with test-batch statistics."""
-    setup = small_setup(
-        tmp_path, *SKEW, "method.name=fedavg", ON, f"evaluation.personal_test={how}", "evaluation.bn=batch"
-    )
+@pytest.mark.parametrize(("how", "bn"), [("matching", "batch"), ("classes", "batch"), ("matching", "restat")])
+def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str, bn: str) -> None:
+    """FedAvg: the published net, batch by batch, on each client's test examples, with test-batch statistics or with
+    torch's cumulative ones (momentum None) of one pass of the client's own training data."""
+    words = (*SKEW, "data.num_test=400", "method.name=fedavg", ON, f"evaluation.personal_test={how}")
+    setup = small_setup(tmp_path, *words, f"evaluation.bn={bn}")
     state = ServerState(setup.method.initial_state())
-    scores = score_clients(setup, 1, state, publish(setup, state, 1, 0))
-    net = setup.method.net(0).to(memory_format=torch.channels_last).eval()
+    published = publish(setup, state, 1, 0)
+    scores = score_clients(setup, 1, state, published)
     expected = {}
     for client in range(8):
         own = setup.personal_tests.client(client)
-        # A lone last example joins the batch before it; a client with a single one is left to another test.
-        cuts = [0, *range(5, len(own) - 1, 5), len(own)]
+        net = setup.method.net(0).to(memory_format=torch.channels_last)
+        net = with_torchs_statistics(setup, net, client) if bn == "restat" else net.eval()
         right = 0
-        for start, stop in itertools.pairwise(cuts) if len(own) > 1 else ():
+        for start, stop in batch_bounds(len(own), 5):
             inputs, targets = setup.data.test_batch_of(torch.tensor(own[start:stop]))
             right += int((net(inputs).argmax(1) == targets).sum())
         if len(own) > 1:
@@ -57,28 +56,12 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str) -> None:
     found = dict(zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True))
     assert len(expected) > 4 and {client: found[client] for client in expected} == expected
     assert set(found) == {client for client in range(8) if setup.personal_tests.size(client)}
+    other = score_clients(small_setup(tmp_path, *words, "evaluation.bn=batch"), 1, state, published)
+    assert ((other.accuracy != scores.accuracy).sum() > 4) == (bn == "restat"), "the policies cannot be told apart here"
 
 
-def test_restat_takes_torchs_statistics_of_the_clients_own_training_data(tmp_path: Path) -> None:
-    """Cumulative ones (momentum None) over its batches; enough test examples that other statistics score otherwise."""
-    words = (*SKEW, "data.num_test=800", "method.name=fedavg", ON)
-    setup = small_setup(tmp_path, *words, "evaluation.bn=restat")
-    state = ServerState(setup.method.initial_state())
-    published = publish(setup, state, 1, 0)
-    scores = score_clients(setup, 1, state, published)
-    expected = []
-    for client in scores.clients.tolist():
-        net = with_torchs_statistics(setup, client)
-        inputs, targets = setup.data.test_batch_of(torch.tensor(setup.personal_tests.client(client)))
-        expected.append(int((net(inputs).argmax(1) == targets).sum()) / len(targets))
-    assert scores.accuracy.tolist() == expected
-    by_batch = score_clients(small_setup(tmp_path, *words, "evaluation.bn=batch"), 1, state, published)
-    assert (by_batch.accuracy != scores.accuracy).sum() > 4, "the two policies cannot be told apart here"
-
-
-def with_torchs_statistics(setup: Setup, client: int) -> nn.Module:
-    """The published net, in eval mode after one pass of the client's training data in batches."""
-    net = tracking(setup.method.net(0).to(memory_format=torch.channels_last))
+def with_torchs_statistics(setup: Setup, net: nn.Module, client: int) -> nn.Module:
+    tracking(net)
     examples = setup.partition.client(client)
     generator = seeds.torch_generator("personal", setup.config.seed, 1, client)
     draws = setup.data.draws(examples, 1, generator, shuffle=False)

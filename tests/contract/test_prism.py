@@ -21,10 +21,9 @@ from fedmpi.check.contract import Trial, published_for
 from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
-from fedmpi.lowrank import kernels as kernels_module
+from fedmpi.methods import prism as prism_module
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
-from fedmpi.models.nets.classic import Vgg16
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
@@ -62,7 +61,7 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sizes == [1]
         return [torch.tensor([drawn[next(clients)]])]
 
-    monkeypatch.setattr(kernels_module, "draw_kernels", draw)
+    monkeypatch.setattr(prism_module, "draw_kernels", draw)
     sent = {0: ([1.0, 2, 3], 5.0, 3.0), 1: ([3.0, 2, 1], 7.0, 6.0), 2: ([-1.0, -2, -3], 8.0, 0.0)}
     uploads = {
         client: {
@@ -274,35 +273,26 @@ def prism(model: Model, info: SimpleNamespace = IMAGES, **options: object) -> Pr
 
 
 def test_what_a_client_of_resnet18_holds() -> None:
-    """Millions of parameters: 9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q =
-    ceil(c N) as r M 9 + q r; stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
+    """9.88, 7.30, 4.82 and 2.46 million parameters. 16 convs are low-rank, each of r = q = ceil(c N) as r M 9 + q r;
+    stem 1,728, shortcuts 172,032, BatchNorm 9,600 and classifier 5,130 are whole."""
     method = prism(ResNet18(), keep_ratio=(0.8, 0.6, 0.4, 0.2))
-    assert len(method.factorized) == 16
     nets = [method.net(tier, empty=True) for tier in range(4)]
     assert [params(net) for net in nets] == [9_882_946, 7_302_210, 4_818_946, 2_460_418]
-    assert [method.costs(Turn(tier)).down_bytes for tier in range(4)] == [4 * params(net) for net in nets]
     large = dict(nets[0].named_parameters())
     differing = {name for name, value in nets[3].named_parameters() if value.shape != large[name].shape}
     assert differing == {f"{layer.name}.{half}.weight" for layer in method.factorized for half in "uv"}
+    assert len(method.factorized) == 16
 
 
 def test_o2_has_twice_the_rows() -> None:
-    plain, o2 = (prism(ResNet18(), keep_ratio=(0.2,), o2=o2).net(0, empty=True) for o2 in (False, True))
-    for layer, r in (("stages.0.0.conv1", 13), ("stages.3.1.conv2", 103)):
-        assert plain.get_parameter(f"{layer}.v.weight").shape[:2] == (r, r)
-        assert o2.get_parameter(f"{layer}.v.weight").shape[:2] == (2 * r, r)
-        assert plain.get_parameter(f"{layer}.u.weight").shape == o2.get_parameter(f"{layer}.u.weight").shape
-    whole = prism(ResNet18(), keep_ratio=(0.6,), o2=True).net(0, empty=True)
-    assert whole.get_parameter("stages.0.0.conv1.v.weight").shape[:2] == (64, 39)
-
-
-@pytest.mark.parametrize("model", [ResNet18(blocks=(1, 1), width=0.25), Vgg16(width=0.1), Mlp()])
-def test_the_cut_net_is_smaller_and_runs(model: Model) -> None:
-    whole, cut = (prism(model, keep_ratio=(0.4,), cut_inputs=cut_inputs) for cut_inputs in (False, True))
-    assert params(cut.net(0, empty=True)) < params(whole.net(0, empty=True)) < params(whole.net(1, empty=True))
-    assert cut.net(0, empty=True)(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
-    stem = next((n for n, m in cut.net(1, empty=True).named_modules() if isinstance(m, nn.Conv2d)), None)
-    assert stem is None or cut.net(0, empty=True).get_submodule(stem).out_channels == 64 * model.width // 1
+    """At most as many as there are channels."""
+    shapes = {}
+    for o2, share in ((False, 0.2), (True, 0.2), (True, 0.6)):
+        net = prism(ResNet18(), keep_ratio=(share,), o2=o2).net(0, empty=True)
+        layer = net.get_submodule("stages.0.0.conv1")
+        shapes[o2, share] = layer.u.weight.shape[:2], layer.v.weight.shape[:2]
+    assert shapes[False, 0.2] == ((13, 64), (13, 13)) and shapes[True, 0.2] == ((13, 64), (26, 13))
+    assert shapes[True, 0.6] == ((39, 64), (64, 39))
 
 
 @pytest.mark.parametrize("model", [ResNet18(blocks=(2, 1), width=0.125), Mlp(hidden=(20, 10))])
@@ -345,24 +335,6 @@ def test_options() -> None:
     assert [prism(ResNet18(), **given).lambda_ for given in ({}, {"frobenius_decay": 0.5})] == [2e-4, 0.5]
 
 
-def test_lstm_is_low_rank_gate_by_gate() -> None:
-    """16 matrices, input and recurrent apart; at full rank the net of the initial state is the dense one. At 0.2 a
-    gate of 256 x 64 has r = 13 kernels and q = 52 rows, one of 256 x 256 52 and 52."""
-    method = prism(LstmImdb(), TOKENS, keep_ratio=(0.2,))
-    assert [layer.name for layer in method.factorized][3:5] == ["lstm.ih_l0.o", "lstm.hh_l0.i"]
-    sub = {name: tuple(p.shape) for name, p in method.net(0, empty=True).named_parameters()}
-    assert len(method.factorized) == 16
-    assert (sub["lstm.ih_l0.f.u.weight"], sub["lstm.ih_l0.f.v.weight"]) == ((13, 64), (52, 13))
-    assert (sub["lstm.hh_l1.o.u.weight"], sub["lstm.hh_l1.o.v.weight"]) == ((52, 256), (52, 52))
-    assert sub["lstm.bias_ih_l0"] == (1024,) and sub["embedding.weight"] == (30, 64) and sub["fc.weight"] == (1, 256)
-    small = prism(LstmImdb(width=0.0625), TOKENS)
-    dense, whole, state = small.context.make(), small.net(2), small.initial_state()
-    with torch.no_grad():
-        small.narrow(state, 2, dict(whole.named_parameters()))
-    tokens = torch.randint(30, (3, 20), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(whole(tokens), dense(tokens), rtol=0, atol=1e-5)
-
-
 # Which kernels clients draw: by each layer's published sigma, their tier's kappa and a seed of their own.
 
 
@@ -382,13 +354,13 @@ def client_with(number: int, tier: int, sigma: list[float]) -> Client:
 def test_what_kernels_are_drawn_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of R = 4 and R = 3 kernels; r = ceil(c R) of 0.75, 0.5 and 0.25. Sigma as published, layer by layer."""
     method = drawing_prism((4, 4, 3, 2), (0.75, 0.5, 0.25), (1.5, 0.0, 4.0))
-    draw, seen = kernels_module.draw_kernels, []
+    draw, seen = prism_module.draw_kernels, []
 
     def recorded(sigma: tuple[Tensor, ...], sizes: list[int], kappa: float, generator: torch.Generator) -> list[Tensor]:
         seen.append(([values.tolist() for values in sigma], sizes, kappa, generator.get_state().tolist()))
         return draw(sigma, sizes, kappa, generator)
 
-    monkeypatch.setattr(kernels_module, "draw_kernels", recorded)
+    monkeypatch.setattr(prism_module, "draw_kernels", recorded)
     clients = [client_with(10 + tier, tier, [9, 7, 5, 3, 8, 4, 2]) for tier in range(3)]
     for client in clients:
         method.regions(client)

@@ -12,7 +12,6 @@ from torch import nn
 
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
-from fedmpi.methods.values import Client
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.width import Width
 
@@ -66,25 +65,19 @@ def test_others_are_distinct_and_uniform() -> None:
     assert all(sorted(bases) == [0, 1, 2, 3] for bases in cohorts(small(), 0, 2, 3))
 
 
-def pair(method: SplitMix) -> tuple[Client, Client, dict[int, int]]:
-    """A client of one base and one of two, which share none; and base -> client."""
+def test_a_base_that_one_client_trained_is_that_clients_and_an_untouched_one_stays() -> None:
+    """A client of one base and one of two, in the first round in which they share none."""
+    method = small()
     for number in range(1, 100):
         one = client_of(0, 2, 1, round_number=number, place=0, cohort_size=2)
         two = client_of(1, 1, 3, round_number=number, place=1, cohort_size=2)
-        of = {base: client.task.client for client in (one, two) for base in method.assigned(client)}
-        if len(of) == 3:
-            return one, two, of
-    raise AssertionError("no such round")
-
-
-def test_a_base_that_one_client_trained_is_that_clients_and_an_untouched_one_stays() -> None:
-    method = small()
-    one, two, of = pair(method)
+        order = [*method.assigned(one), *method.assigned(two)]
+        if len(set(order)) == 3:
+            break
     sent = filled(method, 2.0, 1) | {f"1.{name}": value for name, value in filled_base(3.0).items()}
     found = means(method, state_of(method, 7.0), (one, filled(method, 1.0, 2)), (two, sent))
-    (first,), (second, third) = method.assigned(one), method.assigned(two)
-    expected = {first: 1.0, second: 2.0, third: 3.0, next(iter({0, 1, 2, 3} - set(of))): 7.0}
-    for base, value in expected.items():
+    (rest,) = {0, 1, 2, 3} - set(order)
+    for base, value in zip((*order, rest), (1.0, 2.0, 3.0, 7.0), strict=True):
         assert {number for name in filled_base(0.0) for number in found[f"{base}.{name}"].flatten().tolist()} == {value}
 
 

@@ -29,22 +29,13 @@ def test_two_rounds_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("factor", "per_round", "local_epochs", "epochs"),
-    [("auto", 4, 5, 10), ("auto", 8, 5, 5), ("auto", 3, 1, 3), ("1", 4, 5, 5), ("1.5", 4, 3, 4), ("0.1", 4, 3, 1)],
+    [("auto", 4, 5, 10), ("auto", 3, 1, 3), ("1", 4, 5, 5), ("1.5", 4, 3, 4), ("0.1", 4, 3, 1)],
 )
 def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, epochs: int) -> None:
     """`auto` is 8 clients / per_round times the epochs (8 / 3 is 3); 4.5 goes to the even 4; at least one."""
     words = (f"method.epochs_factor={factor}", f"clients.per_round={per_round}", f"train.local_epochs={local_epochs}")
     method = small_setup(tmp_path, ALONE, *words).method
-    assert isinstance(method, Standalone)
     assert method.epochs == epochs and method.costs(Turn(0, 7)).examples == 7 * epochs
-
-
-def test_one_client_alone_is_fedavg_with_one_client(tmp_path: Path) -> None:
-    """Bit for bit over three rounds: the mean of one model is that model."""
-    one = ("clients.count=1", "clients.per_round=1")
-    theirs = after(tmp_path / "fedavg", "method.name=fedavg", *one).server
-    ours = after(tmp_path / "alone", ALONE, *one)
-    assert digest_of(ours.memories[0]) == digest_of(theirs) != digest_of(ours.server)
 
 
 def test_a_run_exchanges_nothing(tmp_path: Path) -> None:

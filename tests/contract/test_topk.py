@@ -71,7 +71,7 @@ def by_sorting(values: Tensor, k: int) -> Tensor:
     return mask
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_largest_is_sorting(seed: int) -> None:
     """With many ties (whole numbers of -3..3), and with the share of NaN and infinity that divergence brings."""
     generator = torch.Generator().manual_seed(seed)
@@ -84,46 +84,34 @@ def test_largest_is_sorting(seed: int) -> None:
         assert int(mask.sum()) == k and mask[3] and bool(mask[4]) == (k > 1) and bool(mask[20]) == (k > 2)
 
 
-def random_round(folder: Path, scope: str) -> tuple[TopK, Client, Params, Params, Tensor, list[str]]:
-    """A client of a real net with a random update and a random residual: method, client, upload, memory, wanted."""
-    setup = small_setup(folder, "method.name=topk", "method.ratio=0.1", f"method.scope={scope}")
+@pytest.mark.parametrize("scope", ["global", "tensor"])
+def test_sent_and_residual_are_update_and_old_residual(tmp_path: Path, scope: str) -> None:
+    """Bit for bit: every entry is in exactly one of them, as it was; k of them as the scope says."""
+    setup = small_setup(tmp_path, "method.name=topk", "method.ratio=0.1", f"method.scope={scope}")
     method, net, state = setup.method, setup.trainers[0].net, setup.method.initial_state()
-    assert isinstance(method, TopK)
     generator = torch.Generator().manual_seed(1)
     old = torch.randn(sum(value.numel() for value in state.values()), generator=generator)
     client = Client(Task(0, 0, 1, "train", 9, 1.0), state, setup.partition.client(0), 0, lambda: {"residual": old})
     for name, value in net.params.items():
         value.copy_(state[name] + torch.randn(value.shape, generator=generator))
-    update = torch.cat([(net.params[name] - state[name]).flatten() for name in state])
+    wanted = torch.cat([(net.params[name] - state[name]).flatten() for name in state]) + old
     upload = method.upload(net, client)
-    return method, client, upload, method.remember(net, client), update + old, list(state)
-
-
-@pytest.mark.parametrize("scope", ["global", "tensor"])
-def test_sent_and_residual_are_update_and_old_residual(tmp_path: Path, scope: str) -> None:
-    """Bit for bit: every entry is in exactly one of them, as it was; k of them as the scope says."""
-    method, client, upload, memory, wanted, names = random_round(tmp_path, scope)
+    residual = method.remember(net, client)["residual"]
     lifted = dict(method.lift(upload, client))
-    assert list(lifted) == names
+    assert list(lifted) == list(state)
     sparse = torch.cat([value.flatten() for value in lifted.values()])
-    assert torch.equal(sparse + memory["residual"], wanted)
-    assert not bool(((sparse != 0) & (memory["residual"] != 0)).any())
-    found = {name: (tuple(value.shape), value.dtype) for name, value in upload.items()}
-    assert found == {name: (spec.shape, spec.dtype) for name, spec in method.upload_specs(0).items()}
+    assert torch.equal(sparse + residual, wanted) and not bool(((sparse != 0) & (residual != 0)).any())
     scopes = [len(value.flatten()) for value in lifted.values()] if scope == "tensor" else [len(wanted)]
     masks = [by_sorting(part, -(-len(part) // 10)) for part in wanted.split(scopes)]
     assert torch.equal(sparse != 0, torch.cat(masks))
     assert method.magnitudes(upload, client).tolist() == [float(value.abs().max()) for value in lifted.values()]
 
 
-@pytest.mark.parametrize(
-    ("ratio", "kept"), [(0.1, {1: 1, 10: 1, 11: 2, 30: 3, 31: 4}), (0.07, {100: 7, 101: 8}), (1.0, {5: 5})]
-)
-def test_how_many_are_kept(ratio: float, kept: dict[int, int]) -> None:
+def test_how_many_are_kept() -> None:
     """The share as it is written, rounded up, at least one; 0.07 * 100 is above 7 in binary."""
-    method = four(ratio=ratio).method
-    assert isinstance(method, TopK)
-    assert {size: method._num_kept(size) for size in kept} == kept
+    for ratio, kept in ((0.1, {1: 1, 10: 1, 11: 2, 30: 3, 31: 4}), (0.07, {100: 7, 101: 8}), (1.0, {5: 5})):
+        method = four(ratio=ratio).method
+        assert {size: method._num_kept(size) for size in kept} == kept
 
 
 def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
@@ -137,7 +125,7 @@ def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
 
 
 def test_bytes(tmp_path: Path) -> None:
-    """k (4 + 4), k 4 + d / 8 rounded up, k 4; both ways over FedAvg's: 0.6, 0.5656..., 0.55 for a tenth."""
+    """k (4 + 4), k 4 + d / 8 rounded up, k 4."""
     dense = small_setup(tmp_path, "method.name=fedavg").method.costs(Turn(0)).down_bytes
     num_entries = dense // 4
     k = -(-num_entries // 10)
@@ -145,9 +133,6 @@ def test_bytes(tmp_path: Path) -> None:
     for index_bytes, up in expected.items():
         method = small_setup(tmp_path, "method.name=topk", f"method.index_bytes={index_bytes}").method
         assert (method.costs(Turn(0)).down_bytes, method.costs(Turn(0)).up_bytes) == (dense, up)
-    # One entry more than a tenth, by rounding up, in some 5000.
-    assert (dense + expected["4"]) / (2 * dense) == pytest.approx(0.6, abs=1e-3)
-    assert (dense + expected["0"]) / (2 * dense) == pytest.approx(0.55, abs=1e-3)
 
 
 def test_a_client_that_diverged_is_noticed() -> None:

@@ -41,12 +41,10 @@ def test_masked_cross_entropy_by_hand() -> None:
     value.backward()
     shares = [math.e / (math.e + 1 + math.e**2), 0.0, math.e**2 / (math.e + 1 + math.e**2) - 1]
     assert logits.grad[0].tolist() == pytest.approx(shares, rel=1e-6)
-
-
-@pytest.mark.parametrize("present", [None, torch.tensor([True] * 3)])
-def test_with_all_classes_the_loss_is_cross_entropy(present: Tensor | None) -> None:
-    logits, targets = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
-    assert torch.equal(MaskedCrossEntropy(present)(logits, targets), F.cross_entropy(logits, targets))
+    for present in (None, torch.tensor([True] * 3)):
+        assert torch.equal(
+            MaskedCrossEntropy(present)(logits, torch.tensor([2])), F.cross_entropy(logits, torch.tensor([2]))
+        )
 
 
 def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer, Draws]:
@@ -83,7 +81,7 @@ def bare_loop(
             sgd.step()
 
 
-@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.01), (0.9, 5e-4)])
+@pytest.mark.parametrize(("momentum", "weight_decay"), [(0.0, 0.0), (0.9, 5e-4)])
 def test_training_equals_a_bare_loop(tmp_path: Path, momentum: float, weight_decay: float) -> None:
     """On an ordinary net and torch's SGD as it comes, bit for bit.
 
@@ -129,12 +127,13 @@ def test_frobenius_decay_against_autograd(tmp_path: Path, plus_l2: bool) -> None
     """
     words = ("method.rank_ratio=[1,0.5]", "method.frobenius_decay=0.05", f"method.plus_l2={str(plus_l2).lower()}")
     setup = small_setup(tmp_path, "method.name=fedhm", *words, "method.dense_layers=1", "train.weight_decay=0.02")
-    start = start_of(setup)
-    trainer, draws = trained(setup, tier=1, lr=0.02)
+    start = setup.trainers[1].net.params
+    setup.method.narrow(published_for(setup.method, setup.method.initial_state(), {1}), 1, start)
     net = setup.method.net(1)
     with torch.no_grad():
         for name, value in net.named_parameters():
             value.copy_(start[name])
+    trainer, draws = trained(setup, tier=1, lr=0.02)
     factors = {id(p) for part in low_rank_parts(net) for p in (part.u.weight, part.v.weight)}
     groups = [
         {"params": [p for p in net.parameters() if id(p) not in factors], "weight_decay": 0.02},
@@ -145,13 +144,6 @@ def test_frobenius_decay_against_autograd(tmp_path: Path, plus_l2: bool) -> None
     assert len(factors) == 8
     for name, value in net.named_parameters():
         torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-4, atol=1e-5, msg=name)
-
-
-def start_of(setup: Setup) -> dict[str, Tensor]:
-    """What tier 1 starts from."""
-    net = setup.trainers[1].net
-    setup.method.narrow(published_for(setup.method, setup.method.initial_state(), {1}), 1, net.params)
-    return {name: value.clone() for name, value in net.params.items()}
 
 
 def low_rank_parts(net: nn.Module) -> list[LowRank]:
@@ -241,17 +233,12 @@ def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
     assert ended == pytest.approx([0.7, 1.6], abs=1e-6)
 
 
-def test_drop_last_keeps_whole_batches() -> None:
+def test_drop_last_keeps_whole_batches(tmp_path: Path) -> None:
     """8 + 8 + 8 + 6 leaves three; 17 by 8 (8 + 9, the lone one joined) keeps two of 8; fewer than a batch stay."""
     assert whole_batches(batch_bounds(30, 8), 8) == [(0, 8), (8, 16), (16, 24)]
     assert whole_batches(batch_bounds(17, 8), 8) == [(0, 8), (8, 16)]
     assert whole_batches(batch_bounds(5, 8), 8) == [(0, 5)] and whole_batches([], 8) == []
-
-
-def test_drop_last_in_training(tmp_path: Path) -> None:
-    """500 examples in batches of 32 are 15 steps an epoch in PriSM's code; 30 in batches of 8 are 3 here."""
     setup = small_setup(tmp_path, "method.name=fedavg", "train.drop_last=true", "train.local_epochs=2")
-    draws = setup.data.draws(EXAMPLES, 2, generator())
-    loss = torch.tensor(1.0)
+    draws, loss = setup.data.draws(EXAMPLES, 2, generator()), torch.tensor(1.0)
     outcome = setup.trainers[0].run(draws, 0.1, MaskedCrossEntropy(None), lambda *_: loss, lambda net: None)
     assert outcome.steps == 6

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from fast import fast
 from launched import RunMain, Start, mpirun
-from nightly.kill import CASES, Attack, Leg, case, combinations, quiet, run
+from nightly.kill import Attack, Leg, case, combinations, quiet, run
 from small_runs import SMALL, finished, undisturbed
 
-from fedmpi import registry
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
@@ -46,11 +45,6 @@ def test_random_combinations_come_to_the_bits_of_quiet_ones(tmp_path: Path) -> N
         expected = quiet(job, tmp_path)
         assert expected is not None, job
         assert run(job, tmp_path, number, expected).problem == "", job
-
-
-def test_every_method_with_a_memory_is_attacked() -> None:
-    kept = {name for name in registry.BUILT_IN["method"] if registry.made("method", name).traits.keeps_memory}
-    assert kept <= {word.partition("=")[2] for words in CASES.values() for word in words if "method.name" in word}
 
 
 # Rank 0 ends itself by SIGKILL in the middle of saving round 5.
