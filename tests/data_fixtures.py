@@ -194,8 +194,3 @@ def refusal(call: Callable[[], object]) -> str:
         call()
     assert caught.value.exit_code == 2 and "\n" not in caught.value.text()
     return caught.value.text()
-
-
-def silent(done: int, total: int) -> None:
-    """Is told of the progress of a preparation."""
-    assert 0 < done <= total

@@ -3,7 +3,7 @@
     fedmpi data list [--data-dir D]
     fedmpi data fetch NAME | CONFIG.yaml [data.key=value ...] [--data-dir D] [--force]
     fedmpi data prepare NAME | CONFIG.yaml [data.key=value ...] [--data-dir D]
-                        [--from FOLDER_OR_ARCHIVE] [--unpack-in FOLDER]
+                        [--from FOLDER_OR_ARCHIVE]
     fedmpi data show [CONFIG.yaml] [section.key=value ...] [--data-dir D] [--out PICTURE.png]
 
 Exit code 2 for what the user can fix, 1 if network or server fail after all retries, 130 after Ctrl-C.
@@ -25,7 +25,6 @@ from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
-from fedmpi.config.explain import summary
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
@@ -33,7 +32,6 @@ from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import below_home
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
-from fedmpi.report.progress import Telling
 from fedmpi.report.terminal import printable
 from fedmpi.results.grid_runs import load_address
 from fedmpi.store.units import size
@@ -82,8 +80,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             command.add_argument("--force", action="store_true", help="load again what is there")
         if name == "prepare":
             command.add_argument("--from", dest="given", metavar="FOLDER_OR_ARCHIVE", help="where the originals are")
-            place = "where an archive is unpacked meanwhile (the data folder); memory, as /dev/shm, is quickest"
-            command.add_argument("--unpack-in", metavar="FOLDER", help=place)
         if name == "show":
             command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
             command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
@@ -100,28 +96,26 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 def list_sets(arguments: argparse.Namespace) -> None:
     """Prints a line for every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
-    _checked(folder)
+    _folder(folder)
     print(f"data sets; files below {folder}")
     for name, section in registry.built_in("data"):
         if missing := [f"data.{key}" for key, field in section.model_fields.items() if field.is_required()]:
-            print(f"  {name:14}{f'yours: {missing[0]}=...':26}{summary(section)}")
-            continue
-        options = data_options(name, (), folder)
-        print(f"  {name:14}{state_of(options):26}{summary(section)}")
-        for recipe in prepare.other_recipes(options) if isinstance(options, PreparedOptions) else ():
-            print(f"  {'':14}ready with {' '.join(recipe)}")
+            state = f"yours: {missing[0]}=..."
+        else:
+            state = state_of(data_options(name, (), folder))
+        print(f"  {name:14}{state:26}{explain.summary(section)}")
 
 
 def state_of(options: DataOptions) -> str:
     """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch (SIZE)`."""
-    source = options.source
-    if source is None:
+    if options.source is None:
         return "needs no files"
+    is_prepared = isinstance(options, PreparedOptions)
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
-    if files.is_here(options):
-        return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
-    num_bytes = sum(file.num_bytes for file in source.needed(options))
+    if all(file.is_here(_root(options)) for file in options.files()):
+        return "here, to be prepared" if is_prepared else "ready"
+    num_bytes = sum(file.num_bytes for file in options.files())
     return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
 
 
@@ -175,30 +169,29 @@ def fetch(arguments: argparse.Namespace) -> None:
     if source is None:
         print(f"{options.name} needs no files")
         return
-    needed = source.needed(options)
-    print(f"{options.name}: {source.page}; terms: {source.terms}", *filter(None, [source.other]), sep="\n")
-    if not needed:
+    print(f"{options.name}: {source.page}; terms: {source.terms}")
+    if source.other:
+        print(source.other)
+    if not options.files():
         raise DataError(options.name, "these files cannot be downloaded; the line above says how to make them")
-    for file in needed:
-        _fetch_one(file, _folder(options), arguments.force)
+    for file in options.files():
+        _fetch_one(file, _root(options), arguments.force)
     if isinstance(options, PreparedOptions):
-        print(f"now decode it: {prepare.how_to_prepare(options)}")
+        print(f"now decode it: {files.command('prepare', options)}")
 
 
 def _fetch_one(file: files.File, folder: Path, force: bool) -> None:
     target = folder / file.path
-    unpacked = files.unpacked(file, folder) if file.unpack_to else None
+    unpacked = file.unpacked(folder) if file.unpack_to else None
     if unpacked is not None and not force:
         print(f"{unpacked}: there already; --force loads it again")
         return
-    with Telling(target.name, size) as telling:
-        is_new = files.fetch(file, folder, telling, force=force)
+    is_new = files.fetch(file, folder, force=force)
     algorithm = file.checksum.partition(":")[0]
     state = "loaded" if is_new else "there already"
     print(f"{target}: {state}, {size(target.stat().st_size)}, {algorithm} right")
     if file.unpack_to:
-        with Telling(f"unpacking {target.name}") as telling:
-            paths = files.install(target, folder / file.unpack_to, telling)
+        paths = files.install(target, folder / file.unpack_to)
         print(f"unpacked: {', '.join(map(str, paths))}")
 
 
@@ -208,14 +201,12 @@ def prepare_set(arguments: argparse.Namespace) -> None:
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
-    _folder(options)
-    given, unpack_in = (path and below_home(path) for path in (arguments.given, arguments.unpack_in))
-    with Telling(f"unpacking for {options.name}") as unpacking, Telling(f"decoding {options.name}") as decoding:
-        path, dataset = prepare.prepare(options, given, unpacking, decoding, unpack_in)
-    counts = prepare.counts_of(dataset)
+    _root(options)
+    dataset = prepare.prepare(options, arguments.given and below_home(arguments.given))
+    counts = dataset.counts
     groups = f", {counts['num_groups']:,} groups" if counts["num_groups"] else ""
     examples = f"{counts['num_train']:,} to train, {counts['num_test']:,} to test{groups}"
-    print(f"{path}: {examples}, {size(path.stat().st_size)}")
+    print(f"{options.path}: {examples}, {size(options.path.stat().st_size)}")
     if other := prepare.other_counts(options, dataset):
         print(f"not the counts of the complete files: a config needs {' '.join(other)}")
 
@@ -240,11 +231,11 @@ def show(arguments: argparse.Namespace) -> None:
         print(f"drawn: {arguments.out}")
 
 
-def _folder(options: DataOptions) -> Path:
-    return _checked(str(getattr(options, "root", _DEFAULT_DIR)))
+def _root(options: DataOptions) -> Path:
+    return _folder(str(getattr(options, "root", _DEFAULT_DIR)))
 
 
-def _checked(data_dir: str) -> Path:
+def _folder(data_dir: str) -> Path:
     """Returns the data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
     folder = below_home(data_dir)
     if folder.exists() and not folder.is_dir():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from pydantic import Field
 
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
-from fedmpi.data.files import Source
+from fedmpi.data.files import File, Source
 from fedmpi.data.subset import Ints, choose
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
@@ -25,15 +26,9 @@ Part = Literal["train", "test"]
 Arrays: TypeAlias = "Mapping[str, NDArray[Any] | None]"
 
 DTYPES = {"image": "uint8", "vector": "float32", "tokens": "int16"}
-PARTS = {
-    "train_x": "training examples",
-    "train_y": "training labels",
-    "test_x": "test examples",
-    "test_y": "test labels",
-    "groups": "training groups",
-    "test_groups": "test groups",
-}
-"""The arrays of a Dataset, in words."""
+PARTS: tuple[Part, ...] = ("train", "test")
+COUNTS = ("num_train", "num_test", "num_groups")
+ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
 _CHUNK_BYTES = 2**24
 
 
@@ -85,7 +80,13 @@ class Dataset:
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:
         """The arrays by name; None for groups that the data set does not have."""
-        return {name: getattr(self, name) for name in PARTS}
+        return {name: getattr(self, name) for name in ARRAYS}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many training and test examples there are, and groups of the training examples."""
+        num_groups = 0 if self.groups is None else len(np.unique(self.groups))
+        return {"num_train": len(self.train_y), "num_test": len(self.test_y), "num_groups": num_groups}
 
 
 class DataOptions(Section):
@@ -95,6 +96,8 @@ class DataOptions(Section):
     """Where the files come from; None if there is nothing to download."""
     reads_to_know: ClassVar[bool] = False
     """True if `info` reads the examples."""
+    counts_vary: ClassVar[bool] = False
+    """True if the files may hold other counts than `info` says; num_train and num_test then say which."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
     num_train: NumExamples = Field(default=0, json_schema_extra={"subset": True})
@@ -110,42 +113,41 @@ class DataOptions(Section):
         """Returns the whole data set. Raises DataError, one line a problem."""
         raise NotImplementedError
 
+    def files(self) -> tuple[File, ...]:
+        """Returns the files that a run with these options needs."""
+        return self.source.files if self.source else ()
+
     def forget(self) -> None:
         """Frees the examples that `info` has read, which this process has elsewhere by now."""
 
-    def asked(self, part: Part) -> int:
-        """Returns how many examples of a part a config asks for; 0 if it does not, or if the key means something else
-        here: an option of a subclass, an argument of a function.
-        """
+    def subset(self, part: Part) -> int:
+        """Returns how many examples of a part a config asks for; 0 for all, and where the key is a subclass's own."""
         key = f"num_{part}"
-        field = type(self).model_fields[key]
-        extra = field.json_schema_extra
-        is_subset = isinstance(extra, dict) and bool(extra.get("subset"))
-        value: int = getattr(self, key)
-        return value if is_subset and value != field.default else 0
+        is_subset = type(self).model_fields[key].json_schema_extra == {"subset": True}
+        return int(getattr(self, key)) if is_subset else 0
 
     def used(self) -> DataInfo:
         """Returns the facts of the examples that a run uses."""
         info = self.info()
-        num_train, num_test = self.asked("train") or info.num_train, self.asked("test") or info.num_test
+        num_train = self.subset("train") or info.num_train
+        num_test = self.subset("test") or info.num_test
         return replace(info, num_train=num_train, num_test=num_test)
 
-    def info_of(self, counts: Mapping[Part, int]) -> DataInfo:
-        """Returns the facts of files with these counts, which may be larger than the counts that a config asks for."""
-        info, used = self.info(), self.used()
-        if self.asked("train"):
-            info = replace(info, num_train=max(counts["train"], used.num_train))
-        if self.asked("test"):
-            info = replace(info, num_test=max(counts["test"], used.num_test))
-        return info
+    def not_default(self) -> dict[str, Any]:
+        """Returns the options that decide what is read and are not at their defaults: neither places nor counts."""
+        values: dict[str, Any] = json.loads(self.model_dump_json(exclude_defaults=True))
+        return {key: value for key, value in values.items() if key not in ("name", *DATA_PLACES, *COUNTS)}
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.counts_vary:
+            return
         info = self.info()
-        kind, least = ("groups", info.num_groups) if info.num_groups else ("classes", info.num_classes)
-        if problem := _subset_problem(self.asked("train"), "training", info.num_train, kind, least):
+        has_groups = info.num_groups > 0
+        least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_classes, "classes")
+        least_test = 1 if has_groups else info.num_classes  # `info` does not say how many groups the test part has
+        if problem := _subset_problem(self.subset("train"), info.num_train, least_train, kind):
             yield "data.num_train", problem
-        least = 1 if info.num_groups else least  # `info` does not say how many groups the test examples have
-        if problem := _subset_problem(self.asked("test"), "test", info.num_test, kind, least):
+        if problem := _subset_problem(self.subset("test"), info.num_test, least_test, kind):
             yield "data.num_test", problem
 
 
@@ -154,9 +156,11 @@ def load_data(options: DataOptions) -> Dataset:
 
     Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
     """
+    info = options.used()
     whole = options.read()
-    counts: dict[Part, int] = {"train": _num_rows(whole.train_y), "test": _num_rows(whole.test_y)}
-    dataset = _subset(options, check(f"data.name={options.name}", whole, options.info_of(counts)))
+    dataset = check(f"data.name={options.name}", whole, info, [part for part in PARTS if options.subset(part)])
+    dataset = _subset(dataset, "train", info.num_train)
+    dataset = _subset(dataset, "test", info.num_test)
     return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))
 
 
@@ -201,36 +205,31 @@ def short_digest(digest: str) -> str:
 # ---- subsets
 
 
-def _subset(options: DataOptions, dataset: Dataset) -> Dataset:
-    """Returns the part of `dataset` that `options` ask for, in file order. Raises `DataError`.
+def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
+    """Returns `dataset` with `number` examples of a part, in file order. Raises DataError.
 
     The choice depends on the data and the number alone: runs of several seeds have the same examples.
     """
-    parts: tuple[tuple[Part, str, str], ...] = (("train", "training", "groups"), ("test", "test", "test_groups"))
-    for part, word, groups_name in parts:
-        number = options.asked(part)
-        labels, groups = getattr(dataset, f"{part}_y"), getattr(dataset, groups_name)
-        if number in (0, len(labels)):
-            continue
-        kind, strata = ("classes", labels) if groups is None else ("groups", groups)
-        if problem := _subset_problem(number, word, len(labels), kind, len(np.unique(strata))):
-            raise DataError(f"data.num_{part}={number}", problem)
-        chosen = choose(labels, groups, number, numpy_generator(f"subset-{part}"))
-        arrays = {f"{part}_x": getattr(dataset, f"{part}_x")[chosen], f"{part}_y": labels[chosen]}
-        if groups is not None:
-            arrays[groups_name] = groups[chosen]
-        dataset = replace(dataset, **arrays, digest="")
-    return dataset
+    groups_name = "groups" if part == "train" else "test_groups"
+    x, y, groups = (dataset.arrays[name] for name in (f"{part}_x", f"{part}_y", groups_name))
+    assert x is not None and y is not None, "the data set was checked"
+    if number == len(y):
+        return dataset
+    strata, kind = (y, "classes") if groups is None else (groups, "groups")
+    if problem := _subset_problem(number, len(y), len(np.unique(strata)), kind):
+        raise DataError(f"data.num_{part}={number}", problem)
+    chosen = choose(y, groups, number, numpy_generator(f"subset-{part}"))
+    arrays: dict[str, Any] = {f"{part}_x": x[chosen], f"{part}_y": y[chosen]}
+    if groups is not None:
+        arrays[groups_name] = groups[chosen]
+    return replace(dataset, **arrays, digest="")
 
 
-def _subset_problem(number: int, word: str, has: int, kind: str, least: int) -> str:
+def _subset_problem(number: int, has: int, least: int, kind: str) -> str:
     """Returns what is wrong with `number` of `has` examples if each of `least` classes or groups keeps one, or ''."""
     if number in (0, has) or least <= number < has:
         return ""
-    allowed = f"allowed: {least} to {has}, or 0 for all"
-    if number > has:
-        return f"{number}, but there are {has} {word} examples; {allowed}"
-    return f"{number}, but each of {least} {kind} keeps an example; {allowed}"
+    return f"{number} of {has} examples; allowed: {least} (one for each of the {kind}) to {has}, or 0 for all"
 
 
 # ---- groups, and the check
@@ -247,74 +246,52 @@ def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDA
     return train_numbers.astype(np.int64), renumbered[test_numbers]
 
 
-def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
-    """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`."""
-    problems = _layout_problems(dataset.arrays, info)
-    for name, array in dataset.arrays.items():
-        if array is not None and name not in problems:
-            problem = _group_problem(dataset, info, name) if "groups" in name else _value_problem(array, info, name)
-            problems |= {name: problem} if problem else {}
+def check(where: str, dataset: Dataset, info: DataInfo, larger: Collection[Part] = ()) -> Dataset:
+    """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`.
+
+    The parts in `larger` may have more examples than `info` says.
+    """
+    problems = [*_problems_of_part(dataset, info, "train", larger), *_problems_of_part(dataset, info, "test", larger)]
+    num_groups = dataset.counts["num_groups"] if not problems else info.num_groups
+    if num_groups != info.num_groups:  # a number without examples would be a client without any
+        problems.append(f"the training examples come from {num_groups} groups, expected {info.num_groups}")
     if problems:
-        raise DataError(where, *problems.values())
+        raise DataError(where, *problems)
     return dataset
 
 
-def _num_rows(array: Any) -> int:
-    """Returns the length of what should be an array; 0 for anything else."""
-    return int(next(iter(getattr(array, "shape", ())), 0))
-
-
-def _layout_problems(arrays: Arrays, info: DataInfo) -> dict[str, str]:
-    """Returns what is wrong with the shape or type of a Dataset's arrays, by name."""
-    shape = info.example_shape
+def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part, larger: Collection[Part]) -> Iterator[str]:
+    is_train = part == "train"
+    words = "training" if is_train else "test"
+    labels = dataset.arrays[f"{part}_y"]
+    num_examples = info.num_train if is_train else info.num_test
+    if part in larger and labels is not None and labels.ndim:
+        num_examples = max(num_examples, len(labels))
+    if num_examples == 0:
+        yield f"there are no {words} examples: too little data, or other options leave none"
+        return
+    shape = (num_examples, *info.example_shape)
     if info.kind == "image":
-        shape = (*shape[1:], shape[0])
-    problems = {}
-    for name, words in PARTS.items():
-        num_examples = info.num_test if name.startswith("test") else info.num_train
-        expected = (num_examples, *shape) if name.endswith("x") else (num_examples,)
-        dtype = np.dtype(DTYPES[info.kind] if name.endswith("x") else "int64")
-        array = arrays.get(name)
-        if array is not None and (array.shape != expected or array.dtype != dtype):
-            problems[name] = f"{words} are {array.dtype} {array.shape}, expected {dtype} {expected}"
-        elif array is None and "groups" not in name:
-            problems[name] = f"there are no {words}"
-    needed = {"groups": info.num_groups > 0, "test_groups": info.shares_groups}
-    for name, is_needed in needed.items():
-        if is_needed and arrays.get(name) is None:
-            problems[name] = f"the groups that the {PARTS[name].split()[0]} examples come from are missing"
-    return problems
+        shape = (num_examples, *info.example_shape[1:], info.example_shape[0])
+    limit = info.vocabulary_size if info.kind == "tokens" else None
+    yield from _problems(f"{words} examples", dataset.arrays[f"{part}_x"], shape, DTYPES[info.kind], limit)
+    yield from _problems(f"{words} labels", labels, (num_examples,), "int64", info.num_classes)
+    groups = dataset.groups if is_train else dataset.test_groups
+    is_same_people = is_train or info.shares_groups
+    if groups is not None or (info.num_groups and is_same_people):
+        limit = info.num_groups if is_same_people else info.num_groups + num_examples
+        yield from _problems(f"{words} groups", groups, (num_examples,), "int64", limit)
 
 
-def _value_problem(array: NDArray[Any], info: DataInfo, name: str) -> str:
-    """Returns what is wrong with the values of examples or labels of the right shape and type, or ''."""
-    is_x = name.endswith("x")
-    if not len(array):
-        return f"there are no {PARTS[name]}: too little data, or other options leave none" if is_x else ""
-    if is_x and info.kind == "image":
-        return ""
-    lowest, highest = array.min(), array.max()
-    if is_x and info.kind == "vector":
-        # A NaN anywhere is the lowest and the highest value.
-        return "" if np.isfinite([lowest, highest]).all() else f"{PARTS[name]} have values that are no finite numbers"
-    limit, word = (info.vocabulary_size, "tokens") if is_x else (info.num_classes, "labels")
-    if lowest < 0 or highest >= limit:
-        return f"{PARTS[name].split()[0]} {word} reach from {lowest} to {highest}, expected 0 to {limit - 1}"
-    return ""
-
-
-def _group_problem(dataset: Dataset, info: DataInfo, name: str) -> str:
-    """Returns what is wrong with the numbers of groups, or '': others would make clients out of nobody."""
-    numbers = np.unique(dataset.groups) if dataset.groups is not None else np.empty(0, np.int64)
-    if name == "groups":
-        if info.num_groups and len(numbers) != info.num_groups:
-            return f"the training examples come from {len(numbers)} groups, expected {info.num_groups}"
-        if not np.array_equal(numbers, np.arange(len(numbers))):
-            found = f"{len(numbers)} numbers from {numbers[0]} to {numbers[-1]}"
-            return f"training groups are {found}, expected 0 to {len(numbers) - 1} without gaps"
-        return ""
-    groups = dataset.test_groups
-    limit = (info.num_groups or len(numbers)) + (0 if info.shares_groups else len(dataset.test_y))
-    if groups is not None and len(groups) and (groups.min() < 0 or groups.max() >= limit):
-        return f"test groups reach from {groups.min()} to {groups.max()}, expected 0 to {limit - 1}"
-    return ""
+def _problems(
+    words: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: str, limit: int | None
+) -> Iterator[str]:
+    """Yields what is wrong with an array that should have this shape and type, and whole numbers below `limit`."""
+    if array is None:
+        yield f"there are no {words}"
+    elif array.shape != shape or array.dtype != dtype:
+        yield f"{words} are {array.dtype} {array.shape}, expected {dtype} {shape}"
+    elif limit is not None and (array.min() < 0 or array.max() >= limit):
+        yield f"{words} reach from {array.min()} to {array.max()}, expected 0 to {limit - 1}"
+    elif dtype == "float32" and not np.isfinite([array.min(), array.max()]).all():  # a NaN anywhere is both
+        yield f"{words} have values that are no finite numbers"

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
-import re
 import shlex
 import shutil
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmpi.errors import FAILED, DataError, UserError, reason
 
-Tell = Callable[[int, int], None]
-"""Long work calls it with what is done (files, members, bytes ...) and the total, 0 if that is unknown."""
-
+T = TypeVar("T")
 MAX_UNPACKED_BYTES = 32 * 10**9
 """FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
 _NUM_RETRIES = 4  # pooch waits 1, 2, 3 and 4 s before them
@@ -46,8 +44,15 @@ class File:
     """The folder, below the data folder, where a run reads the unpacked archive; empty if a run does not read it."""
     contents: tuple[str, ...] = ()
     """Paths below `unpack_to` that unpacking makes; any of them shows that the archive was unpacked."""
-    needed_if: tuple[str, str] | None = None
-    """(option, value): only a configuration that says so needs the file."""
+
+    def unpacked(self, data_dir: Path) -> Path | None:
+        """Returns where the unpacked contents are, if they are there."""
+        places = (data_dir / self.unpack_to / name for name in self.contents)
+        return next((place for place in places if place.exists()), None)
+
+    def is_here(self, data_dir: Path) -> bool:
+        """Returns whether the file, or what a run reads of it, is there."""
+        return self.unpacked(data_dir) is not None or (not self.unpack_to and (data_dir / self.path).is_file())
 
 
 @dataclass(frozen=True)
@@ -60,38 +65,31 @@ class Source:
     other: str = ""
     """Other forms of the same data that the reader takes, and how to get them."""
 
-    def needed(self, options: Any) -> tuple[File, ...]:
-        """Returns the files that a configuration with these options reads."""
-        return tuple(
-            file
-            for file in self.files
-            if file.needed_if is None or str(getattr(options, file.needed_if[0], None)) == file.needed_if[1]
-        )
+
+def track(steps: Iterable[T], words: str) -> Iterable[T]:
+    """Yields the steps of long work; a terminal shows meanwhile on stderr how far it is."""
+    from rich.console import Console
+    from rich.progress import track as shown
+
+    console = Console(stderr=True)
+    return shown(steps, words, console=console, transient=True, disable=not console.is_terminal)
 
 
 # ---- advice
 
 
-def how_to_fetch(options: Any) -> str:
-    """Returns the advice to fetch the files of a data set, with the options that decide which files these are."""
-    words = []
-    if options.source is not None:
-        by_default = options.source.needed(type(options)(name=options.name))
-        for file in options.source.needed(options):
-            if file not in by_default and file.needed_if is not None:
-                words.append(f"data.{file.needed_if[0]}={file.needed_if[1]}")
-    return get_again(options.name, str(getattr(options, "root", "")), *words)
+def how_to_fetch(options: Any, *words: str) -> str:
+    """Returns the advice to fetch the files of a data set; `words`, as `--force`, go into the command."""
+    return f"get the files by `{command('fetch', options, *words)}`, where there is a network"
 
 
-def get_again(name: str, data_dir: str | Path, *words: str) -> str:
-    """Returns the same advice for a reader that knows only the folder; `words`, as `--force`, go into the command."""
-    command = " ".join(["fedmpi data fetch", name, *words, "--data-dir", quoted(str(data_dir))])
-    return f"get the files by `{command}`, where there is a network"
-
-
-def quoted(word: str) -> str:
-    """Quotes a word for a shell; a leading ~ stays bare, so that the shell may expand it."""
-    return word if re.fullmatch(r"[\w@%+=:,./~-]+", word) else shlex.quote(word)
+def command(word: str, options: Any, *words: str) -> str:
+    """Returns `fedmpi data WORD` for a data set with these options."""
+    settings = []
+    for key, value in options.not_default().items():
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        settings.append(f"data.{key}={text}")
+    return shlex.join(["fedmpi", "data", word, options.name, *settings, *words, "--data-dir", options.root])
 
 
 # ---- on the disk
@@ -100,21 +98,6 @@ def quoted(word: str) -> str:
 def below_home(folder: str) -> Path:
     """Replaces a leading ~ or ~user by that home folder. An unknown user's stays, as a folder that is missing."""
     return Path(os.path.expanduser(folder))
-
-
-def is_here(options: Any) -> bool:
-    """Returns whether all original files that these options need, or their unpacked contents, are there."""
-    files = options.source.needed(options) if options.source else ()
-    root = below_home(str(getattr(options, "root", "")))
-    return bool(files) and all(
-        unpacked(file, root) is not None or (not file.unpack_to and (root / file.path).is_file()) for file in files
-    )
-
-
-def unpacked(file: File, data_dir: Path) -> Path | None:
-    """Returns where the unpacked contents of a file are, if they are there."""
-    places = (data_dir / file.unpack_to / name for name in file.contents)
-    return next((place for place in places if place.exists()), None)
 
 
 def find(folder: Path, pattern: str, what: str) -> Path:
@@ -166,53 +149,56 @@ class DownloadError(UserError):
     exit_code = FAILED
 
 
+@dataclass
 class _Bar:
-    """The progress bar that pooch calls."""
+    """The bar that pooch moves."""
 
-    total = 0
-
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
-        self._num_bytes = 0
+    progress: Any
+    task: Any
+    total: int = 0
 
     def update(self, num_bytes: int) -> None:
-        self._num_bytes = min(self._num_bytes + num_bytes, self.total)
-        self._tell(self._num_bytes, self.total)
+        self.progress.update(self.task, total=self.total, advance=num_bytes)
 
     def reset(self) -> None:
-        self._num_bytes = 0
+        self.progress.reset(self.task)
 
     def close(self) -> None:
         pass
 
 
-def fetch(file: File, data_dir: Path, tell: Tell, *, force: bool = False) -> bool:
+def fetch(file: File, data_dir: Path, *, force: bool = False) -> bool:
     """Downloads a file to its place below `data_dir`; returns False if it is there already, with its checksum.
 
     The file appears whole and with the right checksum or not at all. Raises DownloadError after all retries of all
     addresses, DataError if the file cannot be written.
     """
-    import pooch  # takes a tenth of a second, which `list` does without
+    import pooch  # these take some tenths of a second, which `list` does without
     import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     target = data_dir / file.path
     if force:
         target.unlink(missing_ok=True)
     elif target.is_file() and pooch.hashes.hash_matches(str(target), file.checksum):
         return False
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     reasons = []
-    for url in file.urls:
-        bar = _Bar(tell)
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = _Bar(progress, progress.add_task(target.name))
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
-        registry = {file.path: file.checksum}
-        store = pooch.create(data_dir, "", registry=registry, urls={file.path: url}, retry_if_failed=_NUM_RETRIES)
-        try:
-            store.fetch(file.path, downloader=downloader)
-            return True
-        except (requests.RequestException, ValueError) as error:
-            reasons.append(f"{url}: {reason(error)}")
-        except OSError as error:
-            raise DataError(str(target), f"cannot be written: {reason(error)}") from error
+        for url in file.urls:
+            registry = {file.path: file.checksum}
+            store = pooch.create(data_dir, "", registry=registry, urls={file.path: url}, retry_if_failed=_NUM_RETRIES)
+            try:
+                store.fetch(file.path, downloader=downloader)
+                return True
+            except (requests.RequestException, ValueError) as error:
+                reasons.append(f"{url}: {reason(error)}")
+            except OSError as error:
+                raise DataError(str(target), f"cannot be written: {reason(error)}") from error
     raise DownloadError(str(target), f"not loaded: {'; '.join(reasons)}")
 
 
@@ -224,9 +210,9 @@ def is_archive(path: Path) -> bool:
     return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
-def install(archive: Path, folder: Path, tell: Tell) -> list[Path]:
+def install(archive: Path, folder: Path) -> list[Path]:
     """Unpacks into `folder`, whole or not at all, in place of what has the same names there; returns the new paths."""
-    with unpacked_beside(archive, folder, tell) as place:
+    with unpacked_beside(archive, folder) as place:
         targets = []
         for entry in sorted(place.iterdir()):
             target = folder / entry.name
@@ -237,7 +223,7 @@ def install(archive: Path, folder: Path, tell: Tell) -> list[Path]:
 
 
 @contextlib.contextmanager
-def unpacked_beside(archive: Path, folder: Path, tell: Tell) -> Iterator[Path]:
+def unpacked_beside(archive: Path, folder: Path) -> Iterator[Path]:
     """Unpacks into a new folder within `folder`, which is gone at the end of the `with`. Raises DataError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -246,34 +232,32 @@ def unpacked_beside(archive: Path, folder: Path, tell: Tell) -> Iterator[Path]:
         raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {reason(error)}") from error
     with temporary as name:
         with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
-            num_bytes = _extract(archive, Path(name), 0, tell)
+            num_bytes = _extract(archive, Path(name), 0)
             for inner in sorted(Path(name).rglob("*.zip")):  # UCI packs so
-                num_bytes = _extract(inner, inner.parent, num_bytes, tell)
+                num_bytes = _extract(inner, inner.parent, num_bytes)
                 inner.unlink()
         yield Path(name)
 
 
-def _extract(archive: Path, folder: Path, num_bytes: int, tell: Tell) -> int:
+def _extract(archive: Path, folder: Path, num_bytes: int) -> int:
     """Unpacks into `folder`; returns `num_bytes` and the sizes of all members.
 
     Both libraries keep names within the folder and write no more than a member declares; tarfile's filter `data` also
     refuses devices.
     """
+    words = f"unpacking {archive.name}"
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
-            members = file.infolist()
-            for done, member in enumerate(members, start=1):
+            for member in track(file.infolist(), words):
                 num_bytes = _sum_within_limit(num_bytes, member.file_size)
                 file.extract(member, folder)
-                tell(done, len(members))
         return num_bytes
     if not hasattr(tarfile, "data_filter"):
         raise ValueError("this Python's tarfile has no filter for data; take a newer Python, or unpack it yourself")
     with tarfile.open(archive) as tar:
-        for done, entry in enumerate(tar, start=1):
+        for entry in track(tar, words):
             num_bytes = _sum_within_limit(num_bytes, entry.size)
             tar.extract(entry, folder, filter="data")
-            tell(done, 0)
     return num_bytes
 
 

@@ -1,6 +1,6 @@
 """Data sets and partitions of the user: the arrays of a file, folder or function, and functions named in a config.
 
-Pictures are uint8 (N, H, W, C); (N, H, W) are grey ones, which get one channel. Vectors are float32 (N, features).
+Pictures are uint8 (N, H, W, C); (N, H, W) are grey ones, which get one channel. Vectors are float (N, features).
 Tokens are whole numbers (N, length) of 0 to 32,767. Labels are whole numbers (N,) from 0 without gaps. `groups` (N,),
 numbers or names, say whose a training example is, and `test_groups` (M,) the same of a test example.
 
@@ -14,17 +14,17 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, create_model
 
-from fedmpi.config.fields import Folder, NotNegative, Positive, Section, free
+from fedmpi.config.fields import Folder, Section, free
 from fedmpi.config.keywords import Keywords
-from fedmpi.data.dataset import DTYPES, PARTS, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
+from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
 from fedmpi.errors import DataError, UnknownError, UserError, as_one_line, counted, type_in_words
@@ -35,15 +35,11 @@ Arrays = Mapping[str, Any]
 MAX_CLASSES = 1_000_000
 MAX_TOKEN = np.iinfo(np.int16).max
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
-_CHUNK_PIXELS = 2**20
 _EXPECTED = (
-    "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float32 (N, features); "
-    "or tokens, whole numbers (N, length)"
+    "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
+    f"or tokens, whole numbers (N, length) from 0 to {MAX_TOKEN}"
 )
-_FLOATS = (
-    "; of pixels from 0 to 1 make (255 * {0}).round().astype('uint8'), before they are normalized "
-    "(data.mean and data.std normalize them)"
-)
+_CHUNK_PIXELS = 2**20
 # A function that makes as many examples as it is asked for does better than a subset of them.
 _MAY_BE_ARGUMENTS = ("num_train", "num_test")
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
@@ -77,17 +73,35 @@ class FileOptions(ArrayOptions):
     path: Folder = free(...)
     """Where the data are."""
     test_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """The share of test examples, drawn class by class, if the data have no test part of their own; 0 if they have."""
-    split_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of that draw; the run's own seed does not change it."""
-    mean: Annotated[tuple[NotNegative, ...], Field(strict=False)] = ()
-    """Mean of each channel of the pictures, of pixels scaled to 0..1; empty means that of the training pixels."""
-    std: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
-    """Standard deviation of each channel of the pictures; empty means that of the training pixels."""
+    """The share of test examples, drawn class by class and the same for every seed, if the data have no test part of
+    their own; 0 if they have.
+    """
     crop_padding: Annotated[int, Field(ge=0, le=1024)] = 0
     """Zeros on each side of a picture that training crops are cut out of (`train.augment`)."""
     flip: bool = False
     """Mirror half of the training pictures left to right (`train.augment`)."""
+
+    def divided(self, arrays: Arrays) -> Arrays:
+        """Returns `arrays` with a test part: `x`, `y` and perhaps `groups` are divided. Raises DataError."""
+        where = place_of(self)
+        if "train_x" in arrays:
+            if self.test_share:
+                raise DataError(where, "has a test part; remove data.test_share")
+            return arrays
+        if not self.test_share:
+            raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
+        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups"))
+        for name in ("y", "groups"):
+            if name in arrays and (arrays[name].ndim != 1 or arrays[name].shape != arrays["x"].shape[:1]):
+                raise DataError(where, f"x is {arrays['x'].shape}, but {name} {arrays[name].shape}, expected (N,)")
+        labels = arrays["y"]
+        generator = numpy_generator("own-split", 0)
+        train, test = stratified_holdout(np.arange(len(labels)), labels, self.test_share, generator)
+        divided = {"train_x": arrays["x"][train], "train_y": labels[train]}
+        divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
+        if "groups" in arrays:
+            divided |= {"groups": arrays["groups"][train], "test_groups": arrays["groups"][test]}
+        return divided
 
 
 @dataclass
@@ -102,23 +116,27 @@ def known(options: ArrayOptions) -> _Known:
     """Reads and checks the examples, once in a process. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
-    if problems := _part_problems(arrays, "train") or _part_problems(arrays, "test") or [*_problems_together(arrays)]:
-        raise DataError(where, *problems)
-    kind = _kind(arrays["train_x"])
-    assert kind is not None, "the arrays were checked"
+    kind = _kind(where, arrays)
     for name in ("train_x", "test_x"):
-        array = arrays[name]
-        array = array[..., None] if kind == "image" and array.ndim == 3 else array
+        array = arrays[name][..., None] if kind == "image" and arrays[name].ndim == 3 else arrays[name]
         arrays[name] = np.require(array, DTYPES[kind], ["C", "A", "W"])
     for name in ("train_y", "test_y"):
-        arrays[name] = arrays[name].astype(np.int64)
+        labels = arrays[name]
+        if labels.ndim != 1 or labels.dtype.kind not in "iu":
+            raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)")
+        arrays[name] = labels.astype(np.int64)
+    _check_classes(where, arrays["train_y"], arrays["test_y"])
+    for name in ("groups", "test_groups"):
+        if name in arrays and (arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iuUS"):
+            found = f"{name} is {arrays[name].dtype} {arrays[name].shape}"
+            raise DataError(where, f"{found}, expected whole numbers or names (N,)")
     if "groups" in arrays:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
         arrays["groups"] = groups
         if "test_groups" in arrays:
             arrays["test_groups"] = test_groups
-    whole: dict[str, Any] = arrays
-    dataset = Dataset(**whole)
+    values: dict[str, Any] = arrays
+    dataset = Dataset(**values)
     info = _info(where, options, kind, dataset)
     return _Known(check(where, dataset, info), info)
 
@@ -134,116 +152,75 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError) as error:
         raise DataError(where, f"gave something that is no array: {error}") from error
-    check_names(where, arrays, _NEEDED, tuple(PARTS))
+    _check_names(where, arrays, _NEEDED, ARRAYS)
     if "test_groups" in arrays and "groups" not in arrays:
         raise DataError(where, "has test_groups without groups")
     return arrays
 
 
-def check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
+def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Raises DataError for names that are missing, and for others, because a misspelled one would be left out."""
-    if missing := [name for name in needed if name not in arrays]:
-        holds = f"it holds {', '.join(sorted(arrays)[:12]) or 'nothing'}"
-        raise DataError(where, f"has no {' and no '.join(missing)}; {holds}")
-    if unknown := [name for name in arrays if name not in known]:
-        raise DataError(where, f"{unknown[0][:40]!r} means nothing; known: {', '.join(known)}")
+    missing = [name for name in needed if name not in arrays]
+    unknown = [name for name in arrays if name not in known]
+    if missing or unknown:
+        wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
+        found = ", ".join(sorted(arrays)[:12]) or "nothing"
+        raise DataError(where, f"{wrong}; it holds {found}; known: {', '.join(known)}")
 
 
-def _part_problems(arrays: Mapping[str, NDArray[Any]], part: str) -> list[str]:
-    x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
-    problems = _examples_problem(f"{part}_x", x), labels_problem(f"{part}_y", y, f"{part}_x", x)
-    return [problem for problem in problems if problem]
-
-
-def _kind(array: NDArray[Any]) -> Kind | None:
-    if array.dtype == np.uint8 and array.ndim in (3, 4):
-        return "image"
-    if array.ndim == 2 and array.dtype.kind in "fiu":
-        return "vector" if array.dtype.kind == "f" else "tokens"
-    return None
-
-
-def _examples_problem(name: str, array: NDArray[Any]) -> str:
-    """Returns what is wrong with examples, or ''."""
-    kind, shown = _kind(array), f"{name} is {array.dtype} {array.shape}"
-    if kind is None:
-        is_picture = array.dtype.kind == "f" and array.ndim in (3, 4)
-        return f"{shown}; {_EXPECTED}{_FLOATS.format(name) if is_picture else ''}"
-    if not array.size:
-        return f"{shown}: there are no {PARTS[name]}"
-    if kind == "image" and array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] > 4:
-        return f"{shown}, which looks like (N, C, H, W); give (N, H, W, C): {name}.transpose(0, 2, 3, 1)"
-    if kind == "vector" and array.dtype.itemsize != 4:
-        return f"{shown}, expected float32: {name}.astype('float32')"
-    if kind == "tokens" and (array.min() < 0 or array.max() > MAX_TOKEN):
-        return f"{name} has tokens from {array.min()} to {array.max()}, expected 0 to {MAX_TOKEN}"
-    return ""
-
-
-def labels_problem(name: str, labels: NDArray[Any], of: str, examples: NDArray[Any]) -> str:
-    """Returns what is wrong with the labels of examples, or ''."""
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        return f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)"
-    num_examples = len(examples) if examples.ndim else 0
-    if len(labels) != num_examples:
-        return f"{name} has {counted(len(labels), 'label')} for {counted(num_examples, 'example')} in {of}"
-    if len(labels) and (labels.min() < 0 or labels.max() >= MAX_CLASSES):
-        odd = labels.min() if labels.min() < 0 else labels.max()
-        return f"{name} has the label {odd}; labels are whole numbers from 0 to at most {MAX_CLASSES - 1}"
-    return ""
-
-
-def _problems_together(arrays: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+def _kind(where: str, arrays: Mapping[str, NDArray[Any]]) -> Kind:
+    """Returns what the examples are. Raises DataError if they are nothing that can be used, or differ."""
+    kinds: list[Kind] = []
+    for name in ("train_x", "test_x"):
+        array = arrays[name]
+        is_channels_first = array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] > 4
+        if array.dtype == np.uint8 and array.ndim in (3, 4) and not is_channels_first:
+            kinds.append("image")
+        elif array.ndim == 2 and array.dtype.kind == "f":
+            kinds.append("vector")
+        elif array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
+            kinds.append("tokens")
+        else:
+            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
     train, test = arrays["train_x"], arrays["test_x"]
-    if _kind(train) != _kind(test) or train.shape[1:] != test.shape[1:]:
-        yield f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}"
-    train_y, test_y = arrays["train_y"].astype(np.int64), arrays["test_y"].astype(np.int64)
-    counts = np.bincount(train_y, minlength=int(test_y.max()) + 1)
-    empty = np.flatnonzero(counts == 0)
-    if len(empty):
-        more = f" (nor have {len(empty) - 1} others)" if len(empty) > 1 else ""
-        todo = "number the classes from 0 without gaps, as np.unique(y, return_inverse=True)[1] does"
-        if empty[0] in test_y:
-            todo = "test_y has it, so add training examples of it or take it out of the test"
-        yield f"class {empty[0]} has no training example{more}; {todo}"
-    elif len(counts) < 2:
-        yield "there is one class; expected two or more"
-    for name, of in (("groups", "train_y"), ("test_groups", "test_y")):
-        array = arrays.get(name)
-        if array is not None and (array.shape != arrays[of].shape or array.dtype.kind not in "iuUS"):
-            expected = f"expected whole numbers or names, one for each of the {len(arrays[of])} examples"
-            yield f"{name} is {array.dtype} {array.shape}, {expected}"
+    if kinds[0] != kinds[1] or train.shape[1:] != test.shape[1:]:
+        raise DataError(where, f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}")
+    return kinds[0]
+
+
+def _check_classes(where: str, train: Ints, test: Ints) -> None:
+    """Raises DataError unless the training labels are 0, 1, ... without gaps, and the test labels are among them."""
+    labels = np.unique(train)
+    strange = np.setdiff1d(test, labels)
+    if len(labels) < 2 or len(labels) > MAX_CLASSES or labels[0] != 0 or labels[-1] != len(labels) - 1 or len(strange):
+        found = f"train_y has {len(labels)} classes"
+        found += f" from {labels[0]} to {labels[-1]}" if len(labels) else ""
+        found += f", and test_y has {strange[0]}, which is none of these" if len(strange) else ""
+        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
+        raise DataError(where, f"{found}; expected two or more, each with training examples; {todo}")
 
 
 def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> DataInfo:
-    x, y, test_x = dataset.train_x, dataset.train_y, dataset.test_x
-    num_groups = 0 if dataset.groups is None else int(dataset.groups.max()) + 1
-    info = DataInfo(
+    x, y = dataset.train_x, dataset.train_y
+    num_groups = dataset.counts["num_groups"]
+    crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)
+    if kind != "image" and (crop_padding or flip):
+        raise DataError(where, "data.crop_padding and data.flip are for pictures")
+    mean, std = pixel_statistics(x) if kind == "image" else ((), ())
+    return DataInfo(
         kind,
         (x.shape[3], x.shape[1], x.shape[2]) if kind == "image" else x.shape[1:],
         int(y.max()) + 1,
-        len(y),
-        len(dataset.test_y),
-        vocabulary_size=int(max(x.max(), test_x.max())) + 1 if kind == "tokens" else 0,
+        len(x),
+        len(dataset.test_x),
+        mean,
+        std,
+        crop_padding,
+        flip,
+        vocabulary_size=int(max(x.max(initial=0), dataset.test_x.max(initial=0))) + 1 if kind == "tokens" else 0,
         num_groups=num_groups,
-        shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max()) < num_groups,
+        shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
     )
-    pictures = {key: getattr(options, key, None) for key in ("mean", "std", "crop_padding", "flip")}
-    if kind != "image":
-        if asked := [key for key, value in pictures.items() if value]:
-            kinds = "tokens" if kind == "tokens" else "vectors"
-            raise DataError(where, f"data.{asked[0]} is for pictures, but these are {kinds}")
-        return info
-    for key in ("mean", "std"):
-        values = pictures[key]
-        if values and len(values) != x.shape[3]:
-            has = f"{counted(len(values), 'number')}, but the pictures have {counted(x.shape[3], 'channel')}"
-            raise DataError(where, f"data.{key} has {has}")
-    if not (pictures["mean"] and pictures["std"]):
-        mean, std = pixel_statistics(x)
-        pictures["mean"] = pictures["mean"] or mean
-        pictures["std"] = pictures["std"] or std
-    return replace(info, **{key: value for key, value in pictures.items() if value})
 
 
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -251,36 +228,16 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
 
     Counted in whole numbers and divided once, so the order of the sums does not matter.
     """
-    num_channels = images.shape[3]
-    pixels = images.reshape(-1, num_channels)
-    counts = np.zeros((num_channels, 256), np.int64)
-    for start in range(0, len(pixels), _CHUNK_PIXELS):  # bincount takes 8 bytes for each pixel
-        chunk = pixels[start : start + _CHUNK_PIXELS]
-        for channel in range(num_channels):
-            counts[channel] += np.bincount(chunk[:, channel], minlength=256)
     values = np.arange(256)
-    size = len(pixels)
     means, deviations = [], []
-    for count in counts:
-        total, square = int(count @ values), int(count @ values**2)
+    for pixels in images.reshape(-1, images.shape[3]).T:
+        counts = np.zeros(256, np.int64)
+        for start in range(0, len(pixels), _CHUNK_PIXELS):  # bincount takes 8 bytes for each pixel
+            counts += np.bincount(pixels[start : start + _CHUNK_PIXELS], minlength=256)
+        size, total, square = int(counts.sum()), int(counts @ values), int(counts @ values**2)
         means.append(total / (size * 255))
-        variance = (size * square - total**2) / size**2
-        deviations.append(math.sqrt(variance) / 255 or 1.0)
+        deviations.append(math.sqrt((size * square - total**2) / size**2) / 255 or 1.0)
     return tuple(means), tuple(deviations)
-
-
-def divided(where: str, options: FileOptions, x: NDArray[Any], y: NDArray[Any], groups: NDArray[Any] | None) -> Arrays:
-    """Divides examples without a test part of their own by `data.test_share`. Raises DataError."""
-    if problem := labels_problem("y", y, "x", x):
-        raise DataError(where, problem)
-    generator = numpy_generator("own-split", options.split_seed)
-    train, test = stratified_holdout(np.arange(len(y)), y, options.test_share, generator)
-    if not len(test):
-        raise DataError(where, f"{len(y)} examples are too few to divide; four or more can be")
-    arrays = {"train_x": x[train], "train_y": y[train], "test_x": x[test], "test_y": y[test]}
-    if groups is not None:
-        arrays |= {"groups": groups[train], "test_groups": groups[test]}
-    return arrays
 
 
 # ---- functions and classes that a config names

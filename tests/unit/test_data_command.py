@@ -5,7 +5,6 @@ import json
 import os
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 from data_fixtures import SOURCES, RunData
@@ -27,7 +26,7 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """File name -> content, which every download gets instead of the network."""
     contents: dict[str, bytes] = {}
 
-    def load(file: files.File, data_dir: Path, tell: Any, *, force: bool = False) -> bool:
+    def load(file: files.File, data_dir: Path, *, force: bool = False) -> bool:
         target = data_dir / file.path
         if target.is_file() and not force:
             return False
@@ -131,18 +130,6 @@ def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: 
     assert state("imdb") == "ready"
 
 
-def test_list_names_the_other_recipes(run_data: RunData, no_network: None, tmp_path: Path) -> None:
-    told = registry.options("data", "har")(root=str(tmp_path), form="features", test_share=1e-5)
-    for path in (told.path, told.path.with_name("har.fedmpi.h5"), tmp_path / "tinyimagenet-classes=10.fedmpi.h5"):
-        path.touch()
-    lines = run_data("list", "--data-dir", tmp_path)[1].splitlines()
-    har, tiny = (next(i for i, line in enumerate(lines) if name in line) for name in ("  har ", "  tinyimagenet "))
-    assert lines[har].split()[1] == "ready"
-    assert lines[har + 1].split() == ["ready", "with", "data.form=features", "data.test_share=1e-05"]
-    assert "to fetch" in lines[tiny] and lines[tiny + 1].split() == ["ready", "with", "data.classes=10"]
-    assert len(lines) == 1 + len(registry.BUILT_IN["data"]) + 2
-
-
 def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict[str, bytes], tmp_path: Path) -> None:
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w:gz") as file:
@@ -162,7 +149,7 @@ def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict
 def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes], tmp_path: Path, told: Told) -> None:
     served["har-240.zip"] = b"PK"
     code, out, _ = run_data("fetch", "har", "data.form=features", "--data-dir", tmp_path)
-    assert code == 0 and f'prepare har data.form="features" --data-dir {tmp_path}' in out.splitlines()[-1]
+    assert code == 0 and f"prepare har data.form=features --data-dir {tmp_path}" in out.splitlines()[-1]
     code, out, error = run_data("fetch", "shakespeare", "data.form=leaf", "--data-dir", tmp_path)
     assert code == 2 and "preprocess.sh" in out and "cannot be downloaded" in error
     code, out, error = run_data("fetch", "digits")

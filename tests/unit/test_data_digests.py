@@ -102,9 +102,10 @@ def small_shakespeare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
         name: {"x": [text[i : i + 8] for i in range(first, 90)], "y": [text[i + 8] for i in range(first, 90)]}
         for first, name in enumerate(("B_ROMEO", "A_JULIA", "C_NURSE"))
     }
-    write_leaf(folder / "all_data.json", users)
-    options = options_of("shakespeare", form="leaf", length=8, stride=3, min_chars=20)
-    return options.prepare(folder, lambda done, total: None)
+    write_leaf(folder / "train" / "a.json", users)
+    write_leaf(folder / "test" / "a.json", {name: users[name] for name in ("B_ROMEO", "C_NURSE")})
+    options = options_of("shakespeare", form="leaf", length=8, stride=3)
+    return options.prepare(folder)
 
 
 def synthetic(**values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
@@ -112,7 +113,7 @@ def synthetic(**values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]
 
 
 def femnist(write: Callable[[Path], Path], **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
-    return lambda folder, monkeypatch: options_of("femnist", **values).prepare(write(folder), lambda done, total: None)
+    return lambda folder, monkeypatch: options_of("femnist", **values).prepare(write(folder))
 
 
 def npz(kind: str, **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:
@@ -123,7 +124,7 @@ def divided_npz(folder: Path, _: pytest.MonkeyPatch) -> Dataset:
     given = arrays_of("pictures")
     x, y = (np.concatenate([given[f"train_{key}"], given[f"test_{key}"]]) for key in "xy")
     path = save_npz(folder, x=x, y=y, groups=np.arange(42) % 5)
-    return load_data(options_of("npz", path=str(path), test_share=0.25, split_seed=3))
+    return load_data(options_of("npz", path=str(path), test_share=0.25))
 
 
 def image_folder(parts: dict[str, dict[str, int]], **values: object) -> Callable[[Path, pytest.MonkeyPatch], Dataset]:

@@ -24,17 +24,11 @@ from fedmpi import registry
 from fedmpi.data import command as data_command
 from fedmpi.data import files
 from fedmpi.data.files import DownloadError, File, fetch, how_to_fetch, install
-from fedmpi.data.prepare import how_to_prepare
 from fedmpi.data.sets.cifar import Cifar10, Cifar100
-from fedmpi.data.sets.mnist import Qmnist
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-
-
-def ignore(done: int, total: int) -> None:
-    pass
 
 
 # ---- addresses and checksums
@@ -66,7 +60,6 @@ def test_checksums_are_torchvision_s() -> None:
     pinned = [url for (url,) in [*urls, emnist.urls]]
     pinned += [Path(file.path).name for file in SOURCES["mnist"].files]
     md5s = [md5 for options in (Cifar10, Cifar100) for md5 in (*options.train.values(), *options.test.values())]
-    md5s += [packed for packed, _ in Qmnist.md5s.values()]
     for text in (*pinned, *md5s, emnist.checksum.removeprefix("md5:")):
         assert f'"{text}"' in theirs, text
 
@@ -76,16 +69,16 @@ def test_real_files_are_there_already() -> None:
     if not (SHARED_DATA / "mnist").is_dir():
         pytest.skip(f"needs {SHARED_DATA / 'mnist'}")
     for file in (*SOURCES["qmnist"].files, SOURCES["shakespeare"].files[0]):
-        assert fetch(file, SHARED_DATA / ("mnist" if "MNIST" in file.path else ""), ignore) is False
+        assert fetch(file, SHARED_DATA / ("mnist" if "MNIST" in file.path else "")) is False
 
 
 def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path) -> None:
     windows = registry.options("data", "har")()
     options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features", test_share=0.5)
-    assert [file.path for file in SOURCES["har"].needed(windows)] == ["har-341.zip"]
-    assert [file.path for file in SOURCES["har"].needed(options)] == ["har-240.zip"]
+    assert [file.path for file in windows.files()] == ["har-341.zip"]
+    assert [file.path for file in options.files()] == ["har-240.zip"]
     assert "fetch har --data-dir" in how_to_fetch(windows)
-    for text in (how_to_fetch(options).split("`")[1], how_to_prepare(options)):
+    for text in (how_to_fetch(options).split("`")[1], files.command("prepare", options)):
         arguments = data_command.parse(shlex.split(text)[2:])
         again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)
         assert again.form == "features" and again.root == str(tmp_path / "my data")
@@ -140,26 +133,24 @@ def only_file(folder: Path) -> bytes:
 
 
 def test_a_file_is_loaded_once_and_again_by_force(server: Server, tmp_path: Path) -> None:
-    progress: list[tuple[int, int]] = []
     file = File("set/file.bin", (server.url,), SHA256)
-    assert fetch(file, tmp_path, lambda done, total: progress.append((done, total)))
-    assert only_file(tmp_path) == CONTENT and progress[-1] == (len(CONTENT), len(CONTENT))
-    assert not fetch(file, tmp_path, ignore) and server.num_requests == 1
+    assert fetch(file, tmp_path) and only_file(tmp_path) == CONTENT
+    assert not fetch(file, tmp_path) and server.num_requests == 1
     (tmp_path / "set" / "file.bin").write_bytes(b"damaged")
-    assert fetch(file, tmp_path, ignore) and fetch(file, tmp_path, ignore, force=True)
+    assert fetch(file, tmp_path) and fetch(file, tmp_path, force=True)
     assert only_file(tmp_path) == CONTENT and server.num_requests == 3
 
 
 @pytest.mark.parametrize("trouble", [{"statuses": [503, 404]}, {"breaks_after": [10, 300_000]}])
 def test_passing_trouble_is_tried_again(server: Server, tmp_path: Path, trouble: dict[str, list[int]]) -> None:
     vars(server).update(trouble)
-    assert fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore)
+    assert fetch(File("set/file.bin", (server.url,), SHA256), tmp_path)
     assert only_file(tmp_path) == CONTENT and server.num_requests == 3
 
 
 def test_the_next_address_is_tried(server: Server, tmp_path: Path) -> None:
     nobody = server.url.replace("http://127.0.0.1", "http://127.0.0.1:1/x?")
-    assert fetch(File("set/file.bin", (nobody, server.url), SHA256), tmp_path, ignore)
+    assert fetch(File("set/file.bin", (nobody, server.url), SHA256), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +161,14 @@ def test_a_server_without_the_file_is_one_line_of_exit_code_1(
 ) -> None:
     vars(server).update(changes)
     with pytest.raises(DownloadError, match=problem) as caught:
-        fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore)
+        fetch(File("set/file.bin", (server.url,), SHA256), tmp_path)
     assert caught.value.exit_code == 1 and "\n" not in caught.value.text() and server.url in caught.value.text()
     assert not any((tmp_path / "set").iterdir())
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(server: Server, tmp_path: Path) -> None:
     (tmp_path / "set").touch()
-    assert "cannot be written" in refusal(lambda: fetch(File("set/file.bin", (server.url,), SHA256), tmp_path, ignore))
+    assert "cannot be written" in refusal(lambda: fetch(File("set/file.bin", (server.url,), SHA256), tmp_path))
 
 
 # ---- archives
@@ -222,10 +213,9 @@ def test_every_form_comes_out_whole_in_place_of_what_is_there(tmp_path: Path, fo
     (out / "set").mkdir(parents=True)
     (out / "set" / "old.txt").touch()
     (out / "mine").touch()
-    progress: list[int] = []
     assert files.is_archive(archive)
-    assert install(archive, out, lambda done, total: progress.append(done)) == [out / "set"]
-    assert files_below(out) == {**MEMBERS, "mine": b""} and progress == [1, 2, 3]
+    assert install(archive, out) == [out / "set"]
+    assert files_below(out) == {**MEMBERS, "mine": b""}
 
 
 def test_a_zip_within_a_zip_is_unpacked_in_its_place_once(tmp_path: Path) -> None:
@@ -233,7 +223,7 @@ def test_a_zip_within_a_zip_is_unpacked_in_its_place_once(tmp_path: Path) -> Non
     inner = zip_bytes({"UCI/y.txt": b"y", "UCI/deeper.zip": deepest})
     archive = tmp_path / "uci.zip"
     archive.write_bytes(zip_bytes({"data.zip": inner, "names.txt": b"n"}))
-    install(archive, tmp_path / "out", ignore)
+    install(archive, tmp_path / "out")
     assert files_below(tmp_path / "out") == {"UCI/y.txt": b"y", "UCI/deeper.zip": deepest, "names.txt": b"n"}
 
 
@@ -258,7 +248,7 @@ def test_a_bad_archive_is_one_line_and_leaves_nothing(
     archive.write_bytes(BAD[case])
     out.mkdir()
     (out / "mine").write_bytes(b"m")
-    line = refusal(lambda: install(archive, out, ignore))
+    line = refusal(lambda: install(archive, out))
     assert line.startswith(f"{archive}: cannot be unpacked (") and "get it again" in line
     assert ("1,000,000 bytes" in line) == ("limit" in case)
     assert files_below(tmp_path) == {"odd": BAD[case], "out/mine": b"m"}
@@ -266,7 +256,7 @@ def test_a_bad_archive_is_one_line_and_leaves_nothing(
 
 def test_a_zip_stays_in_its_folder(tmp_path: Path) -> None:
     (tmp_path / "a.zip").write_bytes(zip_bytes({"../up.txt": b"1", "/root.txt": b"2"}))
-    install(tmp_path / "a.zip", tmp_path / "out", ignore)
+    install(tmp_path / "a.zip", tmp_path / "out")
     assert files_below(tmp_path / "out") == {"up.txt": b"1", "root.txt": b"2"}
 
 

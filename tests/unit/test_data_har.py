@@ -4,14 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, refusal, silent
+from data_fixtures import SHARED_DATA, refusal
 from golden_file import Told
 
-from fedmpi.data import prepare
 from fedmpi.data.dataset import check
 from fedmpi.data.files import install
 from fedmpi.data.sets.har import Har
-from fedmpi.errors import DataError
 
 ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
 
@@ -22,9 +20,9 @@ ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
 @pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"real HAPT needs {ARCHIVE}")
 def test_all_real_signals(tmp_path: Path) -> None:
     """The promised counts, windows as awk cuts them out of the files, subjects on both sides."""
-    install(ARCHIVE, tmp_path, lambda done, total: None)
+    install(ARCHIVE, tmp_path)
     options = Har(standardize=False)
-    ours = check("here", options.prepare(tmp_path, silent), options.info())
+    ours = check("here", options.prepare(tmp_path), options.used())
     # labels.txt: user 1 walks first in samples 7496-8078 of experiment 1; window 1 begins 64 samples later.
     acc, gyro = (np.loadtxt(tmp_path / f"HAPT/RawData/{sensor}_exp01_user01.txt") for sensor in ("acc", "gyro"))
     expected = np.hstack([acc[7495 + 64 : 7495 + 64 + 128], gyro[7495 + 64 : 7495 + 64 + 128]])
@@ -71,7 +69,7 @@ def firsts(x: np.ndarray) -> list[int]:
 
 def test_windows_by_hand(small: Path) -> None:
     """Subject 1 walks 10 + 10 samples: the last 8 are test (0.4), all in experiment 2; its first 2 give no window."""
-    ours = small_options(test_share=0.4).prepare(small, silent)
+    ours = small_options(test_share=0.4).prepare(small)
     walking = [1012, 1014, 1016, 1018]
     standing = [1002, 1004]  # samples 3 to 8 of 3 to 12, counted from 1
     assert firsts(ours.train_x) == [*walking, *standing, 3004, 3006]
@@ -87,21 +85,21 @@ def test_windows_by_hand(small: Path) -> None:
 
 def test_a_cut_inside_a_stretch_parts_it(small: Path) -> None:
     """Of subject 1's 20 samples of walking 12 are test: 2 of experiment 1, which are no window, and 10 of the other."""
-    ours = small_options(test_share=0.6).prepare(small, silent)
+    ours = small_options(test_share=0.6).prepare(small)
     assert firsts(ours.train_x) == [1012, 1014, 1016, 1002, 3004]  # 8 samples of walking, 4 of standing, 4 of subject 2
     assert firsts(ours.test_x) == [2000, 2002, 2004, 2006, 1006, 1008, 3008, 3010]
 
 
 @pytest.mark.parametrize("test_share", [0.1, 0.25, 0.5, 0.73])
 def test_no_sample_is_on_both_sides(small: Path, test_share: float) -> None:
-    ours = small_options(test_share=test_share, window=1, step=1).prepare(small, silent)
+    ours = small_options(test_share=test_share, window=1, step=1).prepare(small)
     train, test = (set(firsts(x)) for x in (ours.train_x, ours.test_x))
     assert not train & test and len(train) + len(test) == 40
     assert len(test) == sum(int(size * test_share + 0.5) for size in (20, 10, 10))
 
 
 def test_original_split_is_by_subject(small: Path) -> None:
-    ours = small_options(split="original").prepare(small, silent)
+    ours = small_options(split="original").prepare(small)
     assert firsts(ours.test_x) == [3004, 3006, 3008, 3010]  # subject 2 is one of UCI HAR's nine
     assert set(firsts(ours.train_x)) == {*range(1012, 1019, 2), *range(2000, 2007, 2), *range(1002, 1009, 2)}
     assert ours.groups is not None and set(ours.groups) == {0}
@@ -110,8 +108,8 @@ def test_original_split_is_by_subject(small: Path) -> None:
 
 
 def test_standardized_by_the_training_windows(small: Path) -> None:
-    plain = small_options().prepare(small, silent)
-    ours = small_options(standardize=True).prepare(small, silent)
+    plain = small_options().prepare(small)
+    ours = small_options(standardize=True).prepare(small)
     samples = ours.train_x.reshape(-1, 6).astype(np.float64)
     assert np.abs(samples.mean(axis=0)).max() < 1e-6 and np.abs(samples.std(axis=0) - 1).max() < 1e-6
     axis = plain.train_x.reshape(-1, 6)[:, 2].astype(np.float64)
@@ -122,35 +120,26 @@ def test_standardized_by_the_training_windows(small: Path) -> None:
 def test_an_axis_that_never_changes_is_only_shifted(small: Path) -> None:
     for path in (small / "HAPT" / "RawData").glob("gyro*.txt"):
         np.savetxt(path, np.loadtxt(path) * [1, 0, 1] + [0, 2.5, 0])
-    ours = small_options(standardize=True).prepare(small, silent)
+    ours = small_options(standardize=True).prepare(small)
     assert np.isfinite(ours.train_x).all() and (ours.test_x.reshape(-1, 6)[:, 4] == 0).all()
-
-
-def test_stretches_count_in_the_order_of_time(small: Path) -> None:
-    """Two stretches of one experiment, the later one first in the file: its last 4 samples are test."""
-    (small / "HAPT" / "RawData" / "labels.txt").write_text("1 1 1 21 28\n1 1 1 3 10\n")
-    ours = small_options(test_share=0.25).prepare(small, silent)
-    assert firsts(ours.train_x) == [1002, 1004, 1006, 1020] and firsts(ours.test_x) == [1024]
 
 
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
         ("labels.txt", None, "expected one labels.txt in it or below, found none; give the folder of HAPT's raw"),
-        ("labels.txt", "1 1 5 20 31\n", "a stretch of experiment 1 is not inside 1 to 30"),
-        ("labels.txt", "1 1 5 0 9\n", "a stretch of experiment 1 is not inside 1 to 30"),
+        ("labels.txt", "1 1 5 0 9\n", "labels.txt stretches from 0 to 9: a file is cut off"),
         ("labels.txt", "1 1 5 9\n", "has 4 columns, expected 5"),
         ("labels.txt", "", "cannot be read as a table of numbers"),
-        ("labels.txt", "1 1 7 1 9\n1 1 1 1 3\n", "gives no training example; choose a smaller data.window"),
+        ("labels.txt", "1 1 7 1 9\n1 1 1 1 3\n", "gives no example to train or none to test; choose"),
         ("acc_exp02_user01.txt", None, "acc_exp02_user01.txt: cannot be read"),
         ("gyro_exp02_user01.txt", "1 2 3\n", "acc_exp02_user01.txt has 30 samples, gyro_exp02_user01.txt 1"),
-        ("gyro_exp02_user01.txt", "1 2 3\n1 nan 3\n", "gyro_exp02_user01.txt: row 2 has a value that is no finite"),
     ],
 )
 def test_damaged_signals_are_one_line(small: Path, file: str, text: str | None, problem: str) -> None:
     path = small / "HAPT" / "RawData" / file
     path.unlink() if text is None else path.write_text(text)
-    assert problem in refusal(lambda: small_options().prepare(small, silent))
+    assert problem in refusal(lambda: small_options().prepare(small))
 
 
 # ---- UCI HAR's files
@@ -176,7 +165,7 @@ def uci(tmp_path: Path) -> Path:
 
 def test_features_of_each_subject(uci: Path) -> None:
     """Of each subject and activity the last are test (0.4: 2 of 5, 1 of 3, 2 of 4); the one before is left out."""
-    ours = Har(form="features", test_share=0.4).prepare(uci, silent)
+    ours = Har(form="features", test_share=0.4).prepare(uci)
     # Subject 1: activity 1 (5, 6, 7), then 5 (0 to 4); subject 2: 2 (100 to 104), 4 (105, no test); subject 3.
     assert ours.train_x[:, 0].tolist() == [5, 0, 1, 100, 101, 105, 8]
     assert ours.test_x[:, 560].tolist() == [7, 3, 4, 103, 104, 10, 11]
@@ -188,19 +177,14 @@ def test_features_of_each_subject(uci: Path) -> None:
 @pytest.mark.parametrize("test_share", [0.2, 0.5, 0.8, 0.9, 0.99])
 def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_share: float) -> None:
     """Where all of a group's examples are test, none is left to train, however large the share."""
-    ours = Har(form="features", test_share=test_share).prepare(uci, silent)
+    ours = Har(form="features", test_share=test_share).prepare(uci)
     train, test = set(firsts(ours.train_x)), set(firsts(ours.test_x))
     assert not train & (test | {number - 1 for number in test})
 
 
-def test_a_share_that_leaves_nothing_to_train_is_one_line(uci: Path, told: Told) -> None:
-    with told.by(DataError):
-        prepare.prepare(Har(form="features", test_share=0.9, root=str(uci)), uci, silent, silent)
-
-
 def test_features_as_distributed(uci: Path) -> None:
     options = Har(form="features", split="original", num_train=12, num_test=6, num_groups=2)
-    ours = check("here", options.prepare(uci, silent), options.info())
+    ours = check("here", options.prepare(uci), options.used())
     assert ours.train_x[:, 5].tolist() == list(range(12)) and ours.test_x[:, 0].tolist() == list(range(100, 106))
     assert ours.groups is not None and ours.groups.tolist() == [0] * 8 + [1] * 4
     assert ours.test_groups is not None and ours.test_groups.tolist() == [2] * 6
@@ -208,7 +192,7 @@ def test_features_as_distributed(uci: Path) -> None:
 
 def test_features_that_do_not_fit_are_one_line(uci: Path, told: Told) -> None:
     (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
-    told(refusal(lambda: Har(form="features").prepare(uci, silent)))
+    told(refusal(lambda: Har(form="features").prepare(uci)))
 
 
 # The examples of UCI HAR by subject (from 1) and activity (laying, sitting, standing, walking, down, up), as many
@@ -234,4 +218,4 @@ def test_counts_that_are_promised() -> None:
     assert (info.num_train, info.num_test, info.num_groups, info.shares_groups) == (7352, 2947, 21, False)
     info = Har().info()
     assert info.kind == "vector" and info.example_shape == (768,) and info.num_classes == 6
-    assert Har(num_train=5).info().num_train == 5
+    assert Har(num_train=5).used().num_train == 5

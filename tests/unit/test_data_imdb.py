@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, refusal, silent
+from data_fixtures import SHARED_DATA, refusal
 
 from fedmpi.data import prepare
 from fedmpi.data.dataset import check, load_data
@@ -51,7 +51,7 @@ def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
     assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
 
     options = Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
-    prepare.save(options, options.prepare(folder, silent))
+    prepare.save(options, options.prepare(folder))
     ours = load_data(options)
     assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
     assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
@@ -123,7 +123,7 @@ def small_options(**changes: object) -> Imdb:
 def test_words_by_hand(small: Path) -> None:
     """bad 3; acting, film, good, worst 2 (by the alphabet); then afilm, the first of the words that are there once."""
     options = small_options(num_train=5, num_test=4, num_groups=4)
-    ours = check("here", options.prepare(small, silent), options.info())
+    ours = check("here", options.prepare(small), options.used())
     bad, acting, film, good, worst, afilm = 1, 2, 3, 4, 5, 6
     assert ours.train_x.tolist() == [
         [bad, film, bad, bad, worst],
@@ -139,12 +139,6 @@ def test_words_by_hand(small: Path) -> None:
     assert ours.test_groups is not None and ours.test_groups.tolist() == [4, 5, 0, 1]
 
 
-def test_words_that_only_grammar_needs(small: Path) -> None:
-    reviews = [imdb.Review("it was what it was the dont wellmade", 0, "tt0")]
-    assert imdb.vocabulary(small_options(words=3), reviews) == ["dont", "wellmade"]
-    assert imdb.vocabulary(small_options(words=3, drop_stop_words=False), reviews) == ["it", "was", "dont"]
-
-
 def test_what_counts_as_a_letter() -> None:
     """Digits and the underscore do not; a fraction or a small digit does, as Python's \\w has it."""
     assert imdb._letters("It's 7/10, WELL-made<br />Café: 2½ m², a_b!") == "its  wellmade café ½ m² ab"
@@ -153,7 +147,7 @@ def test_what_counts_as_a_letter() -> None:
 def test_three_quarters_of_each_class(small: Path) -> None:
     """5 bad reviews and 4 good ones in all: 3 and 3 to train, the others to test, by class."""
     options = small_options(split="three_quarters", words=50)
-    first, again = (options.prepare(small, silent) for _ in range(2))
+    first, again = (options.prepare(small) for _ in range(2))
     assert first.train_y.tolist() == [0, 0, 0, 1, 1, 1] and first.test_y.tolist() == [0, 0, 1]
     assert np.array_equal(first.train_x, again.train_x) and np.array_equal(first.test_x, again.test_x)
     assert first.groups is not None and first.test_groups is not None
@@ -166,16 +160,15 @@ def test_three_quarters_of_each_class(small: Path) -> None:
     [
         ("train/urls_pos.txt", None, "expected one train/urls_pos.txt in it or below, found none; give the folder of"),
         ("test/urls_pos.txt", None, "urls_pos.txt: cannot be read as text"),
-        ("train/urls_neg.txt", b"/title/tt1\n" * 10, "has 10 lines, none for the review 10_2.txt"),
-        ("train/urls_neg.txt", b"/title/tt1\n/name/nm2\n", "line 2 has no title"),
-        ("test/pos/*.txt", None, "holds no review (<number>_<rating>.txt)"),
+        ("train/urls_neg.txt", b"/title/tt1\n" * 10, "names 10 films (/title/tt...), but "),
+        ("test/pos/*.txt", None, "has 0 reviews (<number>_<rating>.txt)"),
         ("test/pos/0_9.txt", b"caf\xe9", "0_9.txt: cannot be read as text"),
     ],
 )
 def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | None, problem: str) -> None:
     for path in sorted((small / "aclImdb").glob(file)):
         path.unlink() if content is None else path.write_bytes(content)
-    assert problem in refusal(lambda: small_options().prepare(small, silent))
+    assert problem in refusal(lambda: small_options().prepare(small))
 
 
 def test_what_is_promised() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from data_fixtures import RunData, refusal
 from golden_file import Told
-from small_data import GROUPS, TEST, TRAIN, dataset, options_in
+from small_data import TEST, TRAIN, dataset, options_in
 
 from fedmpi import registry
 from fedmpi.data import command as data_command
@@ -46,9 +46,9 @@ def test_what_was_saved_is_read(options: Har) -> None:
 def test_another_recipe_and_no_recipe_are_one_line(options: Har) -> None:
     other = options.model_copy(update={"step": 3})
     options.path.rename(other.path)
-    assert "was made with data.step=64, not 3; change the config, or run `fedmpi data prepare har" in refused(other)
+    assert '"step": 64' in refused(other) and "change the config, or run `fedmpi data prepare har" in refused(other)
     other.path.write_bytes(hdf5.pack(prepare.KIND, {}, {"train_x": X}))
-    assert "damaged ('recipe'); make it again by" in refused(other)
+    assert "'recipe'; make it again by" in refused(other)
 
 
 def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
@@ -72,36 +72,19 @@ def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
     [
         ("train_x", None, "there are no training examples"),
         ("train_x", X.astype(np.float64), "are float64 (20, 48), expected float32"),
-        ("train_x", np.float32(1)[...], "are float32 (), expected float32"),
         ("train_x", np.repeat(X, 3, axis=0), "are float32 (60, 48), expected float32 (20, 48)"),
         ("train_x", np.where(X == 7, np.nan, X), "training examples have values that are no finite"),
-        ("test_y", None, "there are no test labels"),
         ("test_y", np.full(TEST, 6), "test labels reach from 6 to 6, expected 0 to 5"),
-        ("groups", None, "the groups that the training examples come from are missing"),
-        ("test_groups", None, "the groups that the test examples come from are missing"),
-        ("groups", np.arange(TRAIN) % 4 - 1, "training groups are 4 numbers from -1 to 2, expected 0 to 3 with"),
-        ("groups", np.arange(TRAIN) % 4 * 10**12, "4 numbers from 0 to 3000000000000, expected 0 to 3 without gaps"),
+        ("groups", None, "there are no training groups"),
+        ("test_groups", None, "there are no test groups"),
+        ("groups", np.arange(TRAIN) % 4 - 1, "training groups reach from -1 to 2, expected 0 to 3"),
         ("groups", np.arange(TRAIN) % 3, "the training examples come from 3 groups, expected 4"),
-        ("groups", np.arange(TRAIN - 1) % 4, "training groups are int64 (19,), expected int64 (20,)"),
         ("test_groups", np.arange(TEST) % 4 - 1, "test groups reach from -1 to 2, expected 0 to 3"),
-        ("test_groups", np.full(TEST, 4), "test groups reach from 4 to 4, expected 0 to 3"),
     ],
 )
 def test_each_array_is_checked(name: str, values: np.ndarray | None, problem: str) -> None:
     changed = replace(dataset(), **{name: values})
-    assert problem in refusal(lambda: check("here", changed, options_in(Path()).info()))
-
-
-@pytest.mark.parametrize(("highest", "is_good"), [(11, True), (12, False)])
-def test_people_of_their_own_in_the_test_part(highest: int, is_good: bool, told: Told) -> None:
-    """4 training groups and 8 test examples: 12 groups at most, 0 to 11."""
-    info = DataInfo("vector", (48,), 6, TRAIN, TEST, num_groups=GROUPS)
-    ours = replace(dataset(), test_groups=np.full(TEST, highest))
-    if is_good:
-        assert check("here", ours, info) is ours
-    else:
-        with told.by(DataError):
-            check("here", ours, info)
+    assert problem in refusal(lambda: check("here", changed, options_in(Path()).used()))
 
 
 def test_empty_parts_are_one_line() -> None:
@@ -162,7 +145,7 @@ def test_messages_name_the_users_own_file(run_data: RunData, tmp_path: Path, wha
     memory.mkdir()
 
     def refused() -> str:
-        words = ["--from", given, "--data-dir", tmp_path / "d" / "e", "--unpack-in", memory]
+        words = ["--from", given, "--data-dir", tmp_path / "d" / "e"]
         code, _, error = run_data("prepare", "shakespeare", *words)
         assert code == 2 and not any(memory.iterdir())
         return error
@@ -189,17 +172,10 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
     monkeypatch.setattr(registry.options("data", "imdb"), "prepare", decode)
     (tmp_path / "file").touch()
     (tmp_path / "imdb.fedmpi.h5").mkdir()
-    for folder, named in (("file", "is not a folder"), ("file/x", "Not a directory"), (".", "a folder has that name")):
+    for folder, named in (("file", "is not a folder"), (".", "a folder has that name")):
         code, _, error = run_data("prepare", "imdb", "--from", tmp_path, "--data-dir", tmp_path / folder)
         assert code == 2 and named in error and error.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "imdb.fedmpi.h5"]
-
-
-def test_a_file_that_cannot_be_written_in_the_end(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    options = registry.options("data", "imdb")(root=str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot be written"):
-        prepare.save(options, Dataset(*[np.zeros(1)] * 4))
 
 
 def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp_path: Path) -> None:
@@ -219,7 +195,7 @@ def test_where_the_originals_are_only_preparing_is_named(tmp_path: Path) -> None
     (tmp_path / "aclImdb_v1.tar.gz").touch()
     with pytest.raises(DataError) as caught:
         load_data(options)
-    assert "fetch" not in str(caught.value) and 'prepare imdb data.split="three_quarters"' in str(caught.value)
+    assert "fetch" not in str(caught.value) and "prepare imdb data.split=three_quarters" in str(caught.value)
 
 
 def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +206,7 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
     def decode(features: int) -> Dataset:
         x = np.zeros((3, features), np.float32)
         monkeypatch.setattr(type(options), "prepare", lambda *_: Dataset(x, labels, x, labels, labels, labels))
-        return prepare.prepare(options, tmp_path, lambda *_: None, lambda *_: None)[1]
+        return prepare.prepare(options, tmp_path)
 
     with pytest.raises(DataError, match=r"\(3, 5\), expected float32 \(3, 768\)"):
         decode(5)

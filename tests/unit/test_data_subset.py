@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fixtures import refusal
-from golden_file import Told
 from small_data import dataset, options_in
 
 from fedmpi.config.load import load
@@ -87,7 +86,7 @@ def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
     clients = make_partition(config.partition, part.train_y, len(sizes), 0, part.groups)
     assert sorted(clients.sizes) == sorted(np.bincount(part.groups))
     few = options.model_copy(update={"num_train": len(sizes) - 1})
-    assert f"each of {len(sizes)} groups" in refusal(lambda: load_data(few))
+    assert f"{len(sizes)} (one for each of the groups) to {len(whole.train_y)}" in refusal(lambda: load_data(few))
     more = options.model_copy(update={"num_train": len(whole.train_y) + 1})
     with pytest.raises(DataError, match=rf"\({len(whole.train_y)},\), expected int64 \({len(whole.train_y) + 1},\)"):
         load_data(more)
@@ -109,9 +108,8 @@ def test_own_data_and_functions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "key", "found"),
     [
-        (("data.num_train=1438",), "data.num_train", "10 to 1437"),
-        (("data.num_train=9", "clients.count=5", "clients.per_round=5"), "data.num_train", "each of 10 classes"),
-        (("data.num_test=361",), "data.num_test", "360"),
+        (("data.num_train=1438",), "data.num_train", "10 (one for each of the classes) to 1437"),
+        (("data.num_train=9", "clients.count=5", "clients.per_round=5"), "data.num_train", "9 of 1437 examples"),
         (("data.num_train=15",), "clients.count", "15 training examples"),  # 20 clients
         (("data.num_train=-1",), "data.num_train", "-1"),
     ],
@@ -121,30 +119,12 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], key: str, found: str) -> 
     assert key in line and found in line
 
 
-def test_the_keys_decide_results(told: Told) -> None:
-    plain, subset = load(None, []), load(None, ["data.num_train=100"])
-    told("\n".join(subset.diff(plain.to_dict())))
-    assert subset.hash() != plain.hash() == load(None, ["data.num_train=0"]).hash()
-
-
 # ---- the part that is held out
 
 
 @pytest.mark.parametrize(
     ("num_examples", "share", "size"),
-    [
-        (100, 0.2, 20),
-        (12, 0.2, 2),
-        (13, 0.2, 3),
-        (6, 0.2, 2),
-        (4, 0.2, 2),
-        (3, 0.2, 0),
-        (1, 0.5, 0),
-        (9, 0.0, 0),
-        (5, 0.5, 2),
-        (1000, 0.001, 2),
-        (5, 0.9, 3),
-    ],
+    [(100, 0.2, 20), (13, 0.2, 3), (4, 0.2, 2), (3, 0.2, 0), (1, 0.5, 0), (9, 0.0, 0), (1000, 0.001, 2), (5, 0.9, 3)],
 )
 def test_size(num_examples: int, share: float, size: int) -> None:
     """round(share n), but 2 at least on either side; none of fewer than 4."""
@@ -170,9 +150,3 @@ def test_each_class_gives_its_share(seed: int) -> None:
     _, validation = parts(labels, 0.2, seed)
     counts = np.bincount([labels[(number - 100) // 3] for number in validation], minlength=4)
     assert counts.sum() == 21 and (abs(counts - np.array([12, 6, 2, 1.4])) < 1.01).all()
-
-
-def test_a_pure_function_of_the_generator() -> None:
-    assert np.array_equal(parts([0, 1] * 10, 0.3)[1], parts([0, 1] * 10, 0.3)[1])
-    drawn = {tuple(parts([0, 1] * 10, 0.3, seed)[1]) for seed in range(10)}
-    assert len(drawn) > 5

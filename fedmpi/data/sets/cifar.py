@@ -11,14 +11,14 @@ import pickle
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
-from fedmpi.data.files import File, Source, below_home, get_again, read_checked
+from fedmpi.data.files import File, Source, below_home, how_to_fetch, read_checked
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -44,31 +44,24 @@ class _Cifar(DataOptions):
 
     def read(self) -> Dataset:
         """Returns all images, uint8 (N, 32, 32, 3), and their labels."""
-        base, (archive,) = below_home(self.root), self.source.files
-        inside = base / archive.contents[0]
-        places = [folder for folder in (inside, base) if any((folder / name).exists() for name in self.train)]
-        if not places:
-            found = f"neither {inside} nor {base} holds the files of {archive.path}"
-            todo = f"{get_again(self.name, self.root)}, or set data.root to where they are"
-            raise DataError(f"data.root={self.root}", f"{found}; {todo}")
-        folder = places[0]
-        data_dir = folder.parent if folder.name == inside.name else folder
-        advice = get_again(self.name, data_dir, "--force")
-        return Dataset(*self._part(folder, self.train, advice), *self._part(folder, self.test, advice))
+        base = below_home(self.root)
+        name = self.source.files[0].contents[0]
+        folder = base if base.name == name else base / name
+        if not folder.is_dir():
+            todo = f"{how_to_fetch(self)}, or set data.root to where they are"
+            raise DataError(f"data.root={self.root}", f"there is no folder {folder}; {todo}")
+        return Dataset(*self._part(folder, self.train), *self._part(folder, self.test))
 
-    def _part(self, folder: Path, md5s: Mapping[str, str], advice: str) -> tuple[NDArray[np.uint8], Ints]:
-        batches = [_batch(folder / name, md5, advice) for name, md5 in md5s.items()]
+    def _part(self, folder: Path, md5s: Mapping[str, str]) -> tuple[NDArray[np.uint8], Ints]:
+        batches = []
+        for name, md5 in md5s.items():
+            content = read_checked(folder / name, md5, how_to_fetch(self, "--force"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # numpy 2 warns of the module path that numpy 1 has written
+                batches.append(pickle.loads(content, encoding="latin1"))  # the text of Python 2
         # Stored channel after channel.
         images = np.concatenate([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images), np.concatenate([batch[self.label_key] for batch in batches])
-
-
-def _batch(path: Path, md5: str, advice: str) -> dict[str, Any]:
-    content = read_checked(path, md5, advice)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numpy 2 warns of the module path that numpy 1 has written
-        batch: dict[str, Any] = pickle.loads(content, encoding="latin1")  # the text of Python 2
-    return batch
 
 
 class Cifar10(_Cifar):

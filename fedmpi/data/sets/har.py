@@ -18,7 +18,6 @@ Neighbours there overlap by half, so the one example before the test part is in 
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -27,8 +26,9 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, Tell, find, guarded
-from fedmpi.data.sets.series import Number, PartialShare, SeriesOptions, first_of_test, windows
+from fedmpi.data.files import File, Source, find, guarded, track
+from fedmpi.data.prepare import CountedOptions
+from fedmpi.data.sets.series import Number, PartialShare, first_of_test, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -52,31 +52,29 @@ TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
 _UCI = "https://archive.ics.uci.edu/"
 _POSTURAL = "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip"
-FILES = (
-    File(
+FILES = {
+    "features": File(
         "har-240.zip",
         (f"{_UCI}static/public/240/human+activity+recognition+using+smartphones.zip",),
         "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
         61_005_872,
         contents=("UCI HAR Dataset",),
-        needed_if=("form", "features"),
     ),
-    File(
+    "windows": File(
         "har-341.zip",
         (f"{_UCI}static/public/341/{_POSTURAL}",),
         "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
         79_596_192,
         contents=("HAPT", "RawData"),
-        needed_if=("form", "windows"),
     ),
-)
+}
 
 
-class Har(SeriesOptions):
+class Har(CountedOptions):
     source = Source(
         f"{_UCI}dataset/240 and {_UCI}dataset/341",
         "CC BY 4.0 by UCI's page; the README within bars commercial use",
-        FILES,
+        tuple(FILES.values()),
     )
     name: str = "har"
     """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
@@ -107,19 +105,23 @@ class Har(SeriesOptions):
             ("features", "original"): (7352, 2947, 21),
         }[self.form, self.split]
         shape = (FEATURES if self.form == "features" else AXES * self.window,)
-        complete = DataInfo("vector", shape, NUM_ACTIVITIES, num_train, num_test, num_groups=num_groups)
-        return self.expected(replace(complete, shares_groups=self.split == "each_subject"))
+        shares_groups = self.split == "each_subject"
+        counts = (num_train, num_test)
+        return DataInfo("vector", shape, NUM_ACTIVITIES, *counts, num_groups=num_groups, shares_groups=shares_groups)
 
-    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+    def files(self) -> tuple[File, ...]:
+        return (FILES[self.form],)
+
+    def prepare(self, folder: Path) -> Dataset:
         """Returns vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-        train, test = (_windows if self.form == "windows" else _features)(self, folder, tell)
+        train, test = _windows(self, folder) if self.form == "windows" else _features(self, folder)
         return Dataset(train.x, train.y, test.x, test.y, *number_groups(train.subjects, test.subjects))
 
 
-def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
+def _windows(options: Har, folder: Path) -> tuple[Part, Part]:
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
-    signals = _signals(labels_path.parent, rows, tell)
+    signals = _signals(labels_path.parent, rows)
     rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
     rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
     pieces: tuple[list[Part], list[Part]] = ([], [])
@@ -127,34 +129,35 @@ def _windows(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
         its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
         stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]
         for part, own in zip(pieces, _divide(options, subject, stretches), strict=True):
-            cuts = [_cut(options, signals, stretch) for stretch in own]
-            part += [Part(x, np.full(len(x), activity - 1), np.full(len(x), subject)) for x in cuts]
-    train, test = (_joined(labels_path, name, part) for name, part in zip(("training", "test"), pieces, strict=True))
+            for experiment, begin, end in own:
+                x = windows(signals[experiment][begin:end], options.window, options.step)
+                shape = (len(x), AXES * options.window)
+                part.append(Part(x.reshape(shape), np.full(len(x), activity - 1), np.full(len(x), subject)))
+    train, test = (_joined(labels_path, part) for part in pieces)
     return _standardized(train, test) if options.standardize else (train, test)
 
 
-def _joined(where: Path, name: str, pieces: list[Part]) -> Part:
+def _joined(where: Path, pieces: list[Part]) -> Part:
     if not any(len(piece.y) for piece in pieces):
-        raise DataError(str(where), f"gives no {name} example; choose a smaller data.window or another data.test_share")
+        problem = "gives no example to train or none to test"
+        raise DataError(str(where), f"{problem}; choose a smaller data.window or another data.test_share")
     x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
     return Part(x, y, subjects)
 
 
-def _signals(raw: Path, rows: Ints, tell: Tell) -> dict[int, Floats]:
+def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
     """Returns experiment -> samples, float32 (S, 6); every stretch of `rows` is checked to lie inside."""
     signals = {}
     experiments = np.unique(rows[:, :2], axis=0).tolist()
-    for done, (experiment, subject) in enumerate(experiments, start=1):
+    for experiment, subject in track(experiments, "reading signals"):
         name = f"exp{experiment:02d}_user{subject:02d}.txt"
         acc, gyro = (_table(raw / f"{sensor}_{name}", 3, np.float32) for sensor in ("acc", "gyro"))
-        if len(acc) != len(gyro):
-            raise DataError(str(raw), f"acc_{name} has {len(acc)} samples, gyro_{name} {len(gyro)}: a file is cut off")
-        signals[experiment] = np.concatenate([acc, gyro], axis=1)
         firsts, lasts = rows[rows[:, 0] == experiment, 3:].T
-        if (firsts < 1).any() or (firsts > lasts).any() or lasts.max() > len(acc):
-            problem = f"a stretch of experiment {experiment} is not inside 1 to {len(acc)}"
-            raise DataError(str(raw / "labels.txt"), problem)
-        tell(done, len(experiments))
+        if len(acc) != len(gyro) or (firsts < 1).any() or (firsts > lasts).any() or lasts.max() > len(acc):
+            found = f"acc_{name} has {len(acc)} samples, gyro_{name} {len(gyro)}"
+            problem = f"{found}, labels.txt stretches from {firsts.min()} to {lasts.max()}: a file is cut off"
+            raise DataError(str(raw), problem)
+        signals[experiment] = np.concatenate([acc, gyro], axis=1)
     return signals
 
 
@@ -172,12 +175,6 @@ def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[
     return train, test
 
 
-def _cut(options: Har, signals: dict[int, Floats], stretch: Stretch) -> Floats:
-    """Returns the windows of a stretch, (n, 6 * window); none if it is shorter than a window."""
-    experiment, begin, end = stretch
-    return windows(signals[experiment][begin:end], options.window, options.step).reshape(-1, AXES * options.window)
-
-
 def _standardized(*parts: Part) -> tuple[Part, Part]:
     """Scales each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
     samples = parts[0].x.reshape(-1, AXES).astype(np.float64)
@@ -188,17 +185,23 @@ def _standardized(*parts: Part) -> tuple[Part, Part]:
     return train, test
 
 
-def _features(options: Har, folder: Path, tell: Tell) -> tuple[Part, Part]:
+def _features(options: Har, folder: Path) -> tuple[Part, Part]:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
-    train = _distributed(home, "train")
-    tell(1, 2)
-    test = _distributed(home, "test")
-    tell(2, 2)
+    distributed = [_distributed(home, part) for part in ("train", "test")]
     if options.split == "original":
-        return train, test
-    x, y, subjects = _joined(home, "training", [train, test])
-    train, test = (Part(x[rows], y[rows], subjects[rows]) for rows in _later_examples(options, y, subjects))
-    return train, test
+        return distributed[0], distributed[1]
+    whole = _joined(home, distributed)
+    train, test = [], []
+    for subject, activity in np.unique(np.stack([whole.subjects, whole.y], axis=1), axis=0).tolist():
+        rows = np.flatnonzero((whole.subjects == subject) & (whole.y == activity))
+        first = first_of_test(len(rows), options.test_share)
+        train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
+        test.append(rows[first:])
+    return _rows(whole, np.concatenate(train)), _rows(whole, np.concatenate(test))
+
+
+def _rows(part: Part, rows: Ints) -> Part:
+    return Part(part.x[rows], part.y[rows], part.subjects[rows])
 
 
 def _distributed(home: Path, part: str) -> Part:
@@ -210,17 +213,6 @@ def _distributed(home: Path, part: str) -> Part:
     return Part(x, y[:, 0] - 1, subjects[:, 0])
 
 
-def _later_examples(options: Har, labels: Ints, subjects: Ints) -> tuple[Ints, Ints]:
-    """Returns the numbers of the examples to train and to test, by subject, then activity, then order in the file."""
-    train, test = [], []
-    for subject, activity in np.unique(np.stack([subjects, labels], axis=1), axis=0).tolist():
-        rows = np.flatnonzero((subjects == subject) & (labels == activity))
-        first = first_of_test(len(rows), options.test_share)
-        train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
-        test.append(rows[first:])
-    return np.concatenate(train), np.concatenate(test)
-
-
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
     """Reads a table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
     problem = "cannot be read as a table of numbers"
@@ -229,7 +221,4 @@ def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
         table: NDArray[Number] = np.loadtxt(path, dtype=dtype, ndmin=2)
     if table.shape[1] != columns:
         raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
-    is_finite = np.isfinite(table).all(axis=1)
-    if not is_finite.all():
-        raise DataError(str(path), f"row {int(is_finite.argmin()) + 1} has a value that is no finite number")
     return table

@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
@@ -30,17 +29,16 @@ from pydantic import Field
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, Tell, find, read_text
-from fedmpi.data.sets.series import SeriesOptions
+from fedmpi.data.files import File, Source, find, read_text, track
+from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.subset import Ints
-from fedmpi.errors import DataError, counted
+from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
 CLASSES = ("neg", "pos")
 FILE_NAME = re.compile(r"(\d+)_\d+\.txt")
 FILM = re.compile(r"/title/(tt\d+)")
 NO_LETTER = re.compile(r"[^\w\s]|[\d_]")
-TELL_EVERY = 1000
 
 # What NLTK's English list has once apostrophes are gone (fragments of contractions included), by kind.
 _STOP_WORDS = """
@@ -72,7 +70,7 @@ FILE = File(
 )
 
 
-class Imdb(SeriesOptions):
+class Imdb(CountedOptions):
     source = Source(
         "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
     )
@@ -91,19 +89,18 @@ class Imdb(SeriesOptions):
 
     def info(self) -> DataInfo:
         num_train, num_groups = {"original": (25_000, 3456), "three_quarters": (37_500, 6609)}[self.split]
-        complete = DataInfo("tokens", (self.length,), 2, num_train, 50_000 - num_train, num_groups=num_groups)
-        return self.expected(replace(complete, vocabulary_size=self.words + 1))
+        counts = (num_train, 50_000 - num_train)
+        size = self.words + 1
+        return DataInfo("tokens", (self.length,), 2, *counts, vocabulary_size=size, num_groups=num_groups)
 
-    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+    def prepare(self, folder: Path) -> Dataset:
         """Returns tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
         home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
-        train_files, test_files = (_files(home / part) for part in ("train", "test"))
-        files = train_files + test_files
-        reviews = []
-        for done, (path, label, film) in enumerate(files, start=1):
-            reviews.append(Review(_letters(read_text(path)), label, film))
-            if done % TELL_EVERY == 0 or done == len(files):
-                tell(done, len(files))
+        train_files = _files(home / "train")
+        files = train_files + _files(home / "test")
+        reviews = [
+            Review(_letters(read_text(path)), label, film) for path, label, film in track(files, "reading reviews")
+        ]
         train, test = reviews[: len(train_files)], reviews[len(train_files) :]
         if self.split == "three_quarters":
             train, test = _three_quarters(reviews)
@@ -125,29 +122,19 @@ def _files(part: Path) -> list[tuple[Path, int, str]]:
     """Returns file, class and film of each review of a part, by class, then by number."""
     files = []
     for label, name in enumerate(CLASSES):
-        films = _films(part / f"urls_{name}.txt")
+        urls = part / f"urls_{name}.txt"
+        films = FILM.findall(read_text(urls))
         found = [(FILE_NAME.fullmatch(path.name), path) for path in (part / name).glob("*.txt")]
         numbered = sorted((int(match[1]), path) for match, path in found if match)
-        if not numbered:
-            raise DataError(str(part / name), "holds no review (<number>_<rating>.txt); unpack the files again")
-        if numbered[-1][0] >= len(films):
-            last = numbered[-1][1].name
-            problem = f"has {counted(len(films), 'line')}, none for the review {last}"
-            raise DataError(str(part / f"urls_{name}.txt"), problem)
+        if not numbered or numbered[-1][0] >= len(films):
+            problem = f"names {len(films)} films (/title/tt...), but {part / name} has {len(numbered)} reviews"
+            raise DataError(str(urls), f"{problem} (<number>_<rating>.txt); unpack the files again")
         files += [(path, label, films[number]) for number, path in numbered]
     return files
 
 
 def _letters(text: str) -> str:
     return NO_LETTER.sub("", text.lower().replace("<br />", " "))
-
-
-def _films(path: Path) -> list[str]:
-    """Returns the title number of each line's address."""
-    found = [FILM.search(line) for line in read_text(path).splitlines()]
-    if None in found:
-        raise DataError(str(path), f"line {found.index(None) + 1} has no title (/title/tt...)")
-    return [title[1] for title in found if title]
 
 
 def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:

@@ -4,7 +4,6 @@ An idx file is two zero bytes, a byte for the type, one for the number of axes, 
 big-endian), and the values, big-endian; it is packed by gzip or not. Source: http://yann.lecun.com/exdb/mnist/.
 torchvision's reader takes no packed files, and fails at a damaged one by an assertion without its name.
 
-Checksums (md5) of torchvision's datasets/mnist.py, of the packed files; those of the unpacked ones follow from these.
 Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist.
 """
 
@@ -13,7 +12,6 @@ from __future__ import annotations
 import gzip
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, number_groups
-from fedmpi.data.files import File, Source, below_home, get_again, guarded, read_checked
+from fedmpi.data.files import File, Source, below_home, guarded, how_to_fetch
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -37,45 +35,37 @@ _MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.g
 _QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
 
 
-def _file(folder: str, name: str, sha256: str, num_bytes: int, *mirrors: str) -> File:
+def _file(name: str, sha256: str, num_bytes: int) -> File:
+    folder, mirrors = ("QMNIST", (_QMNIST,)) if name.startswith("qmnist") else ("MNIST", _MIRRORS)
     urls = tuple(f"{mirror}{name}" for mirror in mirrors)
     return File(f"{folder}/raw/{name}", urls, f"sha256:{sha256}", num_bytes)
 
 
-def _mnist(name: str, sha256: str, num_bytes: int) -> File:
-    return _file("MNIST", name, sha256, num_bytes, *_MIRRORS)
-
-
-def _labels(part: str, sha256: str, num_bytes: int) -> File:
-    return _file("QMNIST", f"qmnist-{part}-labels-idx2-int.gz", sha256, num_bytes, _QMNIST)
-
-
 FILES = (
-    _mnist("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
-    _mnist("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
-    _mnist("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
-    _mnist("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+    _file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
+    _file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
+    _file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
+    _file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
 )
 WRITERS = (
-    _labels("train", "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f", 463024),
-    _labels("test", "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06", 526800),
+    _file(
+        "qmnist-train-labels-idx2-int.gz", "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f", 463024
+    ),
+    _file("qmnist-test-labels-idx2-int.gz", "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06", 526800),
 )
 
 
 class IdxOptions(DataOptions):
     """A data set of idx files, in one of the `folders` below data.root or in data.root itself."""
 
+    source: ClassVar[Source]
     folders: ClassVar[tuple[str, ...]]
-    md5s: ClassVar[Mapping[str, tuple[str, str]]] = {}
-    """The md5 of a file as distributed, packed, and of the same file unpacked; for files that have published ones."""
     root: Folder = free("~/data")
     """The folder that holds MNIST/raw, QMNIST/raw, EMNIST/raw or gzip, or the folder with all files itself."""
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Returns the file's array. Raises DataError if it is missing, damaged, or of another type or shape."""
-        path = self.find(name)
-        packed, unpacked = self.md5s.get(name, ("", ""))
-        return read(path, dtype, shape, self.damaged, packed if path.suffix == ".gz" else unpacked)
+        return read(self.find(name), dtype, shape, how_to_fetch(self, "--force"))
 
     def part(self, name: str, count: int) -> tuple[NDArray[Any], Ints]:
         """Returns images, uint8 (count, 28, 28), and their labels, int64 (count,)."""
@@ -92,31 +82,23 @@ class IdxOptions(DataOptions):
                 if path.is_file():
                     return path
         places = ", ".join(map(str, folders))
-        todo = get_again(self.name, self.root)
-        raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {todo}")
-
-    @property
-    def damaged(self) -> str:
-        """What to do about a damaged file."""
-        return get_again(self.name, self.root, "--force")
+        raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {how_to_fetch(self)}")
 
 
-def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str, md5: str = "") -> NDArray[Any]:
-    """Reads the array in `path`. Raises DataError unless it is of this dtype ("uint8", "int32"), shape and md5."""
-    content = read_checked(path, md5, advice)
+def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
+    """Reads the array in `path`. Raises DataError unless it is of this dtype ("uint8", "int32") and shape."""
     expected = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
+    num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     with guarded(path, advice):
+        content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        header = content[: len(expected)]
-        if header != expected:
-            found = f"it begins with {header.hex() or 'nothing'}, expected {expected.hex()}"
-            raise ValueError(f"{found}, an idx file of {dtype} {shape}")
+        if not content.startswith(expected):
+            raise ValueError(f"it does not begin as an idx file of {dtype} {shape}")
         values = content[len(expected) :]
-        num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
         if len(values) != num_bytes:
             raise ValueError(f"{len(values):,} of the {num_bytes:,} bytes that its header promises")
-        return np.frombuffer(values, np.dtype(dtype).newbyteorder(">")).reshape(shape).astype(dtype)
+    return np.frombuffer(values, np.dtype(dtype).newbyteorder(">")).reshape(shape).astype(dtype)
 
 
 class Mnist(IdxOptions):
@@ -124,12 +106,6 @@ class Mnist(IdxOptions):
 
     source = Source("http://yann.lecun.com/exdb/mnist/", "usually given as CC BY-SA 3.0", FILES)
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw",)
-    md5s = {
-        "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-        "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-    }
     name: str = "mnist"
     """70,000 handwritten digits, 28x28 grey, idx files as distributed."""
 
@@ -151,12 +127,7 @@ class Qmnist(Mnist):
     """
 
     source = Source("https://github.com/facebookresearch/qmnist", "labels BSD; images as MNIST", (*FILES, *WRITERS))
-    folders = ("QMNIST/raw", *Mnist.folders)
-    md5s = {
-        **Mnist.md5s,
-        "qmnist-train-labels-idx2-int": ("0058f8dd561b90ffdd0f734c6a30e5e4", "1d43300e7f41ddcbf7fd006cbe865af9"),
-        "qmnist-test-labels-idx2-int": ("5b5b05890a5e13444e108efe57b788aa", "5e00709fb0090091f3afc51d204ad83c"),
-    }
+    folders = ("QMNIST/raw", "MNIST/raw")
     name: str = "qmnist"
     """MNIST with the writers of its digits, as QMNIST's labels know them: 539 train, 297 test."""
 
@@ -166,10 +137,8 @@ class Qmnist(Mnist):
     def read(self) -> Dataset:
         """Returns MNIST with its writers, numbered from 0 by their NIST numbers, test writers after the others."""
         images = super().read()
-        train, test = self._writers("train", images.train_y), self._writers("test", images.test_y)
-        if len(both := np.intersect1d(train, test)):
-            where = f"data.root={self.root}"
-            raise DataError(where, f"NIST writers {both[:5].tolist()} are in both parts of QMNIST's labels")
+        train = self._writers("train", images.train_y)
+        test = self._writers("test", images.test_y)
         groups, test_groups = number_groups(train, test)
         return replace(images, groups=groups, test_groups=test_groups)
 
@@ -178,5 +147,6 @@ class Qmnist(Mnist):
         name = f"qmnist-{part}-labels-idx2-int"
         table = self.array(name, "int32", (ROWS, COLUMNS))[: len(labels)]
         if not np.array_equal(table[:, CLASS], labels):
-            raise DataError(str(self.find(name)), f"its classes are not those of MNIST's images; {self.damaged}")
+            todo = how_to_fetch(self, "--force")
+            raise DataError(str(self.find(name)), f"its classes are not those of MNIST's images; {todo}")
         return table[:, WRITER].astype(np.int64)

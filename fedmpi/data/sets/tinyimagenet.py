@@ -13,10 +13,10 @@ import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import File, Source, Tell, find, read_text
+from fedmpi.data.files import File, Source, find, read_text, track
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.sets import pictures
-from fedmpi.errors import DataError, counted
+from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
 ADVICE = "unpack tiny-imagenet-200.zip again"
@@ -41,47 +41,37 @@ class TinyImagenet(PreparedOptions):
         counts = (TRAIN_PER_CLASS * self.classes, TEST_PER_CLASS * self.classes)
         return DataInfo("image", (3, SIDE, SIDE), self.classes, *counts, mean=half, std=half, crop_padding=4, flip=True)
 
-    def prepare(self, folder: Path, tell: Tell) -> Dataset:
+    def prepare(self, folder: Path) -> Dataset:
         """Returns images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; its line numbers a class.
 
         Within a class, training pictures come in the order of their numbers, test pictures in that of
         val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
         """
         folder = find(folder, "wnids.txt", "the pictures (tiny-imagenet-200)").parent
-        classes = _read_classes(folder / "wnids.txt", self.classes)
-        numbered = [(name, f"{name}_{number}.JPEG") for name in classes for number in range(TRAIN_PER_CLASS)]
-        train = [folder / "train" / name / "images" / picture for name, picture in numbered]
-        paths = [*train, *_test_pictures(folder / "val", classes)]
+        classes = read_text(folder / "wnids.txt").splitlines()[: self.classes]
+        if len(set(classes)) != self.classes:
+            found = f"lists {len(set(classes))} classes, data.classes asks for {self.classes}"
+            raise DataError(str(folder / "wnids.txt"), f"{found}; {ADVICE}")
+        paths = []
+        for name in classes:
+            paths += [folder / "train" / name / "images" / f"{name}_{i}.JPEG" for i in range(TRAIN_PER_CLASS)]
+        paths += _test_pictures(folder / "val", classes)
         images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
-        for done, path in enumerate(paths):
-            images[done] = pictures.decode(path, ("JPEG",), ADVICE, (SIDE, SIDE))
-            tell(done + 1, len(paths))
-        labels = np.arange(len(classes))
-        train_y, test_y = np.repeat(labels, TRAIN_PER_CLASS), np.repeat(labels, TEST_PER_CLASS)
-        return Dataset(images[: len(train)], train_y, images[len(train) :], test_y)
-
-
-def _read_classes(path: Path, num_classes: int) -> list[str]:
-    """Returns the first names of wnids.txt, such as n02124075."""
-    names = read_text(path).splitlines()
-    if len(set(names)) < len(names) or "" in names:
-        raise DataError(str(path), f"expected a line like n02124075 for each class, all different; {ADVICE}")
-    if len(names) < num_classes:
-        found = f"lists {len(names)} classes, data.classes asks for {num_classes}"
-        raise DataError(str(path), f"{found}; set data.classes={len(names)}, or take all files")
-    return names[:num_classes]
+        for number, path in enumerate(track(paths, "decoding pictures")):
+            images[number] = pictures.decode(path, ADVICE, (SIDE, SIDE))
+        train_y = np.repeat(np.arange(len(classes)), TRAIN_PER_CLASS)
+        test_y = np.repeat(np.arange(len(classes)), TEST_PER_CLASS)
+        return Dataset(images[: len(train_y)], train_y, images[len(train_y) :], test_y)
 
 
 def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
     """Returns the pictures of these classes, class after class; a line of val_annotations.txt is name, class, box."""
     path = folder / "val_annotations.txt"
-    pictures_of: dict[str, list[Path]] = {name: [] for name in classes}
-    for line in read_text(path).splitlines():
-        picture, name = [*line.split("\t"), ""][:2]
-        if name in pictures_of:
-            pictures_of[name].append(folder / "images" / picture)
-    for name, paths in pictures_of.items():
-        if len(set(paths)) != TEST_PER_CLASS or len(paths) != TEST_PER_CLASS:
-            found = f"{len(set(paths))} different pictures in {counted(len(paths), 'line')}"
-            raise DataError(str(path), f"class {name} has {found}, expected {TEST_PER_CLASS}; {ADVICE}")
-    return [path for paths in pictures_of.values() for path in paths]
+    lines = [line.split("\t") for line in read_text(path).splitlines()]
+    pictures = []
+    for name in classes:
+        own = [folder / "images" / line[0] for line in lines if line[1:2] == [name]]
+        if len(set(own)) != TEST_PER_CLASS or len(own) != TEST_PER_CLASS:
+            raise DataError(str(path), f"class {name} has {len(own)} pictures, expected {TEST_PER_CLASS}; {ADVICE}")
+        pictures += own
+    return pictures
