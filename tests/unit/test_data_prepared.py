@@ -48,7 +48,7 @@ def test_another_recipe_and_no_recipe_are_one_line(options: Har) -> None:
     options.path.rename(other.path)
     assert '"step": 64' in refused(other) and "change the config, or run `fedmpi data prepare har" in refused(other)
     other.path.write_bytes(hdf5.pack(prepare.KIND, {}, {"train_x": X}))
-    assert "'recipe'; make it again by" in refused(other)
+    assert "damaged ('recipe'); make it again by" in refused(other)
 
 
 def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
