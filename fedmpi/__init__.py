@@ -10,14 +10,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
     from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, UserError
-    from fedmpi.library.calls import load_config, open_run, plan, run
-    from fedmpi.library.opened import Run
+    from fedmpi.library.api import load_config, open_run, plan, run
+    from fedmpi.library.run import Run
     from fedmpi.running.forecast import Forecast
 else:
     # Loaded when they are first used, so that `import fedmpi` costs nothing. A test compares them with the lines above.
     _PLACES = {
-        **dict.fromkeys(("load_config", "plan", "run", "open_run"), "fedmpi.library.calls"),
-        "Run": "fedmpi.library.opened",
+        **dict.fromkeys(("load_config", "plan", "run", "open_run"), "fedmpi.library.api"),
+        "Run": "fedmpi.library.run",
         "Config": "fedmpi.config.schema",
         "Forecast": "fedmpi.running.forecast",
         **dict.fromkeys(("UserError", "ConfigError", "RunDirError", "RoundError", "Interrupted"), "fedmpi.errors"),

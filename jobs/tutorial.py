@@ -86,7 +86,7 @@ for row in run.rounds():
     print(row["round"], f"loss {row['train_loss']:.3f}", f"whole net {row['tiers/1/accuracy']:.1%}")
 
 for name, scores in run.scores.items():
-    print(f"tier {name}: {scores.last.correct} of {scores.last.num_tested} right after round {scores.last.round}")
+    print(f"tier {name}: {scores.last.accuracy:.1%} right after round {scores.last.round}")
 
 # %% [markdown]
 # Who had which digits (rows are clients, columns are the classes 0 to 9):

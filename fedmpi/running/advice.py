@@ -46,7 +46,7 @@ class Advice:
         """There is a run directory, of a job that was started with so many ranks."""
         self.run_dir, self.again = run_dir, replace(self.again, ranks=num_ranks)
 
-    # What `library.calls.CallAdvice` says in other words.
+    # What `library.api.CallAdvice` says in other words.
 
     def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
         """What to type to continue the run, with this learning rate where one is given, wherever it is typed."""

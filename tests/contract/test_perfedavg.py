@@ -9,7 +9,7 @@ from by_hand import PLAIN, Bench, numbers
 from small_runs import small_setup
 
 from fedmpi.federation.assignment import Task
-from fedmpi.library.calls import load_config
+from fedmpi.library.api import load_config
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.values import Client, LocalWork, Turn
 

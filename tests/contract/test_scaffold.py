@@ -13,7 +13,7 @@ from torch import nn
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import Buffers, FlatNet
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.library.calls import load_config
+from fedmpi.library.api import load_config
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
 from fedmpi.methods.values import Client, Turn
 

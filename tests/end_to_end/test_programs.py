@@ -15,7 +15,7 @@ import fedmpi
 from fedmpi.config.load import load
 
 run = fedmpi.run(load(None, sys.argv[2:]), sys.argv[1])
-sys.stdout.write(f"read {[score.last.correct for score in run.scores.values()]}\\n")
+sys.stdout.write(f"read {[score.last.accuracy for score in run.scores.values()]}\\n")
 """
 
 

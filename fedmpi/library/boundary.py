@@ -1,0 +1,107 @@
+"""Stands between a program and fedmpi: checks arguments, words errors for Python, gives the process back as it was."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from pydantic import ValidationError, validate_call
+
+from fedmpi.config import explain
+from fedmpi.errors import ConfigError, UserError
+from fedmpi.learning.determinism import settings_kept
+from fedmpi.running.interruption import ENDING
+from fedmpi.running.stopping import SIGNAL
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)=?")
+_VALUES = {"resume": "True", "check": "True", "cut": "True"}
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Raises a ConfigError with a line for each argument that is not what its annotation says. Errors that `function`
+    raises name its arguments where a command has options.
+    """
+    name = f"fedmpi.{function.__qualname__.removesuffix('.__init__')}"
+    annotations = {key: value for key, value in function.__annotations__.items() if key != "return"}
+
+    @functools.cache
+    def validated() -> Callable[P, R]:
+        function.__annotations__ = annotations  # what it returns may be of a package that loads later
+        return validate_call(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return validated()(*args, **kwargs)
+        except ValidationError as error:
+            raise ConfigError(name, *_problems(error, list(inspect.signature(function).parameters))) from None
+        except Exception as error:
+            _name_arguments(error, name)
+            raise
+
+    return call
+
+
+def _problems(error: ValidationError, parameters: list[str]) -> list[str]:
+    """Returns a line for each argument; a union has several errors."""
+    found: dict[str, str] = {}
+    for one in error.errors(include_url=False):
+        place = one["loc"][0]
+        argument = parameters[place] if isinstance(place, int) else place
+        value = "nothing" if one["type"].startswith("missing") else explain.found(one["input"])
+        message = found[argument].rpartition(", got ")[0] + " or " if argument in found else ""
+        found[argument] = f"{message}{one['msg']}, got {value}"
+    return [f"{argument}: {text}" for argument, text in found.items()]
+
+
+def _name_arguments(error: BaseException, function: str) -> None:
+    """Writes `run_dir=` for `--run-dir` in an error and in what has caused it. A command in a message stays one."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, UserError):
+            if cause.where.startswith("--"):
+                cause.where = f"{function}: {_in_python(cause.where).rstrip('=')}"
+            cause.problems = tuple(map(_in_python, cause.problems))
+            cause.args = (cause.text(),)
+        cause = cause.__cause__
+
+
+def _in_python(text: str) -> str:
+    words, command, rest = text.partition("python -m fedmpi")
+
+    def argument(option: re.Match[str]) -> str:
+        name = option[1].replace("-", "_")
+        value = _VALUES.get(name, "") if not option[0].endswith("=") else ""
+        return f"{'path' if name == 'out' else name}={value}"
+
+    return _OPTION.sub(argument, words) + command + rest
+
+
+@contextmanager
+def given_back() -> Iterator[None]:
+    """After the block, signal handlers, environment variables, filters of warnings and torch's settings (threads,
+    determinism, precision, default dtype and device) are as they were before it, whether it raises or not.
+    """
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (SIGNAL, *ENDING)}
+    try:
+        with warnings.catch_warnings(), settings_kept():
+            yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        if threading.current_thread() is threading.main_thread():  # no other can have changed a handler
+            for number, handler in handlers.items():
+                if handler is not None:  # None was not set by Python
+                    signal.signal(number, handler)

@@ -1,0 +1,220 @@
+"""A run as a value: what its directory shows, and its trained nets."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import InstanceOf
+from torch import nn
+
+from fedmpi.config.load import Override
+from fedmpi.config.schema import Config
+from fedmpi.data.dataset import load_data, place_of, short_digest
+from fedmpi.data.partition import Partition, saved
+from fedmpi.data.show import class_counts
+from fedmpi.errors import DataError, UserError
+from fedmpi.export import FormatName, Round, format_of, measure, tier_name
+from fedmpi.export.command import net_of, write
+from fedmpi.export.formats import FORMATS
+from fedmpi.export.nets import TrainedNet, cut_net
+from fedmpi.export.saved import SavedRound, chosen_round, saved_round
+from fedmpi.library.boundary import checked, given_back
+from fedmpi.report.records import scalars
+from fedmpi.report.table_text import markdown_lines
+from fedmpi.results import run as reader
+from fedmpi.results.show import figure_of
+from fedmpi.store.units import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+StrPath = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A test after one round. `accuracy` is a share; of the clients' own nets it is the mean, and `loss` is None."""
+
+    round: int
+    accuracy: float
+    loss: float | None = None
+    """Mean cross-entropy."""
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The tests of one net: after the last tested round, and the highest accuracy (of equals the first)."""
+
+    last: Score
+    best: Score
+
+
+@dataclass(frozen=True)
+class Clients(Partition):
+    """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
+
+    classes: NDArray[np.int64]
+    """How many examples of each class each client has, (clients, classes)."""
+
+
+class Run:
+    """A run's directory, read anew at each call and never written. Everything raises RunDirError where the directory
+    holds no run, as seen from this machine, or where its config is damaged.
+    """
+
+    def __init__(self, path: StrPath, overrides: Sequence[Override] = ()) -> None:
+        """`overrides` are those of `open_run`."""
+        self.path = Path(path).absolute()
+        self._overrides = overrides
+        self._opened: SavedRound | None = None
+
+    def _read(self) -> reader.Run:
+        found = reader.Run(self.path)
+        _ = found.values  # raises where there is no run
+        return found
+
+    @cached_property
+    def config(self) -> Config:
+        """The config that it was made with. Raises ConfigError where it names code that the run's folder alone does not
+        make fedmpi import.
+        """
+        return self._read().config(self._overrides)
+
+    @property
+    def state(self) -> str:
+        """Names the state as `fedmpi show` does: `finished`, `running`, `stopped`, `interrupted`, ..."""
+        return self._read().state
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all rounds are done, and the report is written."""
+        return self._read().is_finished()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Returns the lines of `rounds.jsonl`, a dict for each round; `fedmpi/store/README.md` has its keys."""
+        return self._read().records
+
+    @property
+    def init_from(self) -> str:
+        """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
+        return self._read().init_from
+
+    def rounds(self) -> list[dict[str, float]]:
+        """Returns a row for each round, with every number of its record, `tiers/0.5/accuracy` for nested ones.
+
+        Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them as they are.
+        """
+        return [{"round": record["round"], **dict(scalars(record))} for record in self._read().records]
+
+    @property
+    def scores(self) -> dict[str, Scores]:
+        """Returns the scores by name of net, with `clients` for the clients' own; empty where none was tested."""
+        run = self._read()
+        found = {}
+        for name in run.tested:
+            losses = dict(zip(*run.course(name, "loss"), strict=True))
+            tests = [Score(number, share, losses.get(number)) for number, share in zip(*run.course(name), strict=True)]
+            found[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
+        return found
+
+    def partition(self) -> Clients:
+        """Returns which client has which training examples, of which classes. Reads the data set.
+
+        Raises DataError where these data are not the run's, or where `partition.h5` is missing or damaged.
+        """
+        path = self._read().dir.partition_path
+        partition, digest = saved(path)
+        data = self.config.data
+        dataset = load_data(data)
+        if digest not in ("", dataset.digest):
+            here = f"{place_of(data)} has (digest {short_digest(dataset.digest)})"
+            was = short_digest(digest)
+            raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
+        counts = class_counts(partition, dataset.train_y, data.info().num_classes)
+        return Clients(partition.indices, partition.offsets, counts)
+
+    @given_back()
+    @checked
+    def net(self, tier: str | float | None = None, round: Round = "last", *, dense: bool = False) -> nn.Module:
+        """Returns the net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes).
+
+        Its BatchNorm statistics are those of the round's test, or, where that took each batch's own, estimated over the
+        training data. `tier` None is the only tier. Factorized layers stay as two unless the net is to be `dense`.
+        Raises UserError with the nets or rounds that there are.
+        """
+        return self._net(tier, None, round, dense=dense).net
+
+    @given_back()
+    @checked
+    def client_net(self, client: int, round: Round = "last", *, dense: bool = False, cut: bool = False) -> nn.Module:
+        """Returns the net that this client is tested with, as `net` does; `cut` leaves out the rows and columns that a
+        client of hermes has pruned. Raises UserError where clients have none.
+        """
+        trained = self._net(None, client, round, dense=dense)
+        return (cut_net(trained) if cut else trained).net
+
+    @given_back()
+    @checked
+    def export(
+        self,
+        path: StrPath | None = None,
+        *,
+        tier: str | float | None = None,
+        client: int | None = None,
+        round: Round = "last",
+        format: FormatName | None = None,
+        dense: bool = False,
+        check: bool = False,
+    ) -> Path:
+        """Writes one net to a file, as `fedmpi export` does, and returns its path; None is a name in the current
+        folder. The format is by default that of the path's ending, else pt2.
+
+        Raises UserError, also where `check` finds that the file has not the net's accuracy: the reported one, or where
+        the test took statistics of each batch, that with statistics of the training data.
+        """
+        written_as = FORMATS[format_of(path, format)]
+        trained = self._net(tier, client, round, dense=dense)
+        written = write(trained, written_as, path)
+        if check and not (found := measure.check(written, trained, written_as)).holds:
+            raise UserError(str(written), found.verdict())
+        return written
+
+    @checked
+    def figure(
+        self,
+        *others: InstanceOf[Run],
+        x: Literal["rounds", "bytes", "macs"] = "rounds",
+        y: Literal["accuracy", "loss"] = "accuracy",
+        tiers: Sequence[str | float] = (),
+    ) -> Figure:
+        """Draws `fedmpi show --figure`: this run and `others`, a line for each setting, a panel for each of `tiers`
+        (without: for the largest net that has a `y`). Runs that are left out, or not drawn to their last round, are
+        named on stderr. Raises ConfigError where nothing of it is recorded.
+        """
+        return figure_of([run._read() for run in (self, *others)], tiers=[*map(tier_name, tiers)], x=x, y=y)
+
+    def __repr__(self) -> str:
+        run = self._read()
+        names = f"{run.values['method']['name']} on {run.values['data']['name']}"
+        origin = f", from {run.init_from}" if run.init_from else ""
+        headline = f"{names}, {run.continues_after} of {run.rounds} rounds, {run.state}{origin}: {self.path}"
+        rows = []
+        for name, scores in self.scores.items():
+            rows.append([name, percent(scores.last.accuracy), percent(scores.best.accuracy), str(scores.best.round)])
+        return "\n".join([headline, *markdown_lines(("net", "last", "best", "at round"), rows, 1)])
+
+    def _net(self, tier: str | float | None, client: int | None, which: Round, *, dense: bool) -> TrainedNet:
+        """Keeps the round that was opened last: opening one takes as long as the start of a run."""
+        run = self._read()
+        number = chosen_round(run.dir, str(which), {record["round"]: record for record in run.records})
+        if self._opened is None or self._opened.number != number:
+            self._opened = saved_round(self.path, str(number), self._overrides)
+        return net_of(self._opened, tier, client, dense=dense)
