@@ -1,4 +1,4 @@
-"""The draws in a record are those of the run: seen in the nets that clients were given and in their uploads."""
+"""The draws in a record are those of the run: seen in the nets that clients were given, in their steps and uploads."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,19 +9,14 @@ import torch
 from small_runs import run_alone
 
 from fedmpi import methods
-from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
-Seen = dict[tuple[int, str, int], Any]
-"""(round, phase, client) -> what it was seen to do."""
-
-
-def place_of(client: Client) -> tuple[int, str, int]:
-    return client.task.round_number, client.task.phase, client.task.client
+Seen = Callable[[Client, Any], None]
+"""Notes what a client was seen to do."""
 
 
 def same_entry(value: torch.Tensor, candidates: list[torch.Tensor]) -> int:
@@ -46,85 +41,68 @@ def kernels_of(published: Params, out: Params) -> dict[str, list[int]]:
     return kernels
 
 
-def watch_narrow(drawn: Callable[[Params, Params], Any]) -> Callable[[Method, Seen], None]:
-    def watch(method: Method, seen: Seen) -> None:
-        narrow = method.narrow
-
-        def spy(published: Params, number: int, out: Params, client: Client | None = None) -> None:
-            narrow(published, number, out, client)
-            if client is not None:
-                seen[place_of(client)] = drawn(published, out)
-
-        method.narrow = spy
-
-    return watch
-
-
-def watch_widths(method: Method, seen: Seen) -> None:
-    """The net of each step."""
-    step, train = method._step, method.train
+def watch(method: Method, see: Seen) -> None:
+    """Has the method's calls tell what they do: nets that are given, nets of steps, factors that are not uploaded."""
+    narrow, upload, name = method.narrow, method.upload, method.options.name
+    drawn_of = {"splitmix": bases_of, "prism": kernels_of}.get(name)
     steps: list[float] = []
 
-    def spy_on_step(*arguments: Any) -> torch.Tensor:
-        steps.append(method.options.widths[arguments[-1]])
-        return step(*arguments)
-
-    def spy(trainer: Any, client: Client, work: Any) -> Any:
+    def seen_narrow(published: Params, number: int, out: Params, client: Client | None = None) -> None:
+        narrow(published, number, out, client)
         steps.clear()
-        outcome = train(trainer, client, work)
-        seen[place_of(client)] = list(steps)
-        return outcome
+        if client is not None and drawn_of:
+            see(client, drawn_of(published, out))
 
-    method._step, method.train = spy_on_step, spy
-
-
-def watch_halves(method: Method, seen: Seen) -> None:
-    """Factors whose gradients are not uploaded."""
-    upload = method.upload
-
-    def spy(net: FlatNet, client: Client) -> Params:
+    def seen_upload(net: Any, client: Client) -> Params:
         sent = upload(net, client)
+        if name == "fjord":
+            see(client, list(steps))
         if client.task.phase == "small":
-            factors = [name for name in method.published_specs({1}) if ".u." in name or ".v.weight" in name]
-            seen[place_of(client)] = [name for name in factors if name not in sent]
+            factors = [key for key in method.published_specs({1}) if ".u." in key or ".v.weight" in key]
+            see(client, [key for key in factors if key not in sent])
         return sent
 
-    method.upload = spy
+    method.narrow, method.upload = seen_narrow, seen_upload
+    if name == "fjord":
+        step = method._step
+
+        def seen_step(*arguments: Any) -> torch.Tensor:
+            steps.append(method.options.widths[arguments[-1]])
+            return step(*arguments)
+
+        method._step = seen_step
 
 
-DYNAMIC = ("method.levels=[1,0.5,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic")
-CASES: dict[str, tuple[str, Callable[[Method, Seen], None], tuple[str, ...]]] = {
-    "splitmix": ("bases", watch_narrow(bases_of), DYNAMIC),
-    "prism": ("kernels", watch_narrow(kernels_of), ()),
-    "fjord": ("widths", watch_widths, ("method.widths=[1,0.6,0.3]", "train.local_epochs=2")),
-    "fdnnc": ("withheld", watch_halves, ("method.upload=half",)),
+CASES = {
+    "splitmix": ("bases", "method.levels=[1,0.5,0.25]", "method.atom=0.25", "clients.tier_assignment=dynamic"),
+    "prism": ("kernels",),
+    "fjord": ("widths", "method.widths=[1,0.6,0.3]", "train.local_epochs=2"),
+    "fdnnc": ("withheld", "method.upload=half"),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Three rounds; then the records tell every client, its tier, and what it was given."""
-    kind, watch, words = CASES[name]
-    seen: Seen = {}
-    create = methods.create
+    kind, *words = CASES[name]
+    seen, create = {}, methods.create
+
+    def see(client: Client, what: Any) -> None:
+        seen[client.task.round_number, client.task.phase, client.task.client] = what
 
     def make(context: methods.MethodContext) -> Method:
         method = create(context)
-        watch(method, seen)
+        watch(method, see)
         return method
 
     monkeypatch.setattr("fedmpi.methods.create", make)
     run_alone(tmp_path, f"method.name={name}", *words, "partition.name=class_dirichlet")
-    records = read_records(RunDir(tmp_path))
-    told = {
-        (record["round"], drawn["phase"], drawn["client"]): numbers(drawn[kind])
-        for record in records
-        for drawn in record["draws"]
-        if kind in drawn
-    }
-    assert told == seen and len(told) >= 6
-    for record in records:
+    told = {}
+    for record in read_records(RunDir(tmp_path)):
         assert [drawn["client"] for drawn in record["draws"]] == record["cohort"]
+        for drawn in (drawn for drawn in record["draws"] if kind in drawn):
+            told[record["round"], drawn["phase"], drawn["client"]] = numbers(drawn[kind])
+    assert told == seen and len(told) >= 6
 
 
 def numbers(drawn: Any) -> Any:

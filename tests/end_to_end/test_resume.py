@@ -1,10 +1,10 @@
 """What `--resume` accepts and refuses, and what a run leaves behind, with the command in this process."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from golden_file import Told
 from launched import Made, RunMain, narrow, rejoined
 from small_runs import SMALL, finished, small_config
 
@@ -16,12 +16,25 @@ from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
 ARGUMENTS = (*SMALL, "method.name=fedhm", "rounds=2", "output.progress=plain")
+Resume = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def run_dir(made: Made, tmp_path: Path) -> Path:
     """A run of two rounds that has ended."""
     return made(tmp_path / "run", *ARGUMENTS)
+
+
+@pytest.fixture
+def resume(run_main: RunMain, run_dir: Path) -> Resume:
+    """Resumes that run; returns the exit code, and output and errors with their lines rejoined."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        code, out, errors = run_main(*words, "--run-dir", str(run_dir), "--resume")
+        assert "Traceback" not in errors
+        return code, rejoined(out), rejoined(errors)
+
+    return call
 
 
 @pytest.mark.parametrize(
@@ -37,147 +50,118 @@ def test_a_config_that_would_change_results_is_refused(
     run_main: RunMain, run_dir: Path, change: str, line: str
 ) -> None:
     before = finished(run_dir)
-    code, _out, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
-    assert code == 2
+    code, _, errors = run_main(*ARGUMENTS, change, "--run-dir", str(run_dir), "--resume")
     said = rejoined(errors)
-    assert line in said and "Traceback" not in said and len(said.splitlines()) == 1 and narrow(errors), errors
+    assert code == 2 and line in said and "Traceback" not in said, errors
+    assert len(said.splitlines()) == 1 and narrow(errors), errors
     assert finished(run_dir) == before
 
 
-def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Path, told: Told) -> None:
+def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Path) -> None:
     """Its learning rates depend on the number of rounds."""
-    cosine = [*SMALL[:-3], "train.schedule.name=cosine", "rounds=1", "--run-dir", str(tmp_path / "run")]
-    cosine = [word for word in cosine if not word.startswith("train.schedule.milestones")]
-    assert run_main(*cosine)[0] == 0
-    code, _, errors = run_main(*cosine, "rounds=2", "--resume")
-    assert code == 2
-    told(rejoined(errors))
+    words = [word for word in SMALL if not word.startswith(("rounds=", "train.schedule.milestones"))]
+    words += ["train.schedule.name=cosine", "--run-dir", str(tmp_path / "run")]
+    assert run_main(*words, "rounds=1")[0] == 0
+    code, _, errors = run_main(*words, "rounds=2", "--resume")
+    assert code == 2 and "rounds: run has 1, you ask 2; --resume needs the same" in rejoined(errors)
 
 
-def test_fewer_rounds_than_are_done_are_refused(run_main: RunMain, run_dir: Path, told: Told) -> None:
+def test_fewer_rounds_than_are_done_are_refused(resume: Resume, run_dir: Path) -> None:
     """Where the run has rounds to go: as many as are done end it there. A finished run has nothing left to do."""
-    stops = ("mpi.time_limit_s=0.01", "mpi.spare_time_s=0")
-    assert run_main("--run-dir", str(run_dir), "--resume", "rounds=15", *stops)[0] == 75
-    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2")
+    assert resume("rounds=15", "mpi.time_limit_s=0.01", "mpi.spare_time_s=0")[0] == 75
+    code, _, errors = resume("rounds=2")
     assert code == 2 and Run(run_dir).state == "stopped"
-    told(rejoined(errors))
+    assert errors.startswith("rounds: is 2, but of 15 rounds 3 are done already; rounds=3 ends the run here")
     for rounds in (3, 2):
-        assert run_main("--run-dir", str(run_dir), "--resume", f"rounds={rounds}")[0] == 0
+        assert resume(f"rounds={rounds}")[0] == 0
         run = Run(run_dir)
         assert (run.state, run.continues_after, run.rounds) == ("finished", 3, 3)
 
 
-def test_more_rounds_and_other_free_keys_are_accepted(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
-    """Two rounds and one more, with another exchange and output, equal three rounds in one go."""
-    free = ("rounds=3", "mpi.exchange=reduce", "mpi.server_trains=true", "output.keep_checkpoints=5")
-    code, out, errors = run_main(*ARGUMENTS, *free, "--run-dir", str(run_dir), "--resume")
-    assert code == 0, errors
-    assert "resuming after round 2" in out
+def test_a_run_that_has_ended_goes_on_for_more_rounds(
+    resume: Resume, run_main: RunMain, run_dir: Path, tmp_path: Path
+) -> None:
+    """Resumed as it was it trains nothing, and shows the same closing table. One round more, with another exchange and
+    output, the rest from its own config, equals three rounds in one go."""
+    before = finished(run_dir)
+    code, out, errors = resume(*ARGUMENTS)
+    assert code == 0 and "capacity" in out and finished(run_dir) == before, errors
+    free = ("mpi.exchange=reduce", "mpi.server_trains=true", "output.keep_checkpoints=5")
+    code, out, errors = resume("rounds=3", *free)
+    assert code == 0 and "resuming after round 2" in out and "round 3/3" in out, errors
     assert run_main(*ARGUMENTS, "rounds=3", "--run-dir", str(tmp_path / "one"))[0] == 0
     assert finished(run_dir) == finished(tmp_path / "one")
 
 
-def test_the_run_s_own_config_is_enough(run_main: RunMain, run_dir: Path) -> None:
-    """`--run-dir DIR --resume rounds=3`: everything else comes from the run's config.yaml."""
-    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3")
-    assert code == 0, errors
-    assert [record["cohort"] for record in finished(run_dir).records][2] and "round 3/3" in out
-
-
-def test_a_run_that_has_ended_says_so_again(run_main: RunMain, run_dir: Path) -> None:
-    """Resuming it trains nothing, and shows the same closing table."""
-    before = finished(run_dir)
-    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
-    assert code == 0, errors
-    assert "capacity" in out and finished(run_dir) == before
-
-
-def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(run_main: RunMain, run_dir: Path) -> None:
+def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(resume: Resume, run_dir: Path) -> None:
     expected = finished(run_dir)
     for _, path in RunDir(run_dir).checkpoints():
         path.unlink()
-    code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(run_dir), "--resume")
-    assert code == 0, errors
-    assert f" {run_dir}: no round " in rejoined(out)
+    code, out, errors = resume(*ARGUMENTS)
+    assert code == 0 and f" {run_dir}: no round " in out, errors
     assert finished(run_dir) == expected
 
 
-def test_a_record_that_was_cut_off_is_said(run_main: RunMain, run_dir: Path) -> None:
+def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> None:
     """The results are those of a run with its whole record; only the record says that it lacks a round."""
     path = RunDir(run_dir).records_path
-    whole = path.read_text()
-    for lines in (1, 1):
-        path.write_text("".join(path.read_text().splitlines(keepends=True)[:lines]))
-        code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=2", "output.progress=plain")
-        assert code == 0, errors
-        assert (out + errors).count("record of round 2, ") == 1
-        assert path.read_text() == whole.splitlines(keepends=True)[0]
-    code, out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
-    assert code == 0, errors
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first)
+    code, out, errors = resume("rounds=2", "output.progress=plain")
+    assert code == 0 and (out + errors).count("record of round 2, ") == 1 and path.read_text() == first
+    assert resume("rounds=3", "output.progress=plain")[0] == 0
     assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
 
 
-def test_the_records_of_another_run_are_refused(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    assert run_main(*ARGUMENTS, "seed=3", "--run-dir", str(other))[0] == 0
-    content = RunDir(other).records_path.read_bytes()
-    RunDir(run_dir).records_path.write_bytes(content)
-    code, _out, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")
-    assert code == 2 and f"{run_dir}/rounds.jsonl: is of another" in errors, errors
-    assert len(errors.splitlines()) == 1 and RunDir(run_dir).records_path.read_bytes() == content
-    RunDir(run_dir).records_path.unlink()
-    assert run_main("--run-dir", str(run_dir), "--resume", "rounds=3", "output.progress=plain")[0] == 0
+def test_the_records_of_another_run_are_refused(
+    resume: Resume, run_main: RunMain, run_dir: Path, tmp_path: Path
+) -> None:
+    assert run_main(*ARGUMENTS, "seed=3", "--run-dir", str(tmp_path / "other"))[0] == 0
+    content, path = RunDir(tmp_path / "other").records_path.read_bytes(), RunDir(run_dir).records_path
+    path.write_bytes(content)
+    code, _, errors = resume("rounds=3")
+    assert code == 2 and f"{path}: is of another" in errors and errors.count("\n") == 1, errors
+    assert path.read_bytes() == content
+    path.unlink()
+    assert resume("rounds=3")[0] == 0
 
 
-def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path, told: Told) -> None:
+def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "new"), "--resume")
+    assert code == 0 and len(finished(tmp_path / "new").records) == 2, errors
+    assert f"nothing to continue in {tmp_path}/new: a new run begins at round 1" in rejoined(out)
+
+
+def test_what_a_run_leaves_behind(run_main: RunMain, tmp_path: Path) -> None:
+    """TensorBoard has a point per round and tag, the closing files are there, the checkpoint says what it is of, and
+    partition.h5 equals the one made again from the config."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run_dir, words = tmp_path / "run", (*ARGUMENTS, "partition.name=class_dirichlet", "seed=5")
+    code, _, errors = run_main(*words, "output.tensorboard=true", "--run-dir", str(run_dir))
     assert code == 0, errors
-    assert len(finished(tmp_path / "new").records) == 2
-    assert narrow("\n".join(out.splitlines()[:3]))
-    told(rejoined(out).splitlines()[1])
-
-
-def test_the_partition_is_the_one_that_was_used(run_main: RunMain, tmp_path: Path) -> None:
-    """partition.h5 equals the one made again from the config that the run has saved."""
-    uneven = (*ARGUMENTS, "rounds=1", "partition.name=class_dirichlet", "seed=5")
-    assert run_main(*uneven, "--run-dir", str(tmp_path / "run"))[0] == 0
-    config = small_config("partition.name=class_dirichlet", "seed=5", "method.name=fedhm")
+    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
+    for tag in ("train_loss", "tiers/1/accuracy", "tiers/0.125/accuracy"):
+        assert [event.step for event in events.Scalars(tag)] == [1, 2]
+    losses = [record["train_loss"] for record in finished(run_dir).records]
+    assert [event.value for event in events.Scalars("train_loss")] == pytest.approx(losses)
+    for name in ("report/summary.json", "report/summary.md", "config.yaml", "manifest.json"):
+        assert (run_dir / name).stat().st_size > 0
+    config = small_config(*words)
+    assert checkpoint.load(RunDir(run_dir).checkpoint_path(2)).config_hash == config.hash()
     again = make_partition(config.partition, load_data(config.data).train_y, config.clients.count, config.seed)
-    partition = saved(RunDir(tmp_path / "run").partition_path)[0]
+    partition = saved(RunDir(run_dir).partition_path)[0]
     pairs = zip(dataclasses.astuple(partition), dataclasses.astuple(again), strict=True)
     assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)
     assert len(set(partition.sizes.tolist())) > 1
 
 
-def test_records_and_events(run_main: RunMain, tmp_path: Path) -> None:
-    """TensorBoard has a point per round and tag, the closing files are there, the checkpoint says what it is of."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run_dir = tmp_path / "run"
-    code, _out, errors = run_main(*ARGUMENTS, "output.tensorboard=true", "--run-dir", str(run_dir))
-    assert code == 0, errors
-    events = EventAccumulator(str(run_dir / "tensorboard")).Reload()
-    records = finished(run_dir).records
-    for tag in ("train_loss", "tiers/1/accuracy", "tiers/0.125/accuracy"):
-        assert [event.step for event in events.Scalars(tag)] == [1, 2]
-    assert [event.value for event in events.Scalars("train_loss")] == pytest.approx([r["train_loss"] for r in records])
-    for name in ("report/summary.json", "report/summary.md", "config.yaml", "manifest.json"):
-        assert (run_dir / name).stat().st_size > 0
-    snapshot = checkpoint.load(RunDir(run_dir).checkpoint_path(2))
-    assert snapshot.config_hash == small_config(*ARGUMENTS).hash()
-
-
 def test_a_resume_for_fewer_rounds_says_one_thing(run_main: RunMain, tmp_path: Path) -> None:
     """That nothing is left to do; the page is that of all rounds, though the checkpoint of that round is gone."""
-    words = (
-        "output.report=true",
-        "output.progress=plain",
-        "output.keep_checkpoints=1",
-        "--run-dir",
-        str(tmp_path / "r"),
-    )
+    words = ("output.report=true", "output.progress=plain", "output.keep_checkpoints=1")
+    words += ("--run-dir", str(tmp_path / "run"))
     assert run_main(*SMALL, *words)[0] == 0
-    page = RunDir(tmp_path / "r").page_path
+    page = RunDir(tmp_path / "run").page_path
     page.unlink()
     code, out, errors = run_main(*words, "--resume", "rounds=1")
     assert code == 0 and errors == "" and "All 3 rounds" in page.read_text()

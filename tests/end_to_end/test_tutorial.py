@@ -43,11 +43,6 @@ def test_notebook_and_script_have_the_same_cells() -> None:
     assert not any(cell.get("outputs") for cell in notebook["cells"])
 
 
-def test_cells_are_seen() -> None:
-    script = "# %% [markdown]\n# # A\n#\n# b\n\n# %%\nx = 1\n\n\n# %%\ny = 2\n"
-    assert cells_of(script) == [("markdown", "# A\n\nb"), ("code", "x = 1"), ("code", "y = 2")]
-
-
 def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder that has nothing; it leaves files in temporary folders only."""
     for name in ("home", "temporary"):
