@@ -13,13 +13,11 @@ from studied_runs import write_config
 from fedmpi.config import yaml_text
 from fedmpi.main import main
 from fedmpi.results import launch
-from fedmpi.results.answers import answer_all
+from fedmpi.results.answers import Choices, Results, answer_all
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_report import Results
 from fedmpi.results.grid_runs import GridRun
 from fedmpi.results.notes import Note
-from fedmpi.results.tuning import Choices
 
 FILE: dict[str, Any] = {
     "title": "Two rates",

@@ -7,17 +7,14 @@ page            writes runs as one HTML page, also when a run ends
 figure          draws every figure, with matplotlib
 
 grid            the command `fedmpi grid`: makes what is left of a grid's runs, then the report
-grid_file       the schema of a grid file and its digest
-grid_runs       names the runs of a grid file
-budget          scales rounds and local epochs
+grid_file       the schema of a grid file and its digest; `printed` that of a paper's tables
+grid_runs       names the runs of a grid file and says what is set on each
 launch          makes runs here, several at a time
 notes           notes beside each run what was asked when it began, and refuses what has changed since
-tuning          chooses the best trial of each method on validation data
 archive         reads and writes the records of all runs in one compressed file
 measures        computes a run's numbers from its records
 evidence        the exact sign-flip permutation test, Holm's correction, intervals
-answers         gives a verdict for each question and setting
-grid_report     writes the report as Markdown, LaTeX and CSV
-grid_figures    draws the report's figures
-printed         puts a paper's tables beside our runs; `printed_report` writes and draws them
+answers         chooses the best trial of each method, and gives a verdict for each question and setting
+grid_report     writes the report as Markdown, LaTeX and CSV; `grid_figures` draws its figures
+printed_report  puts a paper's numbers beside ours
 """

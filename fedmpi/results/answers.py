@@ -1,4 +1,4 @@
-"""Answers each question in each setting: whether the runs confirm it, with the numbers that decide.
+"""Chooses each method's trial, and answers each question in each setting with the numbers that decide.
 
 A question holds where its primary measure and all its conditions hold. Its p-value is the largest of those that are
 tested: a claim of several parts needs no further correction (Berger, Technometrics 24, 1982). A condition that is
@@ -15,18 +15,63 @@ pair alike, so the sign-flip test stays exact.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
+from fedmpi.config.schema import Config
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, holm, interval, sign_flip_p, smallest_p
 from fedmpi.results.grid_file import Condition, Grid, Measure, Question
+from fedmpi.results.grid_runs import GridRun, trials
+from fedmpi.results.measures import one_round_more, value
 
 Verdict = Literal["confirmed", "not confirmed", "not decidable here", "descriptive"]
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The chosen trial of a method in a setting."""
+
+    trial: int
+    values: Mapping[str, Any]
+    """What the trial sets."""
+    scores: Sequence[float | None]
+    """The mean of each trial over the tuning seeds; None for one without a value in a seed."""
+
+
+Choices = Mapping[tuple[str, str], Choice]
+"""By setting and method."""
+
+
+def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
+    """Chooses the best trial of each method, of equal ones the first in the file. A trial without a score is last.
+
+    Returns nothing as long as a tuning run is missing, because then nothing may be chosen yet.
+    """
+    content = grid.content
+    if content.tuning is None or any(run not in runs for run in trials(grid)):
+        return {}
+    measure = content.measures[content.tuning.measure]
+    values: dict[tuple[str, str], dict[int, list[float | None]]] = {}
+    for run in trials(grid):
+        of_method = values.setdefault((run.setting, run.method), {})
+        of_method.setdefault(run.trial or 0, []).append(value(runs[run], measure))
+    choices = {}
+    for (setting, method), of_trial in values.items():
+        scores = [_mean(each) for each in of_trial.values()]
+        ranks = [float("-inf") if score is None else measure.sign * score for score in scores]
+        best = ranks.index(max(ranks))
+        choices[setting, method] = Choice(best, content.methods[method].trials[best], scores)
+    return choices
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [number for number in values if number is not None]
+    return statistics.fmean(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)
@@ -34,13 +79,14 @@ class Part:
     """One measure of a question: `first` minus `second` of each pair, with the sign that makes more better."""
 
     condition: Condition
+    measure: Measure
     differences: Mapping[int, float]
     """By seed."""
-    missing: tuple[str, ...] = ()
+    missing: Sequence[str]
     """Runs that are not finished, or have no such number."""
-    unreached: tuple[str, ...] = ()
-    """Runs that never reached the target."""
-    mixed: tuple[int, ...] = ()
+    num_unreached: int
+    """How many runs never reached the target."""
+    mixed: Sequence[int]
     """Seeds whose two runs were made by different code, versions or platforms, so that they are no pair."""
 
     @property
@@ -75,7 +121,7 @@ class Answer:
     verdict: Verdict
     why: str = ""
     """Why it is not decidable."""
-    parts: tuple[Part, ...] = ()
+    parts: Sequence[Part] = ()
     p: float = 1.0
     """After Holm's correction."""
 
@@ -85,30 +131,50 @@ class Answer:
         return bool(self.setting) and self.question.primary
 
     @property
-    def unmet(self) -> tuple[Part, ...]:
+    def unmet(self) -> Sequence[Part]:
         """Returns the conditions that do not hold by their means."""
-        return tuple(part for part in self.parts[1:] if not part.holds)
-
-    @property
-    def is_opposite(self) -> bool:
-        """Says whether the primary measure alone differs the other way round."""
-        return bool(self.parts) and self.parts[0].mean < 0
+        return [part for part in self.parts[1:] if not part.holds]
 
 
 def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
     """Answers all questions, in the order of the file."""
-    content = grid.content
+    known = {run.run.key: run for run in runs if run.run.phase == "final"}
     answers: list[Answer] = []
-    for question in content.questions:
+    for question in grid.content.questions:
         if question.undecidable:
             answers.append(Answer(question, "", "not decidable here", question.undecidable))
-        for setting in content.settings_of(question):
-            parts = tuple(_part(grid, runs, question, setting, condition) for condition in question.parts)
+        for setting in grid.content.settings_of(question):
+            parts = [_part(grid, known, question, setting, condition) for condition in question.parts]
             answers.append(Answer(question, setting, "not confirmed", parts=parts))
-    places = [place for place, answer in enumerate(answers) if answer.is_test]
-    for place, p in zip(places, holm([_p(answers[place].parts) for place in places]), strict=True):
-        answers[place] = replace(answers[place], p=p)
-    return [_decide(grid, answer) if answer.setting else answer for answer in answers]
+    adjusted = iter(holm([_p(answer.parts) for answer in answers if answer.is_test]))
+    return [_decide(grid, answer, next(adjusted) if answer.is_test else 1.0) for answer in answers]
+
+
+def _part(
+    grid: Grid, known: Mapping[tuple[str, str, int], RunRecord], question: Question, setting: str, condition: Condition
+) -> Part:
+    measure = grid.content.measures[condition.measure]
+    differences: dict[int, float] = {}
+    missing: list[str] = []
+    mixed: list[int] = []
+    num_unreached = 0
+    both = (question.first, question.second)
+    for seed in grid.content.seeds:
+        pair = {method: known[key] for method in both if (key := (setting, method, seed)) in known}
+        made_by = [run.computed_by for run in pair.values()]
+        if made_by[1:] and made_by[0] != made_by[1]:
+            mixed.append(seed)
+            continue
+        values = {method: value(run, measure) for method, run in pair.items()}
+        later = {method: one_round_more(run, measure) for method, run in pair.items()}
+        late = [method for method in pair if values[method] is None and later[method] is not None]
+        values |= dict.fromkeys(late, max((more for more in later.values() if more is not None), default=None))
+        numbers = [number for number in values.values() if number is not None]
+        missing += [f"{method} seed {seed}" for method in both if values.get(method) is None]
+        if len(numbers) == len(both):
+            differences[seed] = measure.sign * (numbers[0] - numbers[1])
+            num_unreached += len(late)
+    return Part(condition, measure, differences, missing, num_unreached, mixed)
 
 
 def _p(parts: Sequence[Part]) -> float:
@@ -118,73 +184,49 @@ def _p(parts: Sequence[Part]) -> float:
     return max(part.p for part in parts if part.is_tested)
 
 
-def _part(grid: Grid, runs: Sequence[RunRecord], question: Question, setting: str, condition: Condition) -> Part:
-    measure = grid.content.measures[condition.measure]
-    final = {(run.run.method, run.run.seed): run for run in runs if is_final(run, setting)}
-    differences: dict[int, float] = {}
-    missing: list[str] = []
-    unreached: list[str] = []
-    mixed: list[int] = []
-    for seed in grid.content.seeds:
-        pair = [final.get((method, seed)) for method in (question.first, question.second)]
-        if pair[0] is not None and pair[1] is not None and pair[0].computed_by != pair[1].computed_by:
-            mixed.append(seed)
-            continue
-        values, late = _values(pair, measure)
-        if values[0] is not None and values[1] is not None:
-            differences[seed] = measure.sign * (values[0] - values[1])
-        for method, value, is_late in zip((question.first, question.second), values, late, strict=True):
-            if value is None:
-                missing.append(f"{method} seed {seed}")
-            elif is_late and seed in differences:
-                unreached.append(f"{method} seed {seed}")
-    return Part(condition, differences, tuple(missing), tuple(unreached), tuple(mixed))
-
-
-def _values(pair: Sequence[RunRecord | None], measure: Measure) -> tuple[list[float | None], list[bool]]:
-    """Returns the numbers of a pair, and whether each run never reached the target."""
-    values = [None if run is None else run.value(measure) for run in pair]
-    after = [None if run is None else run.one_round_more(measure) for run in pair]
-    late = [value is None and more is not None for value, more in zip(values, after, strict=True)]
-    cap = max((more for more in after if more is not None), default=None)
-    return [cap if is_late else value for value, is_late in zip(values, late, strict=True)], late
-
-
-def is_final(run: RunRecord, setting: str) -> bool:
-    return run.run.phase == "final" and run.run.setting == setting
-
-
-def by_seed(runs: Sequence[RunRecord], setting: str) -> Iterator[tuple[int, Iterator[RunRecord]]]:
-    """Yields each seed of a setting with its final runs."""
-    own = sorted((run for run in runs if is_final(run, setting)), key=lambda run: run.run.seed)
-    return groupby(own, key=lambda run: run.run.seed)
-
-
-def _decide(grid: Grid, answer: Answer) -> Answer:
+def _decide(grid: Grid, answer: Answer, p: float) -> Answer:
     """Returns the answer with its verdict and the parts that have numbers."""
+    if not answer.setting:
+        return answer
+    shown = replace(answer, p=p, parts=[part for part in answer.parts if part.differences])
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
-    shown = replace(answer, parts=tuple(part for part in answer.parts if part.differences))
+    num_pairs = min(len(part.differences) for part in answer.parts)
+    best = smallest_p(num_pairs, grid.content.num_tests)
+    why = ""
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        return replace(shown, verdict="not decidable here", why=f"no value of {', '.join(missing[:3])}{more}")
-    num_pairs = min((len(part.differences) for part in answer.parts), default=0)
-    if not num_pairs:
-        return replace(shown, verdict="not decidable here", why="no seed has a pair of runs made alike")
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        why = f"no value of {', '.join(missing[:_MOST_NAMED])}{more}"
+    elif not num_pairs:
+        why = "no seed has a pair of runs made alike"
+    elif answer.is_test and best > ALPHA:
+        why = f"descriptive: with {num_pairs} seeds no adjusted p-value can be below {best:.2g}"
+    if why:
+        return replace(shown, verdict="not decidable here", why=why)
     if not answer.is_test:
         return replace(shown, verdict="descriptive")
-    best = smallest_p(num_pairs, grid.content.num_tests)
-    if best > ALPHA:
-        why = f"descriptive: with {num_pairs} seeds no adjusted p-value can be below {best:.2g}"
-        return replace(shown, verdict="not decidable here", why=why)
-    return replace(shown, verdict="confirmed") if shown.p <= ALPHA else shown
+    return replace(shown, verdict="confirmed") if p <= ALPHA else shown
 
 
-def mixed_seeds(grid: Grid, runs: Sequence[RunRecord]) -> Iterator[tuple[str, int, list[list[RunRecord]]]]:
-    """Yields (setting, seed, groups of runs made alike) of each seed whose runs were not all made alike."""
-    for setting in grid.content.settings:
-        for seed, of_seed in by_seed(runs, setting):
-            groups: dict[str, list[RunRecord]] = {}
-            for run in of_seed:
-                groups.setdefault(json.dumps(run.computed_by, sort_keys=True), []).append(run)
-            if len(groups) > 1:
-                yield setting, seed, list(groups.values())
+@dataclass(frozen=True)
+class Results:
+    """All that a report is made from."""
+
+    grid: Grid
+    choices: Choices
+    runs: Sequence[RunRecord]
+    answers: Sequence[Answer]
+    configs: Mapping[tuple[str, str], Config]
+    """A config of each setting and method."""
+    changes: str = ""
+    """What the command line changes in all runs."""
+
+    def finals(self, setting: str, method: str = "") -> list[RunRecord]:
+        """Returns the final runs of a setting, of one method or of all, in the order of their seeds."""
+        of_setting = [run for run in self.runs if run.run.phase == "final" and run.run.setting == setting]
+        own = [run for run in of_setting if method in ("", run.run.method)]
+        return sorted(own, key=lambda run: run.run.seed)
+
+    def by_seed(self, setting: str) -> Iterator[list[RunRecord]]:
+        """Yields the final runs of each seed of a setting."""
+        for _, runs in groupby(self.finals(setting), key=lambda run: run.run.seed):
+            yield list(runs)

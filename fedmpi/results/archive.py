@@ -20,8 +20,6 @@ from fedmpi.data.dataset import digest_of
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
-from fedmpi.results import measures
-from fedmpi.results.grid_file import Measure
 from fedmpi.results.grid_runs import GridRun
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, config_text
@@ -70,29 +68,6 @@ class RunRecord:
     def computed_by(self) -> Mapping[str, Any]:
         """Returns what must be the same in both runs of a pair: commit, versions and platform."""
         return {key: self.made_with.get(key) for key in ("git", "versions", "platform")}
-
-    def is_finished(self) -> bool:
-        return True
-
-    def value(self, measure: Measure) -> float | None:
-        """Returns the number that this run measured; None where it has none, as for a target that it never reached."""
-        if measure.quantity in ("seconds", "time_share"):
-            part_s = self.seconds.get("wall" if measure.net == "largest" else measure.net)
-            if part_s is None or measure.quantity == "seconds":
-                return part_s
-            return part_s / self.seconds["wall"]
-        net = measure.net if measure.is_of_a_net else ""
-        number = measures.value(self.records, measure.quantity, net, of=measure.of, target=measure.target)
-        return None if number is None else float(number)
-
-    def one_round_more(self, measure: Measure) -> float | None:
-        """Returns what the whole run took and a round more; None but for a measure to a target of a net that it has."""
-        accuracy = measure.model_copy(update={"quantity": "accuracy", "target": None})
-        if not measure.is_to_target or self.value(accuracy) is None:
-            return None
-        whole = measure.quantity.removesuffix("_to_target")
-        total = self.rounds if whole == "rounds" else measures.value(self.records, whole)
-        return None if total is None else total * (1 + 1 / self.rounds)
 
 
 def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> RunRecord:

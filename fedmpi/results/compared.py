@@ -113,23 +113,18 @@ def _origins(runs: Iterable[Run]) -> str:
 
 
 def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """Lists the keys that tell these settings apart: names of sections alone, where those say enough."""
+    """Lists the keys that tell these settings apart: names of sections alone, or with the options that all settings
+    have, where those say enough.
+    """
     keys = dict.fromkeys(key for setting in found for key in setting)
     differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
-    names = [key for key in differ if key.endswith(".name")]
-    sections = [key for key in names if _is_of_section(key)]
-    if sections and _num_distinct(found, sections) == len(found):
-        return sections
-    shared = [key for key in differ if all(key in setting for setting in found)]
-    telling = [*names, *(key for key in (shared or differ) if key not in names)]
-    for key in differ:  # options that only some of the methods have
-        if _num_distinct(found, [*telling, key]) > _num_distinct(found, telling):
-            telling.append(key)
-    return telling
-
-
-def _num_distinct(found: Sequence[Mapping[str, str]], keys: Sequence[str]) -> int:
-    return len({tuple(setting.get(key) for key in keys) for setting in found})
+    differ.sort(key=lambda key: not key.endswith(".name"))
+    sections = [key for key in differ if _is_of_section(key)]
+    shared = [key for key in differ if key.endswith(".name") or all(key in setting for setting in found)]
+    for telling in (sections, shared):
+        if telling and len({tuple(setting.get(key) for key in telling) for setting in found}) == len(found):
+            return telling
+    return differ
 
 
 def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """Draws all figures: panels in rows, a title above them and one legend below, where no curve is.
 
 Texts that are wider than their panel are broken into lines, and the figure grows by what its title and its legend need.
-Lines differ by colour, dashes and marker, bars by colour and hatch, so that they can be told apart in grey and by the
-colour-blind. The same lines give the same bytes.
+Lines differ by colour, dashes and marker, so that they can be told apart in grey and by the colour-blind. The same
+lines give the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedmpi.store.files import write_atomic
@@ -29,7 +28,6 @@ FORMATS = (".pdf", ".svg", ".png")
 # of 100; then colours of his other schemes that are far from these, and from each other, for every kind of eye.
 COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#0077bb", "#997700", "#88ccee", "#882255")
 GRID, EDGE = "#e0e0e0", "#999999"
-HATCHES = ("", "///", "...", "xxx", "\\\\\\", "---", "++", "oo")
 DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2.5)), (0, (8, 3, 2, 3)))
 X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": "training compute (MACs)"}
 _MARKERS = "osD^vPX*"
@@ -66,7 +64,6 @@ _STYLE: dict[Any, Any] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "savefig.dpi": 300,
-    "hatch.linewidth": 0.6,
     "pdf.fonttype": 42,  # TrueType, as publishers ask for
 }
 Draw = Callable[["Axes"], None]
@@ -100,11 +97,6 @@ def over_seeds(label: str, points: Iterable[tuple[int, float, float]], num_seeds
 
 def colour_of(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
-
-
-def bar_style(place: int) -> dict[str, Any]:
-    """Returns how the bars of the `place`th label look: a fill, and a white hatch on it."""
-    return {"color": colour_of(place), "hatch": HATCHES[place % len(HATCHES)], "edgecolor": "white", "linewidth": 0}
 
 
 def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> None:
@@ -197,11 +189,10 @@ def compose(
     *,
     width: float | None = None,
     height: float = _PANEL_INCHES[1],
-    more: Mapping[str, Artist] = MappingProxyType({}),
     share_y: bool = False,
 ) -> Figure:
-    """Lays a figure out. Each of `panels` draws into its axes, `more` are entries of the legend that no panel has.
-    `width` is that of the whole figure, `height` that of a panel, in inches.
+    """Lays a figure out. Each of `panels` draws into its axes. `width` is that of the whole figure, `height` that of a
+    panel, in inches.
     """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -222,7 +213,7 @@ def compose(
             _fit(axes, width / across - _BESIDE_INCHES, height - _BESIDE_INCHES)
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
-        _add_legend(figure, more)
+        _add_legend(figure)
         if title:
             lines = "\n".join(_wrapped(line, width - 0.3) for line in title.split("\n"))
             figure.suptitle(lines, fontsize=_POINTS)
@@ -255,13 +246,12 @@ def _fit(axes: Axes, width: float, height: float) -> None:
             label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
 
 
-def _add_legend(figure: Figure, more: Mapping[str, Artist]) -> None:
-    """Puts all labels, and `more`, below the panels, in as many columns as fit. The figure grows by it."""
+def _add_legend(figure: Figure) -> None:
+    """Puts all labels below the panels, in as many columns as fit. The figure grows by it."""
     handles: dict[str, Artist] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles[label] = handle
-    handles.update(more)
     if not handles:
         return
     most = figure.get_figwidth() - 0.3

@@ -21,11 +21,10 @@ configs by their paths, and writes it to --out; what CONFIG and the words set is
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -38,21 +37,20 @@ from fedmpi.config.settings import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, grid_figures, grid_report, launch, notes, printed, printed_report, slurm, tuning
-from fedmpi.results.answers import answer_all
+from fedmpi.results import archive, figure, grid_figures, grid_report, launch, notes, printed, slurm
+from fedmpi.results.answers import Choices, Results, answer_all, choose
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.budget import Budget
 from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, parse, read
-from fedmpi.results.grid_report import Results
-from fedmpi.results.grid_runs import GridRun, base_of, finals, overrides, trials
+from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, read_budget, trials
 from fedmpi.results.launch import Job
+from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
 from fedmpi.store.files import make_folder, read_whole, write_text
 from fedmpi.store.manifest import BROUGHT
 from fedmpi.store.manifest import brought as brought_by
 from fedmpi.store.run_dir import RunDir
 
-_LONGEST_NAME = 160
+_MAX_NAME = 120
 """File systems allow 255 bytes for a name; a log's is longer than its run's."""
 
 
@@ -63,15 +61,15 @@ class GridFolder:
     grid: Grid
     out: Path
     results: Path
-    words: tuple[str, ...]
-    budget: Budget
+    words: Sequence[str] = ()
+    budget: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def _archive(self) -> tuple[str, list[RunRecord]]:
         return archive.read(self.results)
 
-    @property
-    def archived(self) -> dict[GridRun, RunRecord]:
+    @cached_property
+    def archived(self) -> Mapping[GridRun, RunRecord]:
         return {record.run: record for record in self._archive[1]}
 
     def folder_of(self, run: GridRun) -> RunDir:
@@ -81,21 +79,22 @@ class GridFolder:
         """Raises RunDirError where the questions, or what they rest on, have changed since a run began."""
         if not self.grid.content.questions:
             return
-        digests = {record.run.folder_name: self._archive[0] for record in self._archive[1]}
+        digests = {run.folder_name: self._archive[0] for run in self.archived}
         for path in sorted(self.out.glob("*/")):
             note = notes.note_of(RunDir(path))
             if note is not None:
                 digests.setdefault(path.name, note.grid)
         notes.refuse_changed(self.grid, digests)
 
-    def refuse_unlike(self, jobs: dict[GridRun, Job]) -> None:
+    def refuse_unlike(self, jobs: Mapping[GridRun, Job]) -> None:
         """Raises RunDirError where runs that are to be compared with these began with other configs or other code."""
-        archived = self.archived
-        others = self.jobs([run for run in archived if run not in jobs])
-        notes.refuse_other_configs(self.grid, ((job, archived[run].config) for run, job in others.items()))
-        sources = [(job, archived[run].made_with.get(BROUGHT, {})) for run, job in others.items()]
-        sources += [(job, brought_by(job.folder)) for job in jobs.values()]
-        notes.refuse_other_sources(self.grid, sources)
+        others = self.jobs([run for run in self.archived if run not in jobs])
+        began = [
+            (job, self.archived[run].config, self.archived[run].made_with.get(BROUGHT, {}))
+            for run, job in others.items()
+        ]
+        began += [(job, notes.config_text(job.config), brought_by(job.folder)) for job in jobs.values()]
+        notes.refuse_unlike(self.grid, began)
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
         """Reads the config of each run. Raises `UserError`: a setting that no config can have, or another run in the
@@ -104,12 +103,11 @@ class GridFolder:
         jobs = {}
         for run in runs:
             path = base_of(self.grid, run.setting, run.method)[0] or self._defaults()
-            given = [*overrides(self.grid, run), *self.words]
+            words = [*overrides(self.grid, run), *self.words]
             try:
-                if self.budget.changed:
-                    given += self.budget.overrides(load(path, given))
-                name = f"{run.name} seed {run.seed}"
-                jobs[run] = launch.plan_job(name, self.folder_of(run), path, given)
+                if self.budget:
+                    words += budget_words(self.budget, load(path, words))
+                jobs[run] = launch.plan_job(f"{run.name} seed {run.seed}", self.folder_of(run), path, words)
             except ConfigError as error:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None
@@ -124,17 +122,18 @@ class GridFolder:
 
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
-        known = self.archived
+        known = dict(self.archived)
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
             note = notes.note_of(job.folder)
             if note is not None and job.run().is_finished():
-                first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
-                known[run] = archive.record_run(run, job, note, all_diagnostics=first)
+                is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
+                is_whole = is_first or bool(self.grid.content.printed)
+                known[run] = archive.record_run(run, job, note, all_diagnostics=is_whole)
         return {run: known[run] for run in runs if run in known}
 
-    def choices(self) -> tuning.Choices:
-        return tuning.choose(self.grid, self.records(trials(self.grid)))
+    def choices(self) -> Choices:
+        return choose(self.grid, self.records(trials(self.grid)))
 
     def finals(self) -> list[GridRun]:
         """Lists the final runs; with tuning none before all trials are finished."""
@@ -152,22 +151,27 @@ class GridFolder:
         if not runs and self.grid.content.methods:
             text = f"no run is finished, neither in {self.out} nor in {self.results}"
             raise RunDirError(str(self.grid.path), text)
-        records = list(runs.values())
-        answers = answer_all(self.grid, records)
         firsts: dict[tuple[str, str], GridRun] = {}
         for run in runs:
             if run.phase == "final":
                 firsts.setdefault((run.setting, run.method), run)
-        configs = {(run.setting, run.method): job.config for run, job in self.jobs(list(firsts.values())).items()}
-        pictures = list(grid_figures.figures_of(self.grid, records, answers))
-        return Results(self.grid, self.choices(), records, answers, configs, pictures, self.changes)
+        jobs = self.jobs(list(firsts.values()))
+        records = list(runs.values())
+        return Results(
+            self.grid,
+            self.choices(),
+            records,
+            answer_all(self.grid, records),
+            {(run.setting, run.method): job.config for run, job in jobs.items()},
+            self.changes,
+        )
 
     @property
     def changes(self) -> str:
         """Says what the command line changes in all runs; empty if nothing."""
-        words_set = f"set on all runs: {' '.join(self.words)}" if self.words else ""
-        budget = f"a budget of {self.budget}" if self.budget.changed else ""
-        return "; ".join(filter(None, [words_set, budget]))
+        budget = [f"{name} x {factor:g}" for name, factor in self.budget.items()]
+        changed = [*self.words, *budget]
+        return f"set on all runs: {', '.join(changed)}" if changed else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -189,7 +193,7 @@ def _grid(given: Sequence[str]) -> int:
         return _hand_over(folder, arguments, ["fedmpi", "grid", *given])
     code = 0 if arguments.report else _make(folder, arguments)
     if code == 0 or (code == FAILED and folder.finished()):
-        _show_printed(folder, arguments) if folder.grid.content.printed else _report(folder)
+        _report(folder)
     return code
 
 
@@ -200,7 +204,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
     only = "runs in whose names, or in whose cells of a paper's tables, all words of TEXT stand"
     parser.add_argument("--only", default="", metavar="TEXT", help=only)
-    parser.add_argument("--budget", type=Budget.read, default=Budget(), help="0.05, or rounds=0.05,epochs=0.1")
+    parser.add_argument("--budget", type=read_budget, default={}, help="0.05, or rounds=0.05,epochs=0.1")
     parser.add_argument("--jobs", type=_count, help="runs at a time (default: as many as there are cores for)")
     parser.add_argument("--ranks", type=_count, default=1, help="of each run; 1 is without mpirun (default 1)")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
@@ -213,23 +217,26 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.submit and arguments.slurm is None:
         raise ConfigError("command line", "--submit needs --slurm")
+    _split_words(arguments)
+    return arguments
+
+
+def _split_words(arguments: argparse.Namespace) -> None:
+    """Takes the file out of the words, the rest of which are overrides."""
     files, arguments.words = without_overrides(arguments.words)
     if len(files) > 1 or not (files or arguments.methods):
-        raise ConfigError(
-            "command line", f"expected one grid file, or --methods, got {explain.listed(files) or 'nothing'}"
-        )
+        got = explain.listed(files) or "nothing"
+        raise ConfigError("command line", f"expected one grid file, or --methods, got {got}")
     arguments.file = Path(located(files[0])) if files else None
     if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
         raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")
-    return arguments
 
 
 def _seeds(text: str) -> tuple[int, ...]:
     """Reads `0,1,2`; for argparse."""
-    parts = text.split(",")
-    if not all(re.fullmatch(r"\d{1,18}", part) for part in parts) or len(set(map(int, parts))) < len(parts):
-        raise argparse.ArgumentTypeError(f"expected different whole numbers >= 0, as 0,1,2, got {text!r}")
-    return tuple(map(int, parts))
+    if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"expected whole numbers >= 0, as 0,1,2, got {text!r}")
+    return tuple(dict.fromkeys(map(int, text.split(","))))
 
 
 def _count(text: str) -> int:
@@ -240,23 +247,22 @@ def _count(text: str) -> int:
 
 def _folder(arguments: argparse.Namespace) -> GridFolder:
     """Returns the grid that the command line names and where it lies; another place for other overrides or budgets."""
-    changed = [word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split(".")))]
-    suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in sorted(changed)) + arguments.budget.folder_part
+    changed = sorted(word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split("."))))
+    changed += [f"{name}_x{factor:g}" for name, factor in arguments.budget.items()]
+    suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in changed)
     name = "digits" if arguments.file is None else arguments.file.stem
-    out = arguments.out or Path("runs") / _short(f"grid-{name}{suffix}")
+    out = arguments.out or Path("runs") / f"grid-{name}{suffix}"[:_MAX_NAME]
     if RunDir(out).holds_run():
         raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
-    seeds = arguments.seeds or grid.content.seeds
-    if grid.content.questions and not {*seeds} <= {*grid.content.seeds}:
+    seeds = tuple(dict.fromkeys([*grid.content.seeds, *(arguments.seeds or ())]))
+    if grid.content.questions and seeds != grid.content.seeds:
         raise ConfigError("--seeds", f"{arguments.seeds} are not all seeds of {grid.path}, which has questions")
-    if not arguments.methods:
-        all_seeds = tuple(dict.fromkeys([*grid.content.seeds, *seeds]))
-        grid = replace(grid, content=grid.content.model_copy(update={"seeds": all_seeds}))
-    is_ours = grid.path.resolve().parent == CONFIGS / "studies" and CONFIGS.with_name("setup.cfg").is_file()
-    ours = CONFIGS.with_name("jobs") / "studies" / grid.name
-    results = arguments.results or (ours if is_ours and not suffix else out / "results")
-    return GridFolder(grid, out, results, tuple(arguments.words), arguments.budget)
+    grid = replace(grid, content=grid.content.model_copy(update={"seeds": seeds}))
+    ours = CONFIGS.with_name("jobs") / "studies"
+    is_ours = grid.path.resolve().parent == CONFIGS / "studies" and ours.is_dir() and not suffix
+    results = arguments.results or (ours / grid.name if is_ours else out / "results")
+    return GridFolder(grid, out, results, arguments.words, arguments.budget)
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
@@ -268,12 +274,8 @@ def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
         before = read(path).content
         methods = {name: method.model_dump(exclude_defaults=True) for name, method in before.methods.items()} | methods
         seeds = tuple(dict.fromkeys([*before.seeds, *seeds]))
-    document = {
-        "title": "Methods compared",
-        "methods": methods,
-        "seeds": list(seeds),
-        "measures": {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()},
-    }
+    measures = {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()}
+    document = {"title": "Methods compared", "methods": methods, "seeds": list(seeds), "measures": measures}
     text = yaml_text.dump(document)
     grid = parse(path, text)
     write_text(make_folder(path.parent) / path.name, text)
@@ -302,26 +304,17 @@ def _methods(names: str, base: Path | None) -> dict[str, dict[str, Any]]:
     return methods
 
 
-def _short(name: str) -> str:
-    """Returns a name that a file system takes: the end of a long one gives way to its digest."""
-    if len(name.encode()) <= _LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return f"{name.encode()[: _LONGEST_NAME - 9].decode(errors='ignore')}-{digest}"
-
-
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
     """Returns the runs of `--only` and of `--seeds`; trials count as the runs of every seed."""
-    parts = {run: [run.phase, run.setting, run.method, f"seed{run.seed}"] for run in runs}
-    chosen = list(runs)
-    if grid.content.printed and arguments.only:
-        pairs = printed.runs(grid.content.printed, [arguments.only])
-        chosen = [run for run in runs if f"{run.setting}/{run.method}" in pairs]
-    for word in () if grid.content.printed else arguments.only.split():
-        whole = [run for run in runs if word in parts[run]]
-        chosen = [run for run in chosen if (run in whole if whole else any(word in part for part in parts[run]))]
-    if arguments.seeds:
-        chosen = [run for run in chosen if run.phase == "tuning" or run.seed in arguments.seeds]
+    pairs = printed.runs(grid.content.printed, arguments.only)
+    chosen = []
+    for run in runs:
+        text = f"{run.phase} {run.setting} {run.method} seed{run.seed}"
+        is_named = has_words(text, arguments.only)
+        if grid.content.printed:
+            is_named = f"{run.setting}/{run.method}" in pairs
+        if is_named and (not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds):
+            chosen.append(run)
     if runs and not chosen:
         known = ", ".join(dict.fromkeys(run.method for run in runs))
         raise ConfigError("--only", f"no run has {arguments.only!r} in its name; methods: {known}")
@@ -368,55 +361,33 @@ def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Seque
 
 def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:
     """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
-    if folder.grid.content.questions:
-        notes.refuse_uncommitted(folder.grid.path)
     all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
     jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.archived])
     if all(job.run().is_finished() for job in jobs.values()):
         return []
     if folder.grid.content.questions:
         folder.refuse_unlike(jobs)
-        notes.refuse_uncommitted_code(job.config for job in jobs.values())
+        notes.refuse_uncommitted(folder.grid.path, [job.config for job in jobs.values()])
     return list(jobs.values())
 
 
 def _report(folder: GridFolder) -> None:
     """Writes the report and prints its answers, or its tables where nothing is asked."""
     results = folder.collect()
-    grid = folder.grid
-    archive.write(make_folder(folder.results), grid.digest, results.runs)
-    grid_figures.draw(grid, results.runs, results.answers, folder.results)
+    archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
+    for name, panels in grid_figures.figures_of(results).items():
+        drawn = figure.compose(panels, share_y=name.endswith(("-curves.svg", "-energy.svg")))
+        figure.save(drawn, folder.results / name)
     texts = grid_report.texts(results)
     for name, text in texts.items():
         write_text(folder.results / name, text)
-    for setting in () if results.answers else grid.content.settings:
-        print(setting)
-        table_text.print_lines(*grid_report.table(results, setting), 2, sys.stdout)
-    print(*(grid_report.sentence(grid, answer) for answer in results.answers), sep="\n")
-    print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *results.pictures])}", flush=True)
-
-
-def _show_printed(folder: GridFolder, arguments: argparse.Namespace) -> None:
-    """Writes a paper's tables and figures with our numbers, unfinished runs included, and prints the chosen part."""
-    runs = [run for run in folder.finals() if run.seed in (arguments.seeds or folder.grid.content.seeds)]
-    records = folder.records(runs)
-    if records:
-        archive.write(make_folder(folder.results), folder.grid.digest, list(records.values()))
-
-    def runs_of(setting: str, method: str) -> dict[int, printed.RunView]:
-        begun: dict[int, printed.RunView] = {}
-        for run in runs:
-            if (run.setting, run.method) == (setting, method):
-                here = Run(folder.folder_of(run).path)
-                if here.has_begun() and here.records:
-                    begun[run.seed] = here
-                elif run in records:
-                    begun[run.seed] = records[run]
-        return begun
-
-    only = [arguments.only] if arguments.only else []
-    paths = printed_report.write(folder.grid.content, folder.results, runs_of, only=only, made_with=folder.changes)
-    print(f"written: {folder.results}/{', '.join(path.name for path in paths)}", flush=True)
+    if not results.answers:
+        for table in grid_report.tables(results).values():
+            print(table.title)
+            table_text.print_lines(table.heads, table.lines, table.num_left, sys.stdout)
+    print(*(grid_report.sentence(folder.grid, answer) for answer in results.answers), sep="\n")
+    files = [*texts, archive.FILE, *grid_figures.figures_of(results)]
+    print(f"written: {folder.results}/{', '.join(files)}", flush=True)
 
 
 def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[str]:

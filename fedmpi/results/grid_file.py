@@ -9,40 +9,39 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import NotNegative, Section, Share
 from fedmpi.config.load import MAX_BYTES
 from fedmpi.errors import ConfigError, reason
-from fedmpi.results.printed import Printed
-from fedmpi.results.printed import mistakes as mistakes_of_printed
+from fedmpi.results import printed
+from fedmpi.results.printed import Printed, Quantity
 from fedmpi.store.files import read_bytes
 
-Quantity = Literal[
-    "accuracy",
-    "train_loss",
-    "bytes",
-    "macs",
-    "bytes_to_target",
-    "macs_to_target",
-    "rounds_to_target",
-    "seconds",
-    "time_share",
-]
-_NAME = re.compile(r"[\w-]{1,40}", re.ASCII)
 MOST_SEEDS = 16
 """The exact tests (`evidence.py`) hold a row of numbers for each of the 2^n sets of n seeds: 8 MB for 16."""
+
+
+def _each_once(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(f"seed {seed} is given twice")
+    return seeds
+
+
 Seeds = Annotated[
-    tuple[Annotated[int, Field(ge=0, lt=2**63)], ...], Field(strict=False, min_length=1, max_length=MOST_SEEDS)
+    tuple[Annotated[int, Field(ge=0, lt=2**63)], ...],
+    Field(strict=False, min_length=1, max_length=MOST_SEEDS),
+    AfterValidator(_each_once),
 ]
+Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,40}$")]
 
 
 class Measure(Section):
@@ -61,14 +60,16 @@ class Measure(Section):
     target: Share | None = None
     """The accuracy to reach, for `..._to_target`."""
 
+    @model_validator(mode="after")
+    def _has_target(self) -> Measure:
+        if (self.target is None) == self.is_to_target:
+            raise ValueError(f"{self.quantity} {'needs a' if self.is_to_target else 'takes no'} target")
+        return self
+
     @property
     def is_share(self) -> bool:
         """Says that the number is shown in percent, and differences in points."""
         return self.quantity in ("accuracy", "time_share")
-
-    @property
-    def is_seconds(self) -> bool:
-        return self.quantity == "seconds"
 
     @property
     def is_of_a_net(self) -> bool:
@@ -120,6 +121,14 @@ class Question(Section):
     """
     undecidable: str = ""
     """Why no run that is possible here can answer it; such a question has no methods."""
+
+    @model_validator(mode="after")
+    def _has_methods(self) -> Question:
+        if self.undecidable and (self.first or self.second or self.measure):
+            raise ValueError("an undecidable question has no methods and no measure")
+        if not self.undecidable and self.first == self.second:
+            raise ValueError("`first` and `second` are the same method")
+        return self
 
     @property
     def parts(self) -> tuple[Condition, ...]:
@@ -173,15 +182,15 @@ class GridFile(Section):
     """The config that the runs begin from, relative to the file's folder; empty takes the defaults of the schema."""
     set: dict[str, Any] = {}
     """Settings of all runs, as `{rounds: 20, train: {lr: 0.1}}`."""
-    settings: dict[str, dict[str, Any]] = {"all": {}}
+    settings: dict[Name, dict[str, Any]] = {"all": {}}
     """The settings in which methods are compared, by name; `extends: NAME` puts another setting below."""
-    methods: dict[str, Method] = {}
+    methods: dict[Name, Method] = {}
     """The methods, by name."""
     seeds: Seeds
     """Seeds of the final runs. For one seed all methods have the same partition, cohorts and initial values."""
     tuning: Tuning | None = None
     """How settings are chosen; without it methods run as they stand."""
-    measures: dict[str, Measure] = {}
+    measures: dict[Name, Measure] = {}
     """What the report measures, by name; without any, `DEFAULT_MEASURES`."""
     questions: Annotated[tuple[Question, ...], Field(strict=False)] = ()
     """What the report answers. All primary questions in all their settings are one family for Holm's correction."""
@@ -190,50 +199,33 @@ class GridFile(Section):
 
     def mistakes(self) -> Iterator[tuple[yaml_text.Path, str]]:
         """Yields (path, what is wrong) of all that a single key does not tell."""
-        yield from self._mistakes_of_names()
+        for path, name, known in self._names():
+            if name not in known:
+                meant = explain.suggest(name, known)
+                yield path, f"no {explain.found(name)}.{meant} Known: {explain.listed(known) or 'none'}"
         yield from self._mistakes_of_tuning()
+        yield from printed.mistakes(self.printed, self.settings, self.methods)
+
+    def _names(self) -> Iterator[tuple[yaml_text.Path, str, Mapping[str, Any]]]:
+        """Yields each name that stands for another entry of the file: its path, itself, and the known ones."""
         for place, question in enumerate(self.questions):
-            yield from self._mistakes_of_question(("questions", place), question)
-        for name, measure in self.measures.items():
-            if (measure.target is None) == measure.is_to_target:
-                has = "needs a target" if measure.target is None else "takes no target"
-                yield ("measures", name), f"{measure.quantity} {has}"
-        yield from self._mistakes_of_extends("settings", self._bases_of_settings)
-        yield from self._mistakes_of_extends("methods", self._bases_of_methods)
-        yield from mistakes_of_printed(self.printed, self.settings, self.methods)
-
-    @property
-    def _bases_of_settings(self) -> dict[str, str]:
-        return {name: setting.get("extends", "") for name, setting in self.settings.items()}
-
-    @property
-    def _bases_of_methods(self) -> dict[str, str]:
-        return {name: method.extends for name, method in self.methods.items()}
-
-    def _mistakes_of_extends(self, section: str, bases: Mapping[str, str]) -> Iterator[tuple[yaml_text.Path, str]]:
-        for name, base in bases.items():
-            if base and base not in bases:
-                yield (section, name, "extends"), _unknown(base, bases)
-            elif _chain(name, bases)[0] == "":
-                yield (section, name, "extends"), "extends itself in the end"
-
-    def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
-        """Returns what is set on the config of a run, the later on top of the earlier."""
-        settings = [self.settings[name] for name in _chain(setting, self._bases_of_settings)]
-        methods = [self.methods[name].set for name in _chain(method, self._bases_of_methods)]
-        own = [{key: value for key, value in layer.items() if key != "extends"} for layer in settings]
-        return [self.set, *own, *methods]
-
-    def _mistakes_of_names(self) -> Iterator[tuple[yaml_text.Path, str]]:
-        for section in ("settings", "methods", "measures"):
-            for name in getattr(self, section):
-                if not _NAME.fullmatch(name):
-                    yield (section, name), "a name has at most 40 letters, digits, - and _"
-        if not self.methods and any(not question.undecidable for question in self.questions):
-            yield ("methods",), "there is none"
-        yield from _seeds_given_twice(("seeds",), self.seeds)
+            path = ("questions", place)
+            if not question.undecidable:
+                yield (*path, "first"), question.first, self.methods
+                yield (*path, "second"), question.second, self.methods
+                yield (*path, "measure"), question.measure, self.measures
+            for number, condition in enumerate(question.provided):
+                yield (*path, "provided", number, "measure"), condition.measure, self.measures
+            for number, setting in enumerate(question.settings):
+                yield (*path, "settings", number), setting, self.settings
         if self.tuning is not None:
-            yield from _seeds_given_twice(("tuning", "seeds"), self.tuning.seeds)
+            yield ("tuning", "measure"), self.tuning.measure, self.measures
+        for section, bases in (("settings", self._bases_of_settings), ("methods", self._bases_of_methods)):
+            for name, base in bases.items():
+                if base:
+                    # A base that extends this entry is none for it.
+                    others = {other: base for other in bases if name not in _chain(other, bases)}
+                    yield (section, name, "extends"), base, others
 
     def _mistakes_of_tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
         counts = {name: len(method.trials) for name, method in self.methods.items()}
@@ -246,30 +238,23 @@ class GridFile(Section):
             yield ("methods",), f"numbers of trials differ: {found}; give every method's grid the same number"
         elif set(counts.values()) == {0}:
             yield ("tuning",), "no method has a grid, so there is nothing to choose; leave `tuning` away"
-        if self.tuning.measure not in self.measures:
-            yield ("tuning", "measure"), _unknown(self.tuning.measure, self.measures)
         if shared := sorted({*self.tuning.seeds} & {*self.seeds}):
             yield ("tuning", "seeds"), f"seed {shared[0]} is one of the final seeds, too; take others"
 
-    def _mistakes_of_question(self, path: yaml_text.Path, question: Question) -> Iterator[tuple[yaml_text.Path, str]]:
-        if question.undecidable:
-            if question.first or question.second or question.measure:
-                yield path, "an undecidable question has no methods and no measure"
-            return
-        named: list[tuple[yaml_text.Path, str, Mapping[str, object]]] = [
-            (("first",), question.first, self.methods),
-            (("second",), question.second, self.methods),
-            (("measure",), question.measure, self.measures),
-        ]
-        for place, condition in enumerate(question.provided):
-            named.append((("provided", place, "measure"), condition.measure, self.measures))
-        for place, setting in enumerate(question.settings):
-            named.append((("settings", place), setting, self.settings))
-        for key, name, known in named:
-            if name not in known:
-                yield (*path, *key), _unknown(name, known)
-        if question.first == question.second:
-            yield (*path, "second"), "is the same method as `first`"
+    @property
+    def _bases_of_settings(self) -> dict[str, str]:
+        return {name: setting.get("extends", "") for name, setting in self.settings.items()}
+
+    @property
+    def _bases_of_methods(self) -> dict[str, str]:
+        return {name: method.extends for name, method in self.methods.items()}
+
+    def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
+        """Returns what is set on the config of a run, the later on top of the earlier."""
+        settings = [self.settings[name] for name in _chain(setting, self._bases_of_settings)]
+        methods = [self.methods[name].set for name in _chain(method, self._bases_of_methods)]
+        own = [{key: value for key, value in layer.items() if key != "extends"} for layer in settings]
+        return [self.set, *own, *methods]
 
     @property
     def num_tests(self) -> int:
@@ -282,16 +267,11 @@ class GridFile(Section):
 
 
 def _chain(name: str, bases: Mapping[str, str]) -> list[str]:
-    """Returns a name behind all that it extends; behind '' if it extends itself."""
+    """Returns a name behind all that it extends, each once."""
     chain = [name]
-    while base := bases.get(chain[0], ""):
-        chain.insert(0, "" if base in chain else base)
+    while (base := bases.get(chain[0], "")) and base not in chain:
+        chain.insert(0, base)
     return chain
-
-
-def _seeds_given_twice(path: yaml_text.Path, seeds: Sequence[int]) -> Iterator[tuple[yaml_text.Path, str]]:
-    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        yield path, f"seed {twice[0]} is given twice"
 
 
 DEFAULT_MEASURES = {
@@ -322,9 +302,8 @@ class Grid:
     @property
     def digest(self) -> str:
         """Returns the SHA-256 of what is fixed before the runs; addresses of configs may change, their values not."""
-        fixed = self.content.model_dump(
-            mode="json", exclude_defaults=True, exclude={"title", "source", "config", "printed"}
-        )
+        free = {"title", "source", "config", "printed"}
+        fixed = self.content.model_dump(mode="json", exclude_defaults=True, exclude=free)
         for method in fixed.get("methods", {}).values():
             method.pop("config", None)
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
@@ -352,15 +331,13 @@ def parse(path: Path, text: str) -> Grid:
         raise ConfigError(str(path), str(error)) from None
     if not isinstance(document.value, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
-    content: GridFile | None = None
-    problems: list[Problem] = []
     values = explain.completed(GridFile, document.value)
     try:
         content = GridFile.model_validate(values)
-        problems += [Problem(place, what) for place, what in content.mistakes()]
+        problems = [Problem(place, what) for place, what in content.mistakes()]
     except ValidationError as error:
-        problems += explain.problems(GridFile, error, values)
-    if content is None or problems:
+        problems = explain.problems(GridFile, error, values)
+    if problems:
         raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
     if not content.measures:
         content = content.model_copy(update={"measures": DEFAULT_MEASURES})
@@ -372,7 +349,3 @@ def _line(problem: Problem, document: yaml_text.Document) -> str:
     around = (document.origins.get(problem.path[:length]) for length in range(len(problem.path), 0, -1))
     origin = next(filter(None, around), "")
     return f"{explain.dotted(problem.path)}{f' ({origin})' if origin else ''}: {problem.text}"
-
-
-def _unknown(name: str, known: Mapping[str, object]) -> str:
-    return f"no {explain.found(name)}.{explain.suggest(name, known)} Known: {explain.listed(known) or 'none'}"

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmpi import methods
 from fedmpi.config import settings as config_settings
 from fedmpi.config import yaml_text
-from fedmpi.config.schema import Config
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores
-from fedmpi.results.answers import Answer, Part, by_seed, is_final, mixed_seeds
+from fedmpi.results import grid_figures, printed_report
+from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
 from fedmpi.results.grid_file import Grid, Measure
 from fedmpi.results.grid_runs import finals
-from fedmpi.results.tuning import Choices, at_edges
+from fedmpi.results.measures import value
+from fedmpi.results.printed_report import TextTable
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.running.remarks import remarks
@@ -28,31 +29,24 @@ from fedmpi.store.units import duration, percent, seconds, si
 
 BUDGET_TOLERANCE = 0.1
 """A method that trains on more or fewer examples than most, by more than this share, has no equal budget."""
-Configs = Mapping[tuple[str, str], Config]
-"""A config of each setting and method."""
+_SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "initial": "initial values of the model"}
+"""What all runs of a seed and setting have alike: the name in the archive, and in words."""
 
 
-@dataclass(frozen=True)
-class Results:
-    """All that a report is made from."""
-
-    grid: Grid
-    choices: Choices
-    runs: Sequence[RunRecord]
-    answers: Sequence[Answer]
-    configs: Configs
-    pictures: Sequence[str] = ()
-    """Files of figures beside the report."""
-    changes: str = ""
-    """What the command line changes in all runs."""
-
-    def final(self, setting: str, method: str) -> list[RunRecord]:
-        return [run for run in self.runs if is_final(run, setting) and run.run.method == method]
+def tables(results: Results) -> dict[str, TextTable]:
+    """Returns the tables of the paper, or one of each setting, by name."""
+    content = results.grid.content
+    if content.printed:
+        return {name: printed_report.table(content, name, results.runs) for name in content.printed}
+    return {setting: _table(results, setting) for setting in content.settings}
 
 
 def texts(results: Results) -> dict[str, str]:
     """Returns the content of each file of the report but the figures."""
-    return {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
+    files = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
+    if results.grid.content.printed:
+        files["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
+    return files
 
 
 def markdown(results: Results) -> str:
@@ -60,58 +54,73 @@ def markdown(results: Results) -> str:
     content = results.grid.content
     lines = [f"# {content.title}", "", *_first_lines(results), *_answer_lines(results)]
     lines += ["## What was run", "", *(f"- {line}" for line in _what_was_run(results))]
-    for setting in content.settings:
-        lines += ["", f"## Setting {setting}", "", *table_text.markdown_lines(*table(results, setting), 2)]
-        lines += ["", *table_text.markdown_lines(*_net_table(results, setting), 2)]
-        if differences := list(_difference_lines(results, setting)):
-            lines += ["", *differences]
-        if notes := [*effort_lines(results, setting), *spectrum_lines(results, setting)]:
-            lines += ["", *(f"- {line}" for line in notes)]
-        for name in results.pictures:
-            if name.startswith(f"{setting}-"):
-                lines += ["", f"![{name}]({name})"]
+    pictures = grid_figures.figures_of(results)
+    for name, table in tables(results).items():
+        lines += ["", f"## {table.title}", "", *table.markdown()]
+        if not content.printed:
+            lines += _setting_lines(results, name)
+        for picture in pictures:
+            if picture.startswith((f"{name}-", f"{name}.")):
+                lines += ["", f"![{picture}]({picture})"]
     if results.choices:
-        lines += ["", "## Choice on validation data", "", *_choice_lines(results)]
+        lines += ["", "## Choice on validation data", "", *_choices(results).markdown()]
     return "\n".join([*lines, ""])
+
+
+def _setting_lines(results: Results, setting: str) -> Iterator[str]:
+    """Yields what follows the table of a setting."""
+    yield from ["", *_nets(results, setting).markdown()]
+    answers = [answer for answer in results.answers if answer.setting == setting]
+    rows = [_difference(answer, part) for answer in answers for part in answer.parts]
+    if rows:
+        heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
+        yield from ["", *table_text.markdown_lines(heads, rows, 3)]
+        yield from ["", "p is that of the row alone, against minus its margin and before Holm's correction."]
+        if any(part.num_unreached for answer in answers for part in answer.parts):
+            yield (
+                "A run that never reached the target counts as if it had a round after the end of the costlier run of "
+                "its pair."
+            )
+    if notes := [*effort_lines(results, setting), *spectrum_lines(results, setting)]:
+        yield from ["", *(f"- {line}" for line in notes)]
 
 
 def sentence(grid: Grid, answer: Answer) -> str:
     """Returns an answer in words and numbers."""
     where = f" In {answer.setting}:" if answer.setting and len(grid.content.settings) > 1 else ""
-    numbers = "; ".join(_part_text(grid, part) for part in answer.parts)
+    numbers = "; ".join(map(_part_text, answer.parts))
     head = f"{answer.question.ask}{where} **{answer.verdict}**"
     if answer.why:
         return f"{head} ({answer.why}){f': {numbers}' if numbers else ''}."
     if not answer.is_test:
         return f"{head}: {numbers}."
-    opposite = "; the difference is the other way round" if answer.is_opposite else ""
+    because = f"p = {answer.p:.2g} after Holm's correction"
     if answer.unmet:
-        unmet = ", ".join(_unmet_text(grid, part) for part in answer.unmet)
-        return f"{head}: {numbers} (condition not met: {unmet}{opposite})."
-    return f"{head}: {numbers} (p = {answer.p:.2g} after Holm's correction{opposite})."
+        because = f"condition not met: {', '.join(map(_unmet_text, answer.unmet))}"
+    if answer.parts[0].mean < 0:
+        because += "; the difference is the other way round"
+    return f"{head}: {numbers} ({because})."
 
 
-def _unmet_text(grid: Grid, part: Part) -> str:
+def _unmet_text(part: Part) -> str:
     """Says by how much a condition fails; it has to be above minus its margin."""
-    measure = grid.content.measures[part.condition.measure]
-    allowed = _signed(measure, -part.condition.margin or 0.0)
-    return f"{part.condition.measure} is {_signed(measure, part.mean)}, allowed is above {allowed}"
+    allowed = _signed(part.measure, -part.condition.margin or 0.0)
+    return f"{part.condition.measure} is {_signed(part.measure, part.mean)}, allowed is above {allowed}"
 
 
-def _part_text(grid: Grid, part: Part) -> str:
-    measure = grid.content.measures[part.condition.measure]
+def _part_text(part: Part) -> str:
     low, high, confidence = part.interval
-    ends = f"{_signed(measure, low, unit=False)} to {_signed(measure, high, unit=False)}"
+    ends = f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high, unit=False)}"
     notes = [f"{100 * confidence:.1f} % interval {ends}"]
     if part.condition.margin:
-        notes.append(f"allowed {_signed(measure, -part.condition.margin)}")
+        notes.append(f"allowed {_signed(part.measure, -part.condition.margin)}")
     if not part.is_tested:
         notes.append("judged by its mean: an estimate, not a test")
-    if part.unreached:
-        notes.append(f"{counted(len(part.unreached), 'run')} never reached the target")
+    if part.num_unreached:
+        notes.append(f"{counted(part.num_unreached, 'run')} never reached the target")
     if part.mixed:
         notes.append(f"without seed {', '.join(map(str, part.mixed))}, whose runs were not made alike")
-    return f"{part.condition.measure} {_signed(measure, part.mean)} ({', '.join(notes)})"
+    return f"{part.condition.measure} {_signed(part.measure, part.mean)} ({', '.join(notes)})"
 
 
 def _first_lines(results: Results) -> Iterator[str]:
@@ -120,11 +129,9 @@ def _first_lines(results: Results) -> Iterator[str]:
     if missing:
         yield f"**This grid is not finished: {missing} final runs are missing.** Questions without their runs are open."
         yield ""
-    mixed = list(mixed_seeds(results.grid, results.runs))
-    for setting, seed, groups in mixed:
-        made = "; ".join(f"{_methods_of(group)} by {_made_by(group[0], groups)}" for group in groups)
-        yield f"- **The runs of seed {seed} in {setting} were not made alike:** {made}."
+    mixed = list(mixed_lines(results))
     if mixed:
+        yield from mixed
         yield ""
         yield (
             "Two runs that were not made alike are no pair: their difference is in no mean difference, interval or "
@@ -133,20 +140,30 @@ def _first_lines(results: Results) -> Iterator[str]:
         yield ""
 
 
-def _methods_of(runs: Iterable[RunRecord]) -> str:
-    return ", ".join(run.run.method for run in runs)
+def mixed_lines(results: Results) -> Iterator[str]:
+    """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and platform."""
+    for setting in results.grid.content.settings:
+        for runs in results.by_seed(setting):
+            groups: dict[str, list[RunRecord]] = {}
+            for run in runs:
+                groups.setdefault(json.dumps(run.computed_by, sort_keys=True), []).append(run)
+            if len(groups) > 1:
+                made = []
+                for group in groups.values():
+                    names = ", ".join(run.run.method for run in group)
+                    made.append(f"{names} by {_made_by(group[0], runs)}")
+                head = f"The runs of seed {runs[0].run.seed} in {setting} were not made alike"
+                yield f"- **{head}:** {'; '.join(made)}."
 
 
-def _made_by(run: RunRecord, groups: Sequence[Sequence[RunRecord]]) -> str:
-    """Names the commit of a run, and those versions and the platform that differ between the groups."""
-    others = [group[0].computed_by for group in groups]
-    own = run.computed_by
-    parts = [f"commit {str(own['git'])[:12]}"]
-    for name, version in (own["versions"] or {}).items():
-        if any((other["versions"] or {}).get(name) != version for other in others):
+def _made_by(run: RunRecord, others: Sequence[RunRecord]) -> str:
+    """Names the commit of a run, and those versions and the platform that others of its seed do not have."""
+    parts = [f"commit {str(run.computed_by['git'])[:12]}"]
+    for name, version in (run.computed_by["versions"] or {}).items():
+        if any((other.computed_by["versions"] or {}).get(name) != version for other in others):
             parts.append(f"{name} {version}")
-    if any(other["platform"] != own["platform"] for other in others):
-        parts.append(str(own["platform"]))
+    if any(other.computed_by["platform"] != run.computed_by["platform"] for other in others):
+        parts.append(str(run.computed_by["platform"]))
     return ", ".join(parts)
 
 
@@ -184,9 +201,8 @@ def _what_was_run(results: Results) -> Iterator[str]:
         yield results.changes
     if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
         yield f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
-    yield from unlike(grid, runs)
-    yield from (f"careful: {line}" for line in at_edges(grid, results.choices))
-    yield from (f"careful: {line}" for line in _remarks(results))
+    yield from unlike(results)
+    yield from (f"careful: {line}" for line in [*_choices_at_edges(results), *_remarks(results)])
 
 
 def _versions(run: RunRecord) -> str:
@@ -194,36 +210,46 @@ def _versions(run: RunRecord) -> str:
     return f"{', '.join(f'{name} {number}' for name, number in versions.items())}; {run.made_with.get('platform')}"
 
 
-def unlike(grid: Grid, runs: Sequence[RunRecord]) -> list[str]:
+def unlike(results: Results) -> list[str]:
     """Returns a line for each thing that runs of one seed and setting do not share; one line where they share all.
 
     A run's digest of its cohorts is that of all its rounds, so it is compared with those of as many rounds.
     """
-    lines = []
-    keys = {
-        "data": "examples",
-        "partition": "partition",
-        "cohorts": "cohorts",
-        "initial": "initial values of the model",
-    }
-    for setting in grid.content.settings:
-        for key, noun in keys.items():
-            odd: dict[str, set[str]] = {}
-            for _, of_seed in by_seed(runs, setting):
+    odd: dict[tuple[str, str, str], set[str]] = {}
+    for setting in results.grid.content.settings:
+        for key in _SHARED:
+            for runs in results.by_seed(setting):
                 firsts: dict[int, RunRecord] = {}
-                for run in of_seed:
+                for run in runs:
                     first = firsts.setdefault(run.rounds if key == "cohorts" else 0, run)
                     if getattr(run, key) != getattr(first, key):
-                        odd.setdefault(first.run.method, set()).add(run.run.method)
-            for first_method, others in odd.items():
-                names = ", ".join(sorted(others))
-                lines.append(f"careful: in {setting}, {names} had other {noun} than {first_method}")
+                        odd.setdefault((setting, key, first.run.method), set()).add(run.run.method)
+    lines = []
+    for (setting, key, first_method), others in odd.items():
+        lines.append(f"careful: in {setting}, {', '.join(sorted(others))} had other {_SHARED[key]} than {first_method}")
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
     return lines or [nothing]
 
 
-def _remarks(results: Results) -> list[str]:
-    """Returns what these configs warn of before a run begins, once for each method."""
+def _choices_at_edges(results: Results) -> Iterator[str]:
+    """Yields a line for each chosen number that is the lowest or the highest of at least three that the method's grid
+    has: a better one may lie beyond, where the option allows it.
+    """
+    settings_of: dict[str, list[str]] = {}
+    for (setting, method), choice in results.choices.items():
+        for key, chosen in choice.values.items():
+            values = [trial.get(key) for trial in results.grid.content.methods[method].trials]
+            tried: set[Any] = {number for number in values if type(number) in (int, float)}
+            if len(tried) > 2 and chosen in (min(tried), max(tried)):
+                edge = "lowest" if chosen == min(tried) else "highest"
+                line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(chosen)}"
+                settings_of.setdefault(line, []).append(setting)
+    for line, settings in settings_of.items():
+        yield f"in {', '.join(settings)}, {line}"
+
+
+def _remarks(results: Results) -> Iterator[str]:
+    """Yields what these configs warn of before a run begins, once for each method."""
     settings_of: dict[tuple[str, str], list[str]] = {}
     for (setting, name), config in results.configs.items():
         try:
@@ -233,68 +259,88 @@ def _remarks(results: Results) -> list[str]:
             continue
         for line in remarks(config, info, method, num_workers=1, per_round=config.clients.per_round):
             settings_of.setdefault((name, line), []).append(setting)
-    lines = []
     for (name, line), settings in settings_of.items():
         where = "" if len(settings) == len(results.grid.content.settings) else f"in {', '.join(settings)}, "
-        lines.append(f"{where}{name}: {line}")
-    return lines
+        yield f"{where}{name}: {line}"
 
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]
-"""Heads and lines."""
-
-
-def table(results: Results, setting: str) -> Table:
+def _table(results: Results, setting: str) -> TextTable:
     """Returns a line for each method: its trial, and every measure's mean and sample standard deviation. A measure
     without any number has no column, unless it is a target that no run reached.
     """
-    runs = [run for run in results.runs if is_final(run, setting)]
+    runs = results.finals(setting)
     measures = {
         name: measure
         for name, measure in results.grid.content.measures.items()
-        if measure.is_to_target or any(run.value(measure) is not None for run in runs)
+        if measure.is_to_target or any(value(run, measure) is not None for run in runs)
     }
     lines = []
     for method in results.grid.content.methods:
-        own = results.final(setting, method)
+        own = results.finals(setting, method)
         choice = results.choices.get((setting, method))
-        cells = [_mean(measure, [run.value(measure) for run in own]) for measure in measures.values()]
+        cells = [_mean(measure, own) for measure in measures.values()]
         lines.append((method, _values_text(choice.values) if choice else "-", str(len(own)), *cells))
-    return ["method", "chosen", "seeds", *measures], lines
+    return TextTable(f"Setting {setting}", ["method", "chosen", "seeds", *measures], lines, 2)
 
 
-def _net_table(results: Results, setting: str) -> Table:
+def _nets(results: Results, setting: str) -> TextTable:
     """Returns a line for each net of each method: its size and its accuracy."""
     lines = []
     for method in results.grid.content.methods:
-        own = results.final(setting, method)
+        own = results.finals(setting, method)
         if not own:
             continue
         sizes = {net["name"]: net for net in own[0].nets}
         last = own[0].records[-1]
-        names = dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])])
-        for name in names:
+        for name in dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])]):
             net = sizes.get(name, {})
-            scores = [
-                _mean(measure, [run.value(measure) for run in own])
-                for measure in (_accuracy(name, "last"), _accuracy(name, "best"))
-            ]
-            lines.append((method, name, si(net.get("params")), si(net.get("macs")), *scores))
-    return ["method", "net", "params", "MACs", "accuracy", "best"], lines
+            ends = _mean(Measure(quantity="accuracy", net=name), own)
+            best = _mean(Measure(quantity="accuracy", net=name, of="best"), own)
+            lines.append((method, name, si(net.get("params")), si(net.get("macs")), ends, best))
+    return TextTable("", ["method", "net", "params", "MACs", "accuracy", "best"], lines, 2)
 
 
-def _accuracy(net: str, of: Any) -> Measure:
-    return Measure(quantity="accuracy", net=net, of=of)
+def _choices(results: Results) -> TextTable:
+    """Returns a line for each trial of each method in each setting."""
+    tuning = results.grid.content.tuning
+    assert tuning is not None
+    measure = results.grid.content.measures[tuning.measure]
+    lines = []
+    for (setting, method), choice in results.choices.items():
+        for number, score in enumerate(choice.scores):
+            values = _values_text(results.grid.content.methods[method].trials[number])
+            shown = "-" if score is None else _shown(measure, score)
+            mark = "**" if number == choice.trial else ""
+            lines.append((setting, method, f"{mark}{values}{mark}", f"{mark}{shown}{mark}"))
+    seeds = ", ".join(map(str, tuning.seeds))
+    above = f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
+    return TextTable("", ("setting", "method", "trial", "score"), lines, 3, above=[above])
+
+
+def _difference(answer: Answer, part: Part) -> Sequence[str]:
+    low, high, confidence = part.interval
+    differences = list(part.differences.values())
+    deviation = mean_std(differences)[1]
+    return (
+        answer.question.first,
+        answer.question.second,
+        part.condition.measure,
+        _signed(part.measure, part.mean),
+        "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
+        f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
+        f"{part.p:.3g}" if part.is_tested else "-",
+        ", ".join(_signed(part.measure, each, unit=False) for each in differences),
+    )
 
 
 def _values_text(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items()) or "-"
 
 
-def _mean(measure: Measure, values: Sequence[float | None]) -> str:
-    known = [value for value in values if value is not None]
+def _mean(measure: Measure, runs: Sequence[RunRecord]) -> str:
+    known = [number for run in runs if (number := value(run, measure)) is not None]
     mean, std = mean_std(known)
-    of = f" ({len(known)} of {len(values)})" if len(known) < len(values) else ""
+    of = f" ({len(known)} of {len(runs)})" if len(known) < len(runs) else ""
     if mean is None:
         return "-"
     if std is None:
@@ -305,7 +351,7 @@ def _mean(measure: Measure, values: Sequence[float | None]) -> str:
 def _shown(measure: Measure, number: float) -> str:
     if measure.is_share:
         return percent(number)
-    return seconds(number) if measure.is_seconds else si(number)
+    return seconds(number) if measure.quantity == "seconds" else si(number)
 
 
 def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
@@ -314,38 +360,6 @@ def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
     text = _shown(measure, abs(number))
     sign = "-" if number < 0 else "+"
     return f"{sign}{text if unit else text.removesuffix(' s')}"
-
-
-def _difference_lines(results: Results, setting: str) -> Iterator[str]:
-    answers = [answer for answer in results.answers if answer.setting == setting]
-    lines = [_difference(results.grid, answer, part) for answer in answers for part in answer.parts]
-    if lines:
-        heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
-        yield from table_text.markdown_lines(heads, lines, 3)
-        yield ""
-        yield "p is that of the row alone, against minus its margin and before Holm's correction."
-        if any(part.unreached for answer in answers for part in answer.parts):
-            yield (
-                "A run that never reached the target counts as if it had a round after the end of the costlier run of "
-                "its pair."
-            )
-
-
-def _difference(grid: Grid, answer: Answer, part: Part) -> Sequence[str]:
-    measure = grid.content.measures[part.condition.measure]
-    low, high, confidence = part.interval
-    differences = list(part.differences.values())
-    deviation = mean_std(differences)[1]
-    return (
-        answer.question.first,
-        answer.question.second,
-        part.condition.measure,
-        _signed(measure, part.mean),
-        "-" if deviation is None else _signed(measure, deviation, unit=False).lstrip("+"),
-        f"{_signed(measure, low, unit=False)} to {_signed(measure, high)} ({100 * confidence:.1f} %)",
-        f"{part.p:.3g}" if part.is_tested else "-",
-        ", ".join(_signed(measure, each, unit=False) for each in differences),
-    )
 
 
 def effort_lines(results: Results, setting: str) -> Iterator[str]:
@@ -395,7 +409,7 @@ def spectrum_lines(results: Results, setting: str) -> Iterator[str]:
     effective rank, and the predicted factor.
     """
     for method in results.grid.content.methods:
-        notes = [run.records[-1].get("method") or {} for run in results.final(setting, method)]
+        notes = [run.records[-1].get("method") or {} for run in results.finals(setting, method)]
         spectra = [note.get("spectrum") or {} for note in notes]
         if not spectra or not all(spectrum.get("beyond") for spectrum in spectra):
             continue
@@ -412,40 +426,23 @@ def _means(values: Sequence[Mapping[str, float]]) -> str:
     return ", ".join(f"{tier} {sum(one[tier] for one in values) / len(values):.2g}" for tier in values[0])
 
 
-def _choice_lines(results: Results) -> Iterator[str]:
-    tuning = results.grid.content.tuning
-    assert tuning is not None
-    measure = results.grid.content.measures[tuning.measure]
-    seeds = ", ".join(map(str, tuning.seeds))
-    yield f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
-    yield ""
-    lines = []
-    for (setting, method), choice in results.choices.items():
-        for number, score in enumerate(choice.scores):
-            values = _values_text(results.grid.content.methods[method].trials[number])
-            shown = "-" if score is None else _shown(measure, score)
-            mark = "**" if number == choice.trial else ""
-            lines.append((setting, method, f"{mark}{values}{mark}", f"{mark}{shown}{mark}"))
-    yield from table_text.markdown_lines(("setting", "method", "trial", "score"), lines, 3)
-
-
 def values_csv(results: Results) -> str:
     """Returns every run's numbers as CSV, exact."""
     rows: list[dict[str, object]] = []
     for record in results.runs:
         run = record.run
         row = {"phase": run.phase, "setting": run.setting, "method": run.method, "trial": run.trial, "seed": run.seed}
-        rows.append(row | {name: record.value(measure) for name, measure in results.grid.content.measures.items()})
+        rows.append(row | {name: value(record, measure) for name, measure in results.grid.content.measures.items()})
     return table_text.comma_separated(rows)
 
 
 def latex(results: Results) -> str:
-    """Returns the table of each setting for a paper (it needs the package booktabs)."""
+    """Returns the tables for a paper (they need the package booktabs)."""
     lines = []
-    for setting in results.grid.content.settings:
-        heads, rows = table(results, setting)
-        lines += [f"% {setting}", f"\\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}", "\\toprule", _latex_row(heads)]
-        lines += ["\\midrule", *map(_latex_row, rows), "\\bottomrule", "\\end{tabular}", ""]
+    for name, table in tables(results).items():
+        columns = "l" * table.num_left + "r" * (len(table.heads) - table.num_left)
+        lines += [f"% {name}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule", _latex_row(table.heads)]
+        lines += ["\\midrule", *map(_latex_row, table.lines), "\\bottomrule", "\\end{tabular}", ""]
     return "\n".join(lines)
 
 

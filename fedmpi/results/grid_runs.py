@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,6 @@ from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.grid_file import Grid, read
 
-Phase = Literal["tuning", "final"]
-TrialNumbers = Mapping[tuple[str, str], int]
-"""The number of the chosen trial, by setting and method."""
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
 _VALIDATION_SHARE = 0.2
@@ -29,7 +27,7 @@ _RUN = re.compile(r"(.+\.ya?ml)@([\w-]+)/([\w-]+)", re.ASCII)
 class GridRun:
     """One run. `trial` counts the method's trials from 0; it is None for a method without."""
 
-    phase: Phase
+    phase: Literal["tuning", "final"]
     setting: str
     method: str
     trial: int | None
@@ -43,6 +41,10 @@ class GridRun:
     @property
     def folder_name(self) -> str:
         return f"{self.name}-seed{self.seed}"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.setting, self.method, self.seed
 
 
 def trials(grid: Grid) -> list[GridRun]:
@@ -58,13 +60,18 @@ def trials(grid: Grid) -> list[GridRun]:
     ]
 
 
-def finals(grid: Grid, chosen: TrialNumbers) -> list[GridRun]:
-    """Lists all final runs; those of the first seed first."""
+def finals(grid: Grid, chosen: Mapping[tuple[str, str], int]) -> list[GridRun]:
+    """Lists all final runs with the chosen trials by setting and method; those of the first seed first."""
     content = grid.content
-    runs = [f"{setting}/{method}" for setting in content.settings for method in content.methods]
-    runs = printed.runs(content.printed) if content.printed else runs
-    pairs = [(setting, method) for setting, method in (run.split("/") for run in runs)]
-    return [GridRun("final", *pair, chosen.get(pair), seed) for seed in content.seeds for pair in pairs]
+    names = [f"{setting}/{method}" for setting in content.settings for method in content.methods]
+    if content.printed:
+        names = printed.runs(content.printed)
+    runs = []
+    for seed in content.seeds:
+        for name in names:
+            setting, _, method = name.partition("/")
+            runs.append(GridRun("final", setting, method, chosen.get((setting, method)), seed))
+    return runs
 
 
 def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
@@ -113,6 +120,41 @@ def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
     on = "validation" if run.phase == "tuning" else "test"
     _put(tree, {**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
     return tuple(_words(tree))
+
+
+def read_budget(text: str) -> dict[str, float]:
+    """Reads the factors of a budget, `0.05` or `rounds=0.05,epochs=0.1`; for argparse."""
+    parts = text.split(",") if "=" in text else [f"rounds={text}", f"epochs={text}"]
+    budget = {}
+    for part in parts:
+        found = re.fullmatch(r"(rounds|epochs)=(\d*\.?\d+)", part, re.ASCII)
+        if found is None or found[1] in budget or not float(found[2]):
+            raise argparse.ArgumentTypeError(f"expected a number > 0, or rounds=0.05,epochs=0.1, got {text!r}")
+        budget[found[1]] = float(found[2])
+    return budget
+
+
+def budget_words(budget: Mapping[str, float], config: Config) -> list[str]:
+    """Returns the overrides that multiply a config's numbers of rounds and of local epochs. No number falls below 1."""
+    factor = budget.get("rounds", 1.0)
+    epochs = max(1, round(budget.get("epochs", 1.0) * config.train.local_epochs))
+    rounds = max(1, round(factor * config.rounds))
+    words = [f"rounds={rounds}", f"train.local_epochs={epochs}"]
+    milestones: list[int] = []
+    for milestone in sorted(getattr(config.train.schedule, "milestones", ())):
+        after_last = milestones[-1] + 1 if milestones else 1
+        milestones.append(max(after_last, round(factor * milestone)))
+    if milestones:
+        words.append(f"train.schedule.milestones={milestones}")
+    if factor < 1:  # a longer run needs no coarser look
+        words.append(f"evaluation.every={max(1, round(factor * config.evaluation.every))}")
+    for key, value in config.method:
+        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
+            scaled = max(1, round(factor * value))
+            if value < config.rounds:  # what happened within the run still does
+                scaled = min(scaled, max(1, rounds - 1))
+            words.append(f"method.{key}={scaled}")
+    return words
 
 
 def _put(tree: Tree, settings: Mapping[str, Any]) -> None:

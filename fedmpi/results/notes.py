@@ -69,24 +69,22 @@ def config_text(config: Config) -> str:
     return f"{config.hash()}, {config.rounds} rounds"
 
 
-def refuse_uncommitted(path: Path) -> None:
-    """Raises RunDirError for a file that git does not have as it is; without git there is nothing to ask."""
-    if _git(path.resolve().parent, "rev-parse", "--git-dir") is not None and _commit_of(path) is None:
-        text = "is not committed as it is; commit it, so that all can see it is older than its runs"
-        raise RunDirError(str(path), text)
-
-
-def refuse_uncommitted_code(configs: Iterable[Config]) -> None:
-    """Raises RunDirError where a module of fedmpi, or one that these configs name, has changes that git does not have;
-    without git, or where git ignores it, as it does a virtual environment, there is nothing to ask.
+def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:
+    """Raises RunDirError where the grid file, a module of fedmpi, or one that these configs name, has changes that git
+    does not have. Where there is no git, or git ignores a module, as in a virtual environment, nothing is checked.
     """
-    entries = [entry for config in configs for entry in brought(config).get(manifest.BROUGHT, {}).values()]
-    files = sorted({Path(entry["file"]) for entry in entries if "file" in entry})
+    advice = "commit or restore it, so that all can see that it is older than its runs"
+    if _git(path.resolve().parent, "rev-parse", "--git-dir") is not None and _commit_of(path) is None:
+        raise RunDirError(str(path), f"is not committed as it is; {advice}")
+    modules = {Path(entry["file"]) for config in configs for entry in _sources(config) if "file" in entry}
     changed = [_PACKAGE] if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY) else []
-    changed += [path for path in files if _git(path.parent, "status", "--porcelain", "--", path.name)]
+    changed += [path for path in sorted(modules) if _git(path.parent, "status", "--porcelain", "--", path.name)]
     if changed:
-        text = "has changes that are not committed; commit or restore them, so that all can see what makes the runs"
-        raise RunDirError(str(changed[0]), text)
+        raise RunDirError(str(changed[0]), f"has changes that are not committed; {advice}")
+
+
+def _sources(config: Config) -> Iterable[Mapping[str, Any]]:
+    return brought(config).get(manifest.BROUGHT, {}).values()
 
 
 def refuse_changed(grid: Grid, digests: Mapping[str, str]) -> None:
@@ -94,29 +92,32 @@ def refuse_changed(grid: Grid, digests: Mapping[str, str]) -> None:
     other = [name for name, digest in digests.items() if digest and digest != grid.digest]
     if other:
         text = f"has changed since run {other[0]} was begun"
-        raise _refusal(grid, text, other, "restore the file, or name the new one anew")
+        raise _refusal(grid, text, other)
 
 
-def refuse_other_configs(grid: Grid, began: Iterable[tuple[Job, str]]) -> None:
-    """Raises RunDirError where one of these runs began with another config (`config_text`) than is asked for now."""
-    other = [job.folder.path.name for job, text in began if text != config_text(job.config)]
-    if other:
-        text = f"run {other[0]} was made with another config than the file and the configs it starts from now say"
-        raise _refusal(grid, text, other, "restore these configs, or name the new grid anew")
-
-
-def refuse_other_sources(grid: Grid, began: Iterable[tuple[Job, Mapping[str, Any]]]) -> None:
-    """Raises RunDirError where one of these runs began with another source of the user's code (`manifest.brought`) than
-    there is now.
+def refuse_unlike(grid: Grid, began: Iterable[tuple[Job, str, Mapping[str, Any]]]) -> None:
+    """Raises RunDirError where a run began with another config (`config_text`), or another source of the user's code
+    (`manifest.brought`), than the grid file now names.
     """
-    changed = {job.folder.path.name: what for job, then in began if (what := unlike_sources(then, job.config))}
-    if changed:
-        name, sources = next(iter(changed.items()))
-        text = f"the source of {' and of '.join(sources)} has changed since run {name} was begun"
-        raise _refusal(grid, text, changed, "restore it, or name the new grid anew")
+    configs = []
+    sources = {}
+    for job, config, code in began:
+        name = job.folder.path.name
+        if config != config_text(job.config):
+            configs.append(name)
+        if changed := unlike_sources(code, job.config):
+            sources[name] = changed
+    if configs:
+        text = f"run {configs[0]} was made with another config than the file and the configs it starts from now say"
+        raise _refusal(grid, text, configs)
+    if sources:
+        name = next(iter(sources))
+        text = f"the source of {' and of '.join(sources[name])} has changed since run {name} was begun"
+        raise _refusal(grid, text, sources)
 
 
-def _refusal(grid: Grid, text: str, runs: Collection[str], advice: str) -> RunDirError:
+def _refusal(grid: Grid, text: str, runs: Collection[str]) -> RunDirError:
+    advice = "restore it, or name the new grid anew"
     return RunDirError(str(grid.path), f"{text} ({counted(len(runs), 'such run')}); {advice}")
 
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmpi.results import grid_report
-from fedmpi.results.budget import Budget
+from fedmpi.results import grid_figures, grid_report
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import read
 
@@ -18,10 +17,10 @@ def test_a_committed_report_is_not_stale(path: Path, tmp_path: Path, monkeypatch
     """Figures are there; that the same runs draw the same bytes is another test's."""
     monkeypatch.syspath_prepend(ROOT)  # the config of one study names code of the repository
     results = ROOT / "jobs" / "studies" / path.stem
-    folder = GridFolder(read(path), tmp_path, results, (), Budget())
+    folder = GridFolder(read(path), tmp_path, results)
     folder.refuse_changed()
     found = folder.collect()
-    assert {*found.pictures} == {file.name for file in results.glob("*.svg")}
+    assert {*grid_figures.figures_of(found)} == {file.name for file in results.glob("*.svg")}
     texts = grid_report.texts(found)
     assert texts.keys() == {"report.md", "table.tex", "values.csv"}
     for name, text in texts.items():

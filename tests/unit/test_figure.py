@@ -17,7 +17,8 @@ from matplotlib.text import Text
 from fedmpi.config.address import CONFIGS
 from fedmpi.results import figure, grid_file, printed_report
 from fedmpi.results.figure import Line
-from fedmpi.results.printed import Result, cells_of
+from fedmpi.results.printed import cells_of
+from fedmpi.results.printed_report import Result
 
 MADE_WITH = "a budget of rounds x 0.05 of the paper's, at least 1 each; set on all: train.lr=0.1 data.num_train=5000"
 """What the picture of a small machine says; wider than one panel."""
@@ -75,16 +76,14 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
     """As if every cell had been run, with large numbers."""
     paper, _, figure_name = name.partition(" ")
     tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
-    table = tables[figure_name]
-    curve = [(float(x), 12345.0 + 100 * x, 50.0) for x in range(30)]
-    monkeypatch.setattr(printed_report, "curve", lambda *_: curve)
-    moved = [{"round": 1, "protocol_down_bytes": 40, "protocol_up_bytes": 20}]
     results = []
     for cell in cells_of(tables, figure_name):
-        run = SimpleNamespace(records=moved, nets=[{"name": cell.given.net, "params": 12345}])
-        results.append(Result(cell, {0: 12345.0, 1: 12445.0}, {0: run}, {0: run}))
-    assert table.axes is not None
-    check_layout(printed_report.draw(table, table.axes, results, MADE_WITH))
+        run = SimpleNamespace(nets=[{"name": cell.given.net, "params": 12345}])
+        results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, [0.5]))
+    monkeypatch.setattr(printed_report, "results", lambda *_: results)
+    monkeypatch.setattr(printed_report, "_curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
+    panels = printed_report.panels(SimpleNamespace(printed=tables), figure_name, [])
+    check_layout(figure.compose(panels, MADE_WITH))
 
 
 def test_long_names_are_broken_into_lines() -> None:

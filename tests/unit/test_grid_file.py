@@ -12,15 +12,14 @@ from grids import grid_of
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
-from fedmpi.results.budget import Budget
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, finals, overrides, trials
+from fedmpi.results.grid_runs import GridRun, budget_words, finals, overrides, read_budget, trials
 from fedmpi.results.launch import Job
 
 
 def jobs_of(grid: Grid, runs: Sequence[GridRun], out: Path) -> dict[GridRun, Job]:
-    return GridFolder(grid, out, out / "results", (), Budget()).jobs(runs)
+    return GridFolder(grid, out, out / "results").jobs(runs)
 
 
 # The file.
@@ -43,16 +42,13 @@ def grids(*counts: int) -> dict[str, Any]:
         ({"seeds": []}, "seeds 1"),
         ({"seeds": [*range(17)]}, "seeds 16"),
         ({"questions": [{"ask": "?", "first": "avgg", "second": "hm", "measure": "largest"}]}, "first 'avgg' 'avg'"),
-        (
-            {"questions": [{"ask": "?", "first": "hm", "second": "hm", "measure": "largest"}]},
-            "questions[0].second same",
-        ),
+        ({"questions": [{"ask": "?", "first": "hm", "second": "hm", "measure": "largest"}]}, "questions[0] same"),
         ({"questions": [{"ask": "?", "first": "hm", "second": "avg", "measure": "x"}]}, "questions[0].measure 'x'"),
         ({"questions": [{"ask": "?", "undecidable": "why", "first": "hm"}]}, "questions[0] undecidable"),
-        ({"methods": {}, "tuning": None}, "methods none questions[0].first"),
+        ({"methods": {}, "tuning": None}, "none questions[0].first"),
         ({"measures": {"largest": {"quantity": "bytes_to_target"}}}, "measures.largest target"),
         ({"measures": {"largest": {"quantity": "accurac"}}}, "measures.largest.quantity 'accurac' 'accuracy'"),
-        ({"methods": {"a b": {}}}, "methods letters"),
+        ({"methods": {"a b": {}}}, "methods pattern"),
         ({"sedes": [1]}, "sedes 'seeds'"),
         ({"title": None}, "title required"),
     ],
@@ -110,19 +106,14 @@ def test_a_budget_multiplies_whatever_counts_rounds() -> None:
     method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
     config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule, local_epochs=5), method=method)
     config.evaluation = SimpleNamespace(every=15)
-    scaled = "rounds=4 train.schedule.milestones=[1,2] evaluation.every=2 method.switch_round=1"
-    assert " ".join(Budget(0.1).overrides(config)) == scaled and Budget().overrides(config) == []
-    longer = Budget(2, 0.5).overrides(config)
-    assert longer[0] == "rounds=80" and not any("every" in line for line in longer)
-    assert longer[-1] == "train.local_epochs=2"
-    assert Budget.read("rounds=0.5,epochs=0.1") == Budget(0.5, 0.1) and Budget.read("0.05") == Budget(0.05, 0.05)
-
-
-def test_steps_of_the_learning_rate_stay_different() -> None:
-    """Of 40 rounds with steps after 10, 20 and 30, four rounds have room for all, two for the first alone."""
-    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=SimpleNamespace(milestones=(10, 20, 30))))
-    assert Budget(0.1).milestones(config) == [1, 2, 3]
-    assert Budget(0.05).milestones(config) == [1, 2, 3]
+    scaled = "rounds=4 train.local_epochs=5 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1"
+    assert " ".join(budget_words({"rounds": 0.1}, config)) == scaled
+    longer = budget_words({"rounds": 2, "epochs": 0.5}, config)
+    assert longer[:2] == ["rounds=80", "train.local_epochs=2"] and not any("every" in word for word in longer)
+    schedule.milestones = (10, 20, 30)
+    assert "train.schedule.milestones=[1, 2, 3]" in budget_words({"rounds": 0.05}, config), "different ones stay so"
+    assert read_budget("rounds=0.5,epochs=0.1") == {"rounds": 0.5, "epochs": 0.1}
+    assert read_budget("0.05") == {"rounds": 0.05, "epochs": 0.05}
 
 
 # The studies that the repository has.
