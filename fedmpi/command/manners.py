@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
 from fedmpi.mpi.launch import code_in_order
-from fedmpi.report.terminal import NO_BREAK, as_message, filled, wrapped
+from fedmpi.report.terminal import as_message, filled, wrapped
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
@@ -108,7 +108,7 @@ def described(error: BaseException, comm: Communicator) -> str:
     head, said, cause = _head_and_cause(error, comm)
     says_all = isinstance(cause, (UserError, DivergenceError))  # a disk is full or a learning rate too high
     frames = [] if says_all else traceback.extract_tb(cause.__traceback__)[-4:]
-    places = (f"  at {one.filename}:{one.lineno} in{NO_BREAK}{one.name}" for one in frames)
+    places = (f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)
     return "\n".join(wrapped(head, *f"  {said}".splitlines(), *places))
 
 

@@ -32,7 +32,6 @@ from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import below_home
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
-from fedmpi.report.terminal import printable
 from fedmpi.results.grid_runs import load_address
 from fedmpi.store.units import size
 
@@ -220,7 +219,7 @@ def show(arguments: argparse.Namespace) -> None:
     dataset = load_data(config.data)
     labels, info = dataset.train_y, config.data.used()
     partition = make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
-    print(printable(shown.table(partition, labels, info.num_classes, dataset.groups), sys.stdout))
+    print(shown.table(partition, labels, info.num_classes, dataset.groups))
     print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:
         title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"

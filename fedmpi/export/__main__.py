@@ -3,17 +3,23 @@
 Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
 to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory, and a few lines that use it.
 
-  RUN [section.key=value ...]  the run's folder; where its data are now (data.root=...), its own code named again
-                       (model.name=mynets:Net)
-  --tier NAME          the net of this name in the records; may be left out where there is only one
-  --client N           the net that client N is tested with, where clients have their own
-  --round R            best (highest mean accuracy of the saved rounds), last (the default), or a number
-  --format F           pt2 (needs torch alone), safetensors (the values alone: needs the net's code, too), onnx (needs
-                       ONNX Runtime alone); by default the ending of --out, else pt2
-  --dense              the two layers that stand for a factorized one are multiplied out
-  --cut                leaves out the rows and columns that a client of hermes has pruned, and prints the costs of both
-  --out FILE           by default RUN's name, net and round in this folder
-  --check              the whole test set through the file, against the printed accuracy; exit code 1 if that fails
+  RUN [section.key=value ...]  the run's folder; where its data are now
+                     (data.root=...), its own code (model.name=mynets:Net)
+  --tier NAME        the net of this name in the records; needed where there are
+                     several
+  --client N         the net that client N is tested with, where clients have
+                     their own
+  --round R          best (highest mean accuracy of the saved rounds), last (the
+                     default), or a number
+  --format F         pt2 (needs torch alone), safetensors (the values alone: needs
+                     the net's code, too), onnx (needs ONNX Runtime alone); by
+                     default the ending of --out, else pt2
+  --dense            multiplies the two layers out that stand for a factorized one
+  --cut              leaves out the rows and columns that a client of hermes has
+                     pruned, and prints the costs of both
+  --out FILE         by default RUN's name, net and round in this folder
+  --check            tests the file on the whole test set, against the printed
+                     accuracy; exit code 1 if that fails
 
 Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
 """

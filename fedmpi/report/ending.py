@@ -1,32 +1,69 @@
-"""How a run with rounds to go has ended, or that it is still running: for its page, figures, exports and `status`.
+"""How a run with rounds to go has ended, or that it is still running: for its page, figures, exports and `show`.
 
-A rank that ends the job leaves a note in the run directory (`.failed`): a word, then a line with what has failed and
-where, then one with what to do. A run that was killed leaves none.
+A rank that ends the job leaves a note in the run directory (`.failed`): a word, then a line with the failure and its
+place, then one with what to do. A run that was killed leaves none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from fedmpi.errors import MAX_LINE, one_line
-from fedmpi.report.again import Again, true_now
 from fedmpi.report.records import Record, rounds_done
 from fedmpi.store import lock
 from fedmpi.store.files import read_whole
-from fedmpi.store.manifest import read_starts
+from fedmpi.store.manifest import RESUME, read_starts
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
 RUNNING, STOPPED, INTERRUPTED, SILENT = "running", "stopped", "interrupted", "silent"
-# A run on another host shows a sign of life once a round; a round may take this much longer than the longest so far.
+# A run on another host touches its lock once a second, unless its file system is slow: a few rounds' time more.
 _PATIENCE = 3.0
 _MOST_NOTE_BYTES = 65_536
 _RECENT_ROUNDS = 20
+_IN_WORDS = {
+    RUNNING: "is still running",
+    SILENT: "has shown no sign of life for long: it was interrupted, or its host cannot be reached",
+    INTERRUPTED: "was interrupted: it ended without a word (Ctrl-C, a kill, or a machine that went down)",
+}
+
+
+@dataclass(frozen=True)
+class Again:
+    """The parts of the command that continues a run, beside its directory; each start notes them in the manifest."""
+
+    ranks: int = 1
+    folder: str = ""
+    """The folder from which alone the user's modules or data are found; '' where they are found from everywhere."""
+    words: tuple[str, ...] = ()
+    """Names of the user's own code, because a run directory alone makes fedmpi import nothing."""
+
+    def command(self, *words: str) -> str:
+        """Returns the command with these words, wherever it is typed."""
+        enter = f"cd {shlex.quote(self.folder)} && " if self.folder else ""
+        launcher = f"mpirun -n {self.ranks} " if self.ranks > 1 else ""
+        return f"{enter}{launcher}python -m fedmpi.main {shlex.join([*words, *self.words])}"
+
+    def noted(self) -> dict[str, Any]:
+        """Returns the entry of a start in the manifest."""
+        return {RESUME: asdict(self)}
+
+    @classmethod
+    def of(cls, start: Mapping[str, Any]) -> Again:
+        """Reads the entry of a start; a start without one is continued on one rank."""
+        match start.get(RESUME):
+            case {"ranks": int(ranks), "folder": str(folder), "words": [*words]}:
+                return cls(ranks, folder, tuple(map(str, words)))
+        return cls()
 
 
 @dataclass(frozen=True)
 class Ending:
-    """`state` is running, silent (no sign of life from another host), stopped (saved, to be started again), diverged,
+    """The end of a run: its state, rounds, cause, and what to do.
+
+    `state` is running, silent (no sign of life from another host), stopped (saved, to be started again), diverged,
     failed (a rank said so at the end) or interrupted (ended without a word).
     """
 
@@ -36,74 +73,65 @@ class Ending:
     saved: int
     """The round of the newest checkpoint; 0 for none."""
     cause: str = ""
-    """What has failed and where, as `round 3, client 17, stage local_training: ...`; or why the run was stopped."""
+    """The failure and its place, as `round 3, client 17, stage local_training: ...`; or why the run was stopped."""
     advice: str = ""
     """What to do next: a line with a command."""
 
     def what(self) -> str:
-        """`diverged in round 3, client 17, stage local_training: ...`, after the name of a run."""
-        match self.state:
-            case "running":
-                return "is still running"
-            case "silent":
-                return "has shown no sign of life for long: it was interrupted, or its host cannot be reached"
-            case "interrupted":
-                return "was interrupted: it ended without a word (Ctrl-C, a kill, or a machine that went down)"
-            case "stopped":
-                return f"was stopped after round {self.done}" + f": {self.cause}" * bool(self.cause)
-        in_a_round = self.cause.startswith("round ")
-        return self.state + (f" in {self.cause}" if in_a_round else f": {self.cause}" if self.cause else "")
+        """Returns `diverged in round 3, client 17, stage local_training: ...`, after the name of a run."""
+        if self.state in _IN_WORDS:
+            return _IN_WORDS[self.state]
+        words = f"was stopped after round {self.done}" if self.state == STOPPED else self.state
+        if not self.cause:
+            return words
+        return f"{words} in {self.cause}" if self.cause.startswith("round ") else f"{words}: {self.cause}"
 
     def briefly(self) -> str:
-        """`what` without its cause: `diverged in round 3, client 17, stage local_training`."""
+        """Returns `what` without its cause: `diverged in round 3, client 17, stage local_training`."""
         return self.what().partition(": ")[0]
 
     def what_is_saved(self) -> str:
-        """`rounds 1 to 3 are saved`."""
+        """Returns `rounds 1 to 3 are saved`."""
         if not self.saved:
             return "no round is saved"
         return f"rounds 1 to {self.saved} are saved" if self.saved > 1 else "round 1 is saved"
 
     def paragraph(self) -> str:
-        """For the top of a page: what happened, what is saved, and what to do."""
-        says_it = "saved" in self.advice.partition("to continue")[0]  # behind it are paths
-        saved = [] if says_it else [self.what_is_saved()]
-        parts = filter(None, [f"this run {self.what()}", *saved, self.advice])
-        return ". ".join(part[:1].upper() + part[1:] for part in parts) + "." * (not self.advice)
+        """Returns sentences for the top of a page: what happened, what is saved, and what to do."""
+        # The advice of a rank whose run diverged begins with what is saved.
+        saved = [] if self.state == NOTE_DIVERGED else [self.what_is_saved()]
+        parts = [part for part in (f"this run {self.what()}", *saved, self.advice) if part]
+        end = "" if self.advice else "."
+        return ". ".join(part[:1].upper() + part[1:] for part in parts) + end
 
 
 def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
-    """How the run has ended that has these records and is not finished. Raises RunDirError where a file cannot be
-    read.
-    """
-    note, state = _note(run_dir), state_of(run_dir, records)
+    """Returns how the run has ended that has these records and is not finished. Raises RunDirError."""
+    state = state_of(run_dir, records)
+    cause, advice = [*_note(run_dir)[1:], "", ""][:2]
     starts = read_starts(run_dir)
-    cause, advice = [*note[1:], "", ""][:2]
-    if state == STOPPED:
-        stopped = starts[-1]["stopped"]
-        cause = one_line(str(stopped.get("why", ""))) if isinstance(stopped, dict) else ""
     start = starts[-1] if starts else {}
-    folder = str(run_dir.path.absolute())
-    if state in (STOPPED, INTERRUPTED, SILENT) or (state == NOTE_FAILED and not advice):
-        advice = f"to continue: {Again.of(start).command('--run-dir', folder, '--resume')}"
-    advice = true_now(advice, start, folder)
+    if state == STOPPED:
+        cause = one_line(str(start["stopped"].get("why", "")))
+    if state in (STOPPED, INTERRUPTED, SILENT):
+        advice = f"to continue: {Again.of(start).command('--run-dir', str(run_dir.path.absolute()), '--resume')}"
     return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
 
 
 def unless_all_saved(done: int, saved: int) -> str:
-    """` (2 saved)`, to stand behind the number of rounds `done`, where a resume continues after another round."""
+    """Returns ` (2 saved)`, to stand behind the number of rounds `done`, where fewer are saved."""
     return f" ({saved:,} saved)" if saved != done else ""
 
 
 def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
-    """The `state` of an `Ending`. Raises RunDirError."""
+    """Returns the `state` of an `Ending`. Raises RunDirError."""
     patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in recent_seconds(records))])
     holder, lives = lock.seen(run_dir, patience_s) or (None, False)
     note = _note(run_dir)
-    if lives and not note:
-        return RUNNING
-    if note:  # an older version says no more than that
+    if note:
         return NOTE_DIVERGED if note[0] == NOTE_DIVERGED else NOTE_FAILED
+    if lives:
+        return RUNNING
     if holder is not None and not holder.is_local:
         return SILENT
     starts = read_starts(run_dir)
@@ -111,13 +139,11 @@ def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
 
 
 def recent_seconds(records: Sequence[Record]) -> list[float]:
-    """What the last rounds took."""
+    """Returns how long each of the last rounds took."""
     return [float(record.get("seconds", {}).get("wall") or 0.0) for record in records[-_RECENT_ROUNDS:]]
 
 
 def _note(run_dir: RunDir) -> list[str]:
-    """The lines of `.failed`; empty where there is none."""
-    content = read_whole(run_dir.failure_path, _MOST_NOTE_BYTES)
-    if content is None:
-        return []
-    return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()] or [NOTE_FAILED]
+    """Reads the lines of `.failed`; [] where there is none."""
+    content = read_whole(run_dir.failure_path, _MOST_NOTE_BYTES) or b""
+    return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()]

@@ -155,22 +155,14 @@ def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
     return [float(record["seconds"]["wall"]) for record in records if len(record.get("busy_s", ())) == num_ranks]
 
 
-def by_ranks(records: Sequence[Record]) -> dict[int, list[tuple[int, int]]]:
-    """Returns number of ranks -> (first, last) of each stretch of rounds that so many have done."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for num_ranks, same in itertools.groupby(records, lambda record: len(record.get("busy_s", ()))):
-        rounds = [record["round"] for record in same]
-        if num_ranks:
-            found.setdefault(num_ranks, []).append((rounds[0], rounds[-1]))
-    return found
+def by_ranks(records: Sequence[Record]) -> list[int]:
+    """Returns how many ranks did the rounds: several numbers where the run was resumed on others, or lost some."""
+    return list(dict.fromkeys(len(record["busy_s"]) for record in records if record.get("busy_s")))
 
 
 def ranks_in_words(records: Sequence[Record]) -> str:
-    """Returns `5 ranks`, or `5 ranks (rounds 1 to 10), 3 ranks (rounds 11 to 12)`; '' where no record says."""
-    found = by_ranks(records)
-    if len(found) < 2:
-        return "".join(counted(num_ranks, "rank") for num_ranks in found)
-    return ", ".join(f"{counted(num_ranks, 'rank')} ({_rounds(spans)})" for num_ranks, spans in found.items())
+    """Returns `5 ranks`, or `5 ranks, then 3 ranks`; '' where no record says."""
+    return ", then ".join(counted(number, "rank") for number in by_ranks(records))
 
 
 def _rounds(spans: Sequence[tuple[int, int]]) -> str:

@@ -1,4 +1,4 @@
-"""What a stream shows of our lines: signs that its encoding has, and on a terminal one line that updates itself.
+"""Lines of at most 80 columns, and one line that updates itself where a stream shows it.
 
 Such a line ends in a carriage return. Launchers forward whole lines only (Open MPI's prterun, tried), so under one of
 them it would show nothing until the run ends, although rank 0 has a pseudo terminal as its stdout there.
@@ -12,26 +12,22 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from rich.live import Live
+from typing import TextIO
 
 # One variable of each launcher that `fedmpi.mpi.launch` knows, and of srun, which may start a process without MPI.
 _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK", "SLURM_STEP_ID")
 _DUMB = ("dumb", "unknown")
 DEFAULT_COLUMNS = 80
-NO_BREAK = "\xa0"
-_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]B?|B|MACs|m?s)\b|%)")
+_ERASED = "\r\x1b[2K"
 _SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 _FOLD = " \\"
 
 
 def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int:
-    """The width in columns of the terminal that `stream` writes to; 0 where no line can be updated."""
+    """Returns the width in columns of the terminal that `stream` writes to; 0 where no line can be updated."""
     if environ.get("TERM") in _DUMB or any(name in environ for name in _LAUNCHED):
         return 0
-    with contextlib.suppress(OSError, ValueError):  # a closed stream says ValueError
+    with contextlib.suppress(OSError, ValueError):  # a closed stream raises ValueError
         if stream.isatty():
             with contextlib.suppress(OSError):
                 return os.get_terminal_size(stream.fileno()).columns or DEFAULT_COLUMNS
@@ -40,115 +36,94 @@ def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ)
 
 
 def instead_of_live_line(text: str) -> str:
-    """`text` for stderr, where it is a terminal, in place of the live line that stdout may have there; that one is
-    shown again below it.
-    """
-    return f"\r\x1b[2K{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
+    """Returns `text` for stderr, where it is a terminal, in place of the live line that stdout may have there."""
+    return f"{_ERASED}{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
 
 
 def wrapped(*texts: str, hang: int = 2) -> list[str]:
-    """The texts as lines of at most 80 columns. A continuation line is indented by `hang` more columns. A number stays
-    with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
+    """Returns the texts as lines of at most 80 columns; a continuation line is indented by `hang` more columns.
+
+    A word that is too long, such as a path, gets a line of its own and is not cut.
     """
     wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for text in texts:
-        wrapper.subsequent_indent = " " * (_indent(text) + hang)
-        lines += wrapper.wrap(_BEFORE_A_UNIT.sub(NO_BREAK, text))
-    return [line.replace(NO_BREAK, " ") for line in lines]
+        wrapper.subsequent_indent = " " * (len(text) - len(text.lstrip()) + hang)
+        lines += wrapper.wrap(text)
+    return lines
 
 
 def warning(text: str) -> str:
-    """`warning: ` and the text, in lines of at most 80 columns."""
+    """Returns `warning: ` and the text, in lines of at most 80 columns."""
     return "\n".join(wrapped(f"warning: {text}"))
 
 
 def filled(text: str) -> str:
-    """A text of several paragraphs, such as a docstring, in lines of at most 80 columns. Lines that are indented, as
-    those of a table, stay apart; what continues one is indented further, and stands below its last column.
+    """Returns a text, such as a docstring, with its paragraphs in lines of at most 80 columns.
+
+    The lines of a paragraph with indented ones, such as a table, stay apart.
     """
-    paragraphs: list[str] = []
-    for line in text.splitlines():
-        before = paragraphs[-1] if paragraphs else ""
-        if before.strip() and line.strip() and _indent(line) in (0, *range(_indent(before) + 4, DEFAULT_COLUMNS)):
-            paragraphs[-1] = f"{before} {line.strip()}"
-        else:
-            paragraphs.append(line)
-    return "\n".join(line for one in paragraphs for line in wrapped(one, hang=_hang(one)) or [""])
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def _hang(line: str) -> int:
-    """How much further the text of an indented line is indented that begins with a name and two blanks, as an option
-    does; 4 without these, and 0 for a line that is not indented.
-    """
-    found = re.match(r" +\S+(?: \S+)*  +", line)
-    return 0 if not _indent(line) else found.end() - _indent(line) if found else 4
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        is_table = any(line.startswith(" ") for line in paragraph.splitlines())
+        parts = paragraph.splitlines() if is_table else [" ".join(paragraph.split())]
+        lines += [*wrapped(*parts, hang=4 if is_table else 0), ""]
+    return "\n".join(lines[:-1])
 
 
 def folded(text: str) -> str:
-    """`to continue: COMMAND` in lines of at most 80 columns. Of a longer text the command begins on a line of its own,
-    and a shell takes its lines for one: all but the last end in a backslash.
+    """Returns `to continue: COMMAND` in lines of at most 80 columns.
+
+    If the text is longer, the command begins on a line of its own, and a shell takes its lines for one: all but the
+    last end in a backslash.
     """
     if len(text) <= DEFAULT_COLUMNS:
         return text
-    said, _, command = text.partition(": ")
+    prose, _, command = text.partition(": ")
     lines = [" "]
     for word in _SHELL_WORD.findall(command):
         if len(lines[-1]) + 1 + len(word) + len(_FOLD) > DEFAULT_COLUMNS and lines[-1].strip():
             lines.append("   ")
         lines[-1] += f" {word}"
-    return "\n".join([*wrapped(f"{said}:"), f"{_FOLD}\n".join(lines)])
+    return "\n".join([*wrapped(f"{prose}:"), f"{_FOLD}\n".join(lines)])
 
 
 def as_message(text: str) -> str:
-    """A message in lines of at most 80 columns, whose last words may be a command for a shell (`folded`)."""
-    said, then, command = text.partition("; to continue")
-    lines = [line for paragraph in said.splitlines() for line in wrapped(paragraph)]
-    return "\n".join([*lines, *([folded(f"to continue{command}")] if then else [])])
-
-
-def printable(text: str, stream: TextIO) -> str:
-    """`text` without what the stream's encoding has no sign for."""
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    return text.encode(encoding, errors="replace").decode(encoding)
+    """Returns a message in lines of at most 80 columns; its last words may be `; to continue: COMMAND` (`folded`)."""
+    prose, then, command = text.partition("; to continue")
+    lines = wrapped(*prose.splitlines())
+    if then:
+        lines.append(folded(f"to continue{command}"))
+    return "\n".join(lines)
 
 
 class Screen:
-    """A stream that people read; with `columns`, a terminal's width, its last line updates itself.
+    """A stream that people read; with `columns`, a terminal's width, it has a last line that updates itself.
 
     Raises OSError or ValueError where the stream can no longer be written.
     """
 
     def __init__(self, stream: TextIO, columns: int) -> None:
-        self._stream, self._columns = stream, columns
-        self._live: Live | None = None
+        self._stream = stream
+        self._columns = columns
+        self._is_shown = False
 
     @property
     def is_live(self) -> bool:
         return self._columns > 0
 
     def print(self, line: str) -> None:
-        """A line of its own, above the live one."""
-        text = printable(line, self._stream)
-        if self._live is None:
-            print(text, file=self._stream, flush=True)
-        else:
-            self._live.console.print(text, soft_wrap=True)
+        """Prints a line of its own, in place of the live one."""
+        self.close()
+        print(line, file=self._stream, flush=True)
 
     def update(self, line: str) -> None:
         """Shows `line` as the live line."""
-        from fedmpi.report.console import live_line, one_line  # rich loads only where a terminal wants it
-
-        if self._live is None:
-            self._live = live_line(self._stream, self._columns)
-            self._live.start()
-        self._live.update(one_line(printable(line, self._stream)), refresh=True)
+        print(f"{_ERASED}{line[: self._columns - 1]}", end="", file=self._stream, flush=True)
+        self._is_shown = True
 
     def close(self) -> None:
-        """The live line is gone."""
-        if self._live is not None:
-            self._live.stop()
+        """Erases the live line."""
+        if self._is_shown:
+            self._is_shown = False
+            print(_ERASED, end="", file=self._stream, flush=True)

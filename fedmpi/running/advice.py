@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
-from fedmpi.report.again import Again, entering_none_gone
+from fedmpi.report.ending import Again
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.lock import GoneError
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
@@ -59,7 +59,7 @@ class Advice:
 
     def in_lines(self, text: str) -> str:
         """A text that ends in a command, in lines that can be typed as they are."""
-        return folded(entering_none_gone(text, self.again.folder))
+        return folded(text)
 
     def to_resume(self, when: str = _TO_CONTINUE) -> str:
         """`to continue: COMMAND`, in lines."""

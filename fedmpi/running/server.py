@@ -111,7 +111,7 @@ class Server:
         ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
         resumed = self._done or None
         more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **first_state}
-        more |= self._advice.again.noted(self._folder.path)
+        more |= self._advice.again.noted()
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if setup.comm.library:
             more["mpi"] = setup.comm.library

@@ -1,9 +1,7 @@
 """How runs with rounds to go have ended: from the note of a rank, the manifest and the lock, and as it is told."""
 
 import json
-import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from golden_file import Told
@@ -13,7 +11,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.ending import Ending, ending
+from fedmpi.report.ending import Again, Ending, ending
 from fedmpi.report.records import divergences, read_records
 from fedmpi.report.terminal import as_message
 from fedmpi.results import show
@@ -34,7 +32,7 @@ def run(tmp_path: Path) -> RunDir:
     found = RunDir(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}], rounds=5))
     found.checkpoints_dir.mkdir()
     found.checkpoint_path(2).touch()
-    manifest.add_start(found, {"ranks": [{}, {}, {}]})
+    manifest.add_start(found, Again(ranks=3).noted())
     return found
 
 
@@ -67,12 +65,6 @@ def test_a_run_that_failed(run: RunDir, told: Told) -> None:
     told(found.paragraph())
 
 
-def test_a_note_of_an_older_version_is_a_word_or_nothing(run: RunDir) -> None:
-    for text, state in (("diverged", "diverged"), ("failed", "failed"), ("", "failed"), ("\x00\nx\x1b[2J", "failed")):
-        run.failure_path.write_text(text)
-        assert seen(run).state == state and "\x1b" not in seen(run).paragraph()
-
-
 def test_runs_without_a_note(run: RunDir, told: Told) -> None:
     told(seen(run).paragraph())
     assert (seen(run).state, seen(run).cause) == ("interrupted", "")
@@ -84,75 +76,24 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
     told(seen(run).paragraph())
 
 
-OWN = {"ranks": 5, "folder": "/home/me/my work", "words": ["method.name=mymod:M", "output.observers=[mymod:O]"]}
-TAIL = "method.name=mymod:M 'output.observers=[mymod:O]'"
-
-
-def advised(run: RunDir, *starts: dict[str, Any]) -> str:
-    for start in starts:
-        manifest.add_start(run, start)
-    return seen(run).advice.removeprefix("to continue: ")
-
-
 def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
-    """With its folder, its own code and its ranks; where the run is now. Of an older start only the ranks are known."""
+    """With its folder, its own code and its ranks; where the run is now. Without a note of these it is on one rank."""
+    words = ("method.name=mymod:M", "output.observers=[mymod:O]")
+    manifest.add_start(run, Again(5, "/home/me/my work", words).noted())
     command = f"python -m fedmpi.main --run-dir {run.path} --resume"
-    assert advised(run) == f"mpirun -n 3 {command}"
-    (work := run.path.parent / "my work").mkdir()
-    own = {"ranks": [{}, {}], "resume": {**OWN, "folder": str(work), "run_dir": "/elsewhere/run"}}
-    assert advised(run, own) == f"cd '{work}' && mpirun -n 5 {command} {TAIL}"
-    alone = {"ranks": [{}], "resume": {"ranks": 1, "folder": "", "words": [], "run_dir": str(run.path)}}
-    assert advised(run, alone) == command
-    assert advised(run, {"ranks": [{}, {}]}) == f"mpirun -n 2 {command}"
-
-
-def test_no_command_enters_a_folder_that_is_gone(run: RunDir, monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
-    """Neither a command that is made for the page, nor one that a rank has noted."""
-    (work := run.path.parent / "saved work").mkdir()
-    monkeypatch.chdir(work)
-    advice = Advice(small_config("output.observers=[mymod:O]"))
-    advice.run_is_in(run, 3)
-    manifest.add_start(run, {**advice.again.noted(run.path), "ranks": [{}]})
-    assert f": cd '{work}' && " in seen(run).paragraph()
-    work.rmdir()
-    told(seen(run).paragraph())
-    assert " && " not in advice.to_resume() and f"({work} is not here)" in advice.to_resume().replace("\n  ", " ")
-    assert advice.note_failure(DivergenceError(LOSS)) and " && " not in seen(run).advice
-    told(seen(run).paragraph())
-
-
-@pytest.mark.parametrize(
-    "edited",
-    [
-        {"words": ["method.name=m:M; reboot"]},
-        {"words": ["output.dir=/etc"]},
-        {"words": "method.name=m:M"},
-        {"folder": "/a\x1b[2J"},
-        {"folder": "/" + 2000 * "a"},
-        {"ranks": 0},
-        {"ranks": "5"},
-    ],
-)
-def test_what_is_not_of_our_form_is_in_no_command(run: RunDir, edited: dict[str, Any]) -> None:
-    command = f"mpirun -n 2 python -m fedmpi.main --run-dir {run.path} --resume"
-    assert advised(run, {"ranks": [{}, {}], "resume": {**OWN, **edited}}) == command
-    assert advised(run, {"ranks": 7, "resume": 7}) == command.removeprefix("mpirun -n 2 ")
+    own = "method.name=mymod:M 'output.observers=[mymod:O]'"
+    assert seen(run).advice == f"to continue: cd '/home/me/my work' && mpirun -n 5 {command} {own}"
+    manifest.add_start(run, {"resume": {"ranks": "5"}})
+    assert seen(run).advice == f"to continue: {command}"
 
 
 def test_a_start_notes_what_its_own_command_has(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(run.path.parent)
     advice = Advice(small_config("data.name=cifar10", "data.root=data", "output.observers=[mymod:O]"))
     advice.run_is_in(run, 4)
-    assert advised(run, {**advice.again.noted(run.path), "ranks": [{}]}) == advice.resume_command()
+    manifest.add_start(run, advice.again.noted())
+    assert seen(run).advice == f"to continue: {advice.resume_command()}"
     assert advice.resume_command().startswith(f"cd {run.path.parent} && mpirun -n 4 ")
-
-
-def test_the_advice_of_a_run_that_was_moved_is_of_where_it_is(run: RunDir) -> None:
-    manifest.add_start(run, {"resume": {**OWN, "run_dir": str(run.path)}})
-    noted(run, DivergenceError(LOSS))
-    (run.path.parent / "run-2").mkdir()
-    there = RunDir(run.path.rename(run.path.parent / "run-2" / "it's moved"))
-    assert seen(there).advice.endswith(f" --init-from {shlex.quote(str(there.path))} train.lr=0.005")
 
 
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
@@ -220,11 +161,6 @@ def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None
     run.report_dir.mkdir()
     (run.report_dir / "summary.json").write_text("{}")
     assert Run(run.path).is_finished() == (rounds == 2)
-
-
-def test_a_folder_named_saved_hides_nothing() -> None:
-    advice = "to continue: python -m fedmpi.main --run-dir /data/saved/a --resume"
-    assert "ounds 1 to 3" in Ending("interrupted", 4, 3, "", advice).paragraph()
 
 
 def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:

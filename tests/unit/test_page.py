@@ -92,7 +92,7 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     with_records(run, {}, {}, {"busy_s": {"0": 1.0}})
     path = RunDir(run).manifest_path
     path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))
-    pattern = r" 2 ranks \(rounds 1 to 2\), 1 rank \(round 3\); .*: cpu, cuda:0, in 2 starts\."
+    pattern = r" 2 ranks, then 1 rank \(cpu, cuda:0\), in 2 starts\."
     assert re.search(pattern, page_of(Run(run)))
 
 

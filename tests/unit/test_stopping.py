@@ -92,8 +92,6 @@ def test_rounds_of_as_many_ranks_tell_of_the_next_ones() -> None:
     records = [
         {"round": 1, "seconds": {"wall": 3.0}, "busy_s": busy_s},
         {"round": 2, "seconds": {"wall": 9.0}, "busy_s": {"0": 1.0}},
-        {"round": 3, "seconds": {"wall": None}, "busy_s": busy_s},
-        {"round": 4, "seconds": None},
         {"round": 5, "seconds": {"wall": 4.0}, "busy_s": busy_s},
     ]
     assert round_seconds(records, 2) == [3.0, 4.0]

@@ -16,7 +16,7 @@ from fedmpi.export.command import _rows
 from fedmpi.mpi.serial import SerialComm
 from fedmpi.report.progress import Progress
 from fedmpi.report.table_text import text_lines
-from fedmpi.report.terminal import filled, folded, wrapped
+from fedmpi.report.terminal import filled, folded
 from fedmpi.results import show
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
@@ -34,9 +34,9 @@ def widest(text: str) -> str:
 
 
 def test_a_table_that_is_too_wide_stands_below_its_names() -> None:
-    heads, lines = ("run", "a", "b"), [("x" * 78, "1", "22"), ("x" * 78, "3", "4"), ("y", "5", "6")]
-    assert text_lines(heads, lines, 1) == ["run", "  a   b", "x" * 78, "  1  22", "  3   4", "y", "  5   6"]
-    assert text_lines(heads, lines[2:], 1, rule="-") == ["run  a  b", "---------", "y    5  6"]
+    heads, lines = ("run", "a", "b"), [("x" * 78, "1", "22"), ("y", "5", "6")]
+    assert text_lines(heads, lines, 1) == ["run", "  a   b", "x" * 78, "  1  22", "y", "  5   6"]
+    assert text_lines(heads, lines[1:], 1, rule="-") == ["run  a  b", "---------", "y    5  6"]
 
 
 def test_a_plan() -> None:
@@ -75,13 +75,6 @@ def test_a_command_is_one_for_a_shell(folder: str) -> None:
     assert folded("to continue: x") == "to continue: x"
 
 
-def test_a_number_stays_with_its_unit() -> None:
-    for before in range(60, 80):
-        first, *rest = wrapped(f"{'x' * before} 12.50 MB 7 % /{'y' * 90}")
-        assert not first.endswith(("12.50", " 7")) and len(first) <= COLUMNS
-        assert all(line.startswith("  ") for line in rest)
-
-
 @pytest.mark.parametrize("name", command.COMMANDS)
 def test_the_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(COLUMNS))
@@ -95,13 +88,13 @@ def test_the_help_of_a_command(name: str, monkeypatch: pytest.MonkeyPatch, capsy
 
 
 def test_a_text_of_paragraphs() -> None:
-    """Paragraphs are filled, lines of a table stay apart, and what continues one stands below it."""
+    """Paragraphs are filled, lines of a table stay apart."""
     words, table = " ".join(["word"] * 40), "  --tier NAME  the net\n  --check      " + " ".join(["all"] * 30)
-    lines = filled(f"{words}\n{words}\n\n{table}\n               more").splitlines()
+    lines = filled(f"{words}\n{words}\n\n{table}").splitlines()
     assert len(widest("\n".join(lines))) <= COLUMNS
     place = lines.index("")
     assert " ".join(lines[:place]) == f"{words} {words}" and lines[place + 1] == "  --tier NAME  the net"
-    assert lines[place + 3].startswith(f"{' ' * 15}all ") and lines[-1].endswith(" more")
+    assert lines[place + 2].startswith("  --check") and lines[place + 3].startswith("      all")
 
 
 def test_the_end_of_a_run_that_diverged() -> None:
