@@ -37,7 +37,7 @@ from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import CONTRIBUTED, Results, choose, open_exchange
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, drawn, is_evaluated, open_phase, plan_phase
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, drawn, is_evaluated, open_phase
 
 
 def train_round(
@@ -71,29 +71,28 @@ def train_phase(
 ) -> tuple[ServerState, RoundResult, Contributions | None]:
     """Narrows, trains and uploads each client; exchanges, updates. Returns the new state, the round's result so far,
     and what made the state (rank 0; None if no client contributed)."""
-    comm, clock = setup.comm, setup.clock
-    planned = plan_phase(setup, number, phase)
-    kind = choose(setup.config.mpi.exchange, setup.method, planned)
-    exchange = open_exchange(kind, open_phase(setup, planned, published))
+    comm, clock, plan = setup.comm, setup.clock, published.plan
+    kind = choose(setup.config.mpi.exchange, setup.method, plan)
+    exchange = open_exchange(kind, open_phase(setup, published))
     with clock.stage("submodel_creation", number):  # for the record; workers train meanwhile
-        draws = tuple(drawn(setup, task, published) for task in planned.tasks) if comm.is_root else ()
+        draws = tuple(drawn(setup, task, published) for task in plan.tasks) if comm.is_root else ()
     num_done = 0
-    for wave in planned.waves:
+    for wave in plan.waves:
         task = wave[comm.rank]
         client_result = simulate_client(setup, task, published) if task else None
         with clock.stage("aggregation" if comm.is_root else "communication", number):
             exchange.post(task, client_result)
         num_done += sum(task is not None for task in wave)
-        setup.show_progress(num_done - exchange.num_awaited(), len(planned.tasks))
+        setup.show_progress(num_done - exchange.num_awaited(), len(plan.tasks))
     with clock.stage("aggregation", number):
         results = exchange.finish(state.params)
-        state, contributions = update(setup, state, results, phase, planned.tasks, published)
+        state, contributions = update(setup, state, results, phase, plan.tasks, published)
     with clock.stage("svd", number):
         state = refresh(setup, state, contributions)
     result = replace(
         result,
         reports=result.reports + results.reports,
-        tasks=result.tasks + planned.tasks,
+        tasks=result.tasks + plan.tasks,
         draws=result.draws + draws,
         exchange=kind,
     )

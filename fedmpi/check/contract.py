@@ -70,7 +70,7 @@ class PhaseOfRound:
 
     def client(self, task: Task) -> Client:
         """Returns the client as the server sees it after training: with its new memory."""
-        opened = open_phase(self.setup, self.assignment, self.published)
+        opened = open_phase(self.setup, self.published)
         return opened.client_of(task, self.results[task.client][0].memory_digest)
 
     def uploads(self) -> Iterator[tuple[Task, Params]]:
@@ -78,7 +78,7 @@ class PhaseOfRound:
             yield task, self.results[task.client][1]
 
     def exchanged(self, kind: str) -> Results:
-        exchange = open_exchange(kind, open_phase(self.setup, self.assignment, self.published))
+        exchange = open_exchange(kind, open_phase(self.setup, self.published))
         for (task,) in self.assignment.waves:
             if task is not None:
                 exchange.post(task, self.results[task.client])

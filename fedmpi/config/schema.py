@@ -20,6 +20,7 @@ from fedmpi.config.fields import DATA_PLACES, Count, Counts, Folder, NotNegative
 from fedmpi.config.yaml_text import leaves
 
 _SERVER_DEVICE = ("mpi", "server_device")
+_AGGREGATE = ("method", "aggregate")
 
 
 class Clients(Section):
@@ -287,7 +288,10 @@ class Config(Section):
         free_keys = set(self.free_keys())
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
-        return {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
+        deciding = {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
+        if deciding.get(_AGGREGATE) == "mean":  # runs were archived before there was another
+            del deciding[_AGGREGATE]
+        return deciding
 
     @classmethod
     @cache

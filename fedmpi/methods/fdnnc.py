@@ -110,6 +110,7 @@ class FDNNCOptions(MethodOptions):
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Devices do not change their size, and small ones must have their turn."""
+        yield from super().problems(config)
         if config.clients.tier_assignment != "fixed":
             yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
         both = all(config.clients.tier_blocks or self.tier_blocks(config.clients.count))

@@ -52,6 +52,7 @@ class LGFedAvgOptions(MethodOptions):
     """Rounds of phase 1, FedAvg of the whole net, before clients begin to keep their first layers."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
         if self.pretrain_rounds > config.rounds:
             todo = "phase 2 comes after them; make it smaller, or the run longer"
             yield "method.pretrain_rounds", f"{self.pretrain_rounds} of {config.rounds} rounds, but {todo}"

@@ -17,6 +17,7 @@ from fedmpi import seeds
 from fedmpi.config.fields import Count, Section
 from fedmpi.config.schema import Clients, Config, Train
 from fedmpi.data.batches import DeviceData
+from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.learning.local import MaskedCrossEntropy
@@ -38,6 +39,10 @@ class MethodOptions(Section):
     shares_factors: ClassVar[bool] = False
     """Whether every rank can factorize a part of the layers (`mpi.factorization: shared`)."""
     name: str
+    aggregate: str = "mean"
+    """What makes the server's tensors of the clients' uploads: the weighted mean, or `package.module:Class` of your own
+    (`methods/README.md`).
+    """
 
     @property
     def tiers(self) -> tuple[float, ...]:
@@ -63,6 +68,18 @@ class MethodOptions(Section):
         is_falling = len(set(shown)) == len(shown) and all(one > two for one, two in pairwise(capacities))
         if self.capacity and not is_falling:
             yield f"method.{self.capacity}", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+        if self.aggregate != "mean":
+            yield from self._aggregate_problems(config)
+
+    def _aggregate_problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        from fedmpi.methods import aggregate
+
+        try:
+            aggregate.named(self.aggregate)
+        except UnknownError as error:
+            yield "method.aggregate", f"{error}; allowed: mean, or package.module:Class"
+        if config.mpi.exchange == "reduce":
+            yield "mpi.exchange", "reduce adds up means, and method.aggregate is another; allowed: gather, auto"
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """Clients per tier where `clients.tier_blocks` does not say: equal blocks, the remainder with the last."""

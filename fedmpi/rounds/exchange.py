@@ -6,7 +6,8 @@ gather   Factor tensors travel. Workers start sending a client's upload and trai
 reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins for large cohorts of
          large uploads.
 
-Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device.
+Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device. Another
+aggregate than the mean (`method.aggregate`) takes `gather`.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import torch
 from torch import Tensor
 
 from fedmpi.errors import ConfigError, RoundError
-from fedmpi.exactsum import ExactSum, WeightSum
+from fedmpi.exactsum import WeightSum
 from fedmpi.federation.assignment import Assignment, Task
+from fedmpi.methods import aggregate
+from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.mpi.communicator import Communicator, Request
@@ -117,8 +120,8 @@ class OpenPhase:
     pinned: bool = False
 
 
-class _Sums:
-    """Lifted results, added exactly; used by rank 0 under `gather` and by every worker under `reduce`."""
+class _Uploads:
+    """Lifts the uploads of a phase and adds them: on rank 0 under `gather`, on every worker under `reduce`."""
 
     def __init__(self, phase: OpenPhase) -> None:
         method, assignment = phase.method, phase.assignment
@@ -128,36 +131,48 @@ class _Sums:
         specs, self._tensor_of = method.state_specs(), sums_of(method)
         self._specs = {name: specs[tensor] for name, tensor in self._tensor_of.items()}
         bounds = {name: phase.bounds[tensor] for name, tensor in self._tensor_of.items()}
-        self.exact = ExactSum(self._specs, bounds, self._weights.total, phase.device)
+        make = aggregate.named(method.options.aggregate)
+        self.aggregate = make(self._specs, bounds, self._weights.total, phase.device)
+        self._senders = WeightSum(len(self._tasks))
+        self._counts_senders = phase.comm.is_root
+        self._counted: set[int] = set()
 
-    def add(self, task: Task, report: ClientReport, upload: Params) -> None:
+    def add(self, report: ClientReport, upload: Params) -> None:
+        task, weight = self._tasks[report.client], self._weights.of[report.client]
         client = self._client_of(task, report.memory_digest)
-        weight, regions = self._weights.of[task.client], self._method.regions(client)
+        regions = self._method.regions(client)
         try:
             for name, value in self._method.lift(upload, client):
-                self._add(name, value, weight, regions.get(name))
+                self._add(task.client, name, value, weight, regions.get(name))
         except (Exception, SystemExit) as error:  # as the clock would have it, which does not know the client
             raise RoundError("aggregation", round_number=task.round_number, client=task.client) from error
+        if self._counts_senders:
+            self._count(task.client, regions)
 
-    def _add(self, name: str, value: Tensor, weight: float, region: Region | None) -> None:
+    def _add(self, client: int, name: str, value: Tensor, weight: float, region: Region | None) -> None:
         try:
-            self.exact.add(name, value, weight, region)
+            self.aggregate.add(client, name, value, weight, region)
         except ValueError as error:
             raise ConfigError("method.name", f"'{self._method.options.name}' lifts {error}") from error
 
+    def _count(self, client: int, regions: Mapping[str, Region]) -> None:
+        """Adds the client's weight to those of the entries that it has sent."""
+        held = {name: (self._specs[name].shape, region) for name, region in regions.items()}
+        self._senders.add(self._weights.of[client], held)
+        self._counted.add(client)
+
     def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
-        """The weighted means over the clients that contributed; what nobody sent keeps its value in `state`."""
+        """Returns what the clients' uploads make of `state`; an entry that nobody has sent keeps its value there."""
         reports = tuple(sorted(reports, key=lambda report: report.client))
-        weights = WeightSum(len(self._tasks))
-        for report in reports:
-            if report.status == CONTRIBUTED:
+        for report in reports:  # those that other ranks have added
+            if report.status == CONTRIBUTED and report.client not in self._counted:
                 client = self._client_of(self._tasks[report.client], report.memory_digest)
-                regions = self._method.regions(client)
-                weights.add(self._weights.of[report.client], {n: (self._specs[n].shape, r) for n, r in regions.items()})
+                self._count(report.client, self._method.regions(client))
         means = {
-            name: self.exact.mean(name, weights.of(name), state[tensor]) for name, tensor in self._tensor_of.items()
+            name: self.aggregate.result(name, self._senders.of(name), state[tensor])
+            for name, tensor in self._tensor_of.items()
         }
-        return Results(reports, means, weights.share)
+        return Results(reports, means, self._senders.share)
 
 
 class Exchange(Protocol):
@@ -182,7 +197,7 @@ class Gather:
         new_buffer = partial(host_buffer, is_pinned=phase.pinned)
         self._device = phase.device
         self._layouts = {task.client: upload_layout(phase.method, task) for task in tasks}
-        self._sums = _Sums(phase) if comm.is_root else None
+        self._uploads = _Uploads(phase) if comm.is_root else None
         self._reports: list[ClientReport] = []
         own_bytes = [self._layouts[task.client].num_bytes for task in phase.assignment.by_rank[comm.rank]]
         self._slots = deque(new_buffer(max(own_bytes, default=0)) for _ in range(_UNDER_WAY))
@@ -228,8 +243,8 @@ class Gather:
             # Copied synchronously: the buffer is reused right after.
             upload = layout.views(message.to(self._device))
             del upload[_REPORT_NAME]
-            assert self._sums is not None
-            self._sums.add(task, report, upload)
+            assert self._uploads is not None
+            self._uploads.add(report, upload)
 
     def num_awaited(self) -> int:
         return self._receiver.num_awaited
@@ -237,7 +252,7 @@ class Gather:
     def finish(self, state: Params) -> Results:
         self._wait_for_less_than(1)
         del self._receiver  # the means take as much
-        return Results() if self._sums is None else self._sums.results(state, self._reports)
+        return Results() if self._uploads is None else self._uploads.results(state, self._reports)
 
 
 class Reduce:
@@ -245,7 +260,7 @@ class Reduce:
 
     def __init__(self, phase: OpenPhase) -> None:
         self._comm, self._device = phase.comm, phase.device
-        self._sums = _Sums(phase)
+        self._uploads = _Uploads(phase)
         self._reports: list[ClientReport] = []
         self._most_reports = max(map(len, phase.assignment.by_rank), default=0)
 
@@ -255,13 +270,15 @@ class Reduce:
         report, upload = result
         self._reports.append(report)
         if upload is not None:
-            self._sums.add(task, report, moved(upload, self._device))
+            self._uploads.add(report, moved(upload, self._device))
 
     def num_awaited(self) -> int:
         return 0
 
     def finish(self, state: Params) -> Results:
-        buffer = self._sums.exact.buffer
+        sums = self._uploads.aggregate
+        assert isinstance(sums, ExactMean), "MethodOptions.problems refuses another one with mpi.exchange=reduce"
+        buffer = sums.buffer
         on_host = buffer.cpu()
         self._comm.reduce_sum(on_host)
         buffer.copy_(on_host)
@@ -272,7 +289,7 @@ class Reduce:
         if all_rows is None:
             return Results()
         known = [ClientReport.from_row(row) for row in all_rows.view(_REPORT).reshape(-1) if row["status"]]
-        return self._sums.results(state, known)
+        return self._uploads.results(state, known)
 
 
 def upload_layout(method: Method, task: Task) -> Layout:
@@ -281,9 +298,11 @@ def upload_layout(method: Method, task: Task) -> Layout:
 
 
 def choose(kind: str, method: Method, assignment: Assignment) -> str:
-    """`auto`: whichever of the two sends fewer bytes in this phase."""
+    """Returns `gather` or `reduce`; of `auto` whichever sends fewer bytes in this phase."""
     if kind != "auto":
         return kind
+    if method.options.aggregate != aggregate.MEAN:
+        return "gather"
     gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
     senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
     specs = method.state_specs()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,10 +30,10 @@ def publish(setup: Setup, state: ServerState, round_number: int, phase_number: i
     """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs."""
     method = setup.method
     phase = method.phases(round_number)[phase_number]
-    tasks = plan_phase(setup, round_number, phase).tasks
+    plan = plan_phase(setup, round_number, phase)
     tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = sorted({task.tier for task in tasks} | (tested_nets(setup) if tested else set()))
-    return broadcast(setup, state, round_number, tasks, nets)
+    nets = sorted({task.tier for task in plan.tasks} | (tested_nets(setup) if tested else set()))
+    return replace(broadcast(setup, state, round_number, plan.tasks, nets), plan=plan)
 
 
 def broadcast(

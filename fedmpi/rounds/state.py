@@ -74,15 +74,19 @@ class ServerState:
     memories: Mapping[int, Version] = field(default_factory=dict)
 
 
+NOBODY = Assignment((), ())
+
+
 @dataclass(frozen=True)
 class Published:
-    """What rank 0 broadcast, on this rank's training device; what a method draws on (`traits.draws_on`) is on the host.
-    `bounds` has B of each server tensor.
+    """What rank 0 broadcast for a phase, on this rank's training device; what a method draws on (`traits.draws_on`) is
+    on the host. `bounds` has B of each server tensor, `plan` the clients of the phase.
     """
 
     params: Params
     bounds: dict[str, float]
     versions: dict[int, Version]
+    plan: Assignment = NOBODY
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ def drawn(setup: Setup, task: Task, published: Published) -> Mapping[str, object
     return {"client": task.client, "phase": task.phase, "tier": setup.method.tiers[task.tier].name, **by_method}
 
 
-def open_phase(setup: Setup, planned: Assignment, published: Published) -> OpenPhase:
+def open_phase(setup: Setup, published: Published) -> OpenPhase:
     """Returns what the exchange of a phase needs to know."""
 
     def trained(task: Task, memory_digest: str) -> Client:
@@ -158,7 +162,8 @@ def open_phase(setup: Setup, planned: Assignment, published: Published) -> OpenP
         return client_of(setup, task, published, version)
 
     place = setup.device
-    return OpenPhase(setup.comm, setup.method, planned, published.bounds, trained, place.server, pinned=place.has_gpu)
+    plan, bounds = published.plan, published.bounds
+    return OpenPhase(setup.comm, setup.method, plan, bounds, trained, place.server, pinned=place.has_gpu)
 
 
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:

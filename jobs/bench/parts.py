@@ -76,7 +76,7 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
     setup = measuring.prepared(comm, folder, words)
     method, state = setup.method, initial_state(setup, None)
     published, planned = publish(setup, state, 1, 0), plan_phase(setup, 1, method.phases(1)[0])
-    opened = open_phase(setup, planned, published)
+    opened = open_phase(setup, published)
     exchange = open_exchange("reduce", opened)
     results: list[tuple[Task, ClientResult]] = []
     numbers = 0
@@ -93,7 +93,7 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
 
     def add() -> float:
         nonlocal exchange
-        exchange = open_exchange("reduce", open_phase(setup, planned, published))
+        exchange = open_exchange("reduce", open_phase(setup, published))
         return 1e9 * measuring.seconds(lambda: [exchange.post(*each) for each in results]) / numbers
 
     def mean() -> float:

@@ -1,0 +1,76 @@
+"""`method.aggregate`: the trimmed mean of `examples/trimmed_mean.py` by hand, its bits, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from narrow_nets import client_of, context, exchanged
+from small_runs import finished, run_alone, small_config
+from torch import nn
+
+from fedmpi.errors import ConfigError
+from fedmpi.methods.aggregate import named
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+from fedmpi.tensors import Spec
+
+TRIMMED = "trimmed_mean:TrimmedMean"
+STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
+
+
+@pytest.fixture(autouse=True)
+def examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "examples"))
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 0, 4, 2, 1)])
+def test_by_hand(order: tuple[int, ...]) -> None:
+    """Of five values one is left out at each end: (2 + 3 + 4) / 3, and so on; weights do not count."""
+    values = {0: (1.0, -5.0, 0.0), 1: (100.0, 1.0, 3.0), 2: (3.0, 2.0, 0.0), 3: (2.0, 3.0, 9.0), 4: (4.0, 9.0, 0.0)}
+    method = FedAvg(context(FedAvgOptions(aggregate=TRIMMED, weighting="samples"), lambda: nn.Linear(2, 1)))
+    uploads = []
+    for client in order:
+        *weight, bias = values[client]
+        upload = {"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}
+        uploads.append((client_of(client, 0, num_examples=client + 1), upload))
+    means = exchanged(method, STATE, *uploads).means
+    assert means["weight"].tolist() == [[3.0, 2.0]] and means["bias"].tolist() == [1.0]
+
+
+def test_an_entry_counts_the_clients_that_hold_it() -> None:
+    """Five clients hold entry 0, one of them entry 1, where nothing is left out, and nobody entry 2."""
+    trimmed = named(TRIMMED)({"x": Spec((3,))}, {"x": 64.0}, 5.0, "cpu")
+    trimmed.add(0, "x", torch.tensor([1.0, 7.0]), 1.0, (slice(0, 2),))
+    for client, value in enumerate((9.0, 2.0, 3.0, 4.0), 1):
+        trimmed.add(client, "x", torch.tensor([value]), 1.0, (slice(0, 1),))
+    weight = torch.tensor([5.0, 1.0, 0.0], dtype=torch.float64)
+    assert trimmed.result("x", weight, torch.tensor([0.0, 0.0, 5.0])).tolist() == [3.0, 7.0, 5.0]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedhm"])
+def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
+    words = (f"method.name={method}", "rounds=2", "clients.per_round=6")
+    run_alone(tmp_path / "mean", *words)
+    run_alone(tmp_path / "trimmed", *words, f"method.aggregate={TRIMMED}")
+    run_alone(tmp_path / "again", *words, f"method.aggregate={TRIMMED}", "mpi.exchange=auto")
+    assert finished(tmp_path / "trimmed") == finished(tmp_path / "again")
+    assert finished(tmp_path / "trimmed").server != finished(tmp_path / "mean").server
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("method.aggregate=median",), "method.aggregate.*'median'.*allowed: mean, or package.module:Class"),
+        (("method.aggregate=nowhere:It",), "method.aggregate.*'nowhere:It' cannot be imported"),
+        (("method.aggregate=trimmed_mean:SHARE",), "method.aggregate.*is not a class with add and result"),
+        ((f"method.aggregate={TRIMMED}", "mpi.exchange=reduce"), "mpi.exchange.*allowed: gather, auto"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        small_config("method.name=fedavg", *words)
+
+
+def test_the_mean_is_no_part_of_a_hash() -> None:
+    """Runs were archived before there was another aggregate."""
+    hashes = [small_config("method.name=fedavg", *words).hash() for words in ((), (f"method.aggregate={TRIMMED}",))]
+    assert hashes[0] == small_config("method.name=fedavg", "method.aggregate=mean").hash() != hashes[1]
