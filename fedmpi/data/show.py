@@ -62,10 +62,9 @@ def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Pa
 
     figure = Figure(figsize=(10, 6), layout="constrained")
     classes, sizes = figure.subplots(2, 1, height_ratios=[3, 1])
-    if partition.num_clients <= MAX_BARS:
-        _bars(classes, class_counts(partition, labels, num_classes))
-    else:
-        _heat_map(classes, partition, labels, num_classes)
+    draw_classes(classes, partition, labels, num_classes)
+    if classes.get_legend_handles_labels()[0]:
+        classes.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
     edges = _edges(int(partition.sizes.min()), int(partition.sizes.max()))
     sizes.hist(partition.sizes, bins=edges, color="tab:gray")
     sizes.set(xlabel="examples of a client", ylabel="clients", xlim=(edges[0], edges[-1]))
@@ -73,6 +72,14 @@ def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Pa
         axis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # else it cuts 0 to 1 into fractions
     figure.suptitle(title)
     figure.savefig(path, dpi=120)
+
+
+def draw_classes(axes: Any, partition: Partition, labels: Ints, num_classes: int) -> None:
+    """Draws which classes the clients have: bars, which have labels for a legend, or a heat map of many clients."""
+    if partition.num_clients <= MAX_BARS:
+        _bars(axes, class_counts(partition, labels, num_classes))
+    else:
+        _heat_map(axes, partition, labels, num_classes)
 
 
 def _edges(low: int, high: int) -> NDArray[np.float64]:
@@ -95,8 +102,6 @@ def _bars(axes: Any, counts: Ints) -> None:
         axes.bar(np.arange(num_clients), counts[:, label], bottom=bottom, color=color, width=0.9, label=name)
         bottom += counts[:, label]
     axes.set(xlabel="client", ylabel="examples by class", xlim=(-0.6, num_clients - 0.4))
-    if num_classes <= 20:
-        axes.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize="small")
 
 
 def _heat_map(axes: Any, partition: Partition, labels: Ints, num_classes: int) -> None:
@@ -106,6 +111,7 @@ def _heat_map(axes: Any, partition: Partition, labels: Ints, num_classes: int) -
     )
     axes.set(xlabel=f"{partition.num_clients:,} clients, sorted by their most frequent class", ylabel="class")
     axes.tick_params(bottom=False, labelbottom=False)
+    axes.grid(False)
     axes.figure.colorbar(image, ax=axes, label="share of a client's examples")
 
 

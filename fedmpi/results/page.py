@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from fedmpi import methods
 from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import saved
-from fedmpi.data.show import class_counts
+from fedmpi.data.show import draw_classes
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
 from fedmpi.report.ending import unless_all_saved
@@ -43,10 +44,7 @@ from fedmpi.tensors import Params
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CHART_INCHES = (4.4, 2.2)
-"""A chart's texts have nine points; the page scales it."""
-_MOST_CLIENTS = 40
-"""Of more clients a chart shows a sample."""
+_WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _SEEDS_WITH_INTERVAL = range(3, 17)
 _MOST_PRODUCTS = 2e9
 """At the end of a run, decomposing all layers may take well under a second; `fedmpi show RUN --html` has no limit."""
@@ -58,8 +56,8 @@ _Charts = list[tuple[str, str]]
 class Extras:
     """Adds to the page of a run what its folder's files do not say without the method's class or the data."""
 
-    classes: NDArray[np.int64] | None = None
-    """Training examples of each client and class."""
+    draw_classes: figure.Draw | None = None
+    """Draws which client has examples of which classes."""
     spectra: Mapping[str, NDArray[np.float64]] | None = None
     """Singular values of the server's factorized layers, largest first."""
     ranks: Mapping[str, float] | None = None
@@ -80,8 +78,9 @@ class FinalPage:
             return
         setup = self._setup
         server = dict(checkpoint.load(self._folder.checkpoint_path(ended.done)).server)
-        classes = class_counts(setup.partition, setup.labels, setup.data.info.num_classes)
-        extras = _with_spectra(Extras(classes), setup.method, server, _MOST_PRODUCTS)
+        num_classes = setup.data.info.num_classes
+        draw = partial(draw_classes, partition=setup.partition, labels=setup.labels, num_classes=num_classes)
+        extras = _with_spectra(Extras(draw), setup.method, server, _MOST_PRODUCTS)
         write_text(self._folder.page_path, page_of(Run(self._folder.path), extras))
 
 
@@ -98,7 +97,9 @@ def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
                 raise RunDirError(str(newest[0][1]), problem)
             extras = _with_spectra(extras, method, server)
         labels = load_data(config.data).train_y
-        return replace(extras, classes=class_counts(saved(run.dir.partition_path)[0], labels, info.num_classes))
+        partition = saved(run.dir.partition_path)[0]
+        draw = partial(draw_classes, partition=partition, labels=labels, num_classes=info.num_classes)
+        return replace(extras, draw_classes=draw)
     except UserError as error:
         return replace(extras, notes=[*notes, f"a part of this page is left out: {error.text()}"])
 
@@ -154,12 +155,11 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         fairness=fairness,
         worst=None if fairness is None else _worst_decile(fairness),
         sizes=sizes,
-        most_clients=_MOST_CLIENTS,
         texts=texts,
         charts={
             "accuracy": _accuracy(run),
             "fairness": [] if fairness is None else [_fairness_chart(fairness)],
-            "data": [] if sizes is None or extras.classes is None else [_classes_chart(extras.classes)],
+            "data": [_chart("Examples of each class", extras.draw_classes)] if extras.draw_classes else [],
             "costs": _costs(run),
             "spectra": _spectra(extras),
             "lack": _lack(run),
@@ -199,8 +199,8 @@ def _rendered(**content: Any) -> str:
     return template.render(content)
 
 
-def _chart(caption: str, draw: figure.Draw, height: float = _CHART_INCHES[1]) -> tuple[str, str]:
-    return caption, figure.inline_svg(figure.compose([draw], width=_CHART_INCHES[0], height=height), caption)
+def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:
+    return caption, figure.inline_svg(figure.compose([draw], width=_WIDTH_INCHES, height=_HEIGHT_INCHES), caption)
 
 
 def _lines(
@@ -278,27 +278,6 @@ def _fairness_chart(accuracy: NDArray[np.float64]) -> tuple[str, str]:
         axes.set_ylabel("clients")
 
     return _chart("Clients by accuracy", draw)
-
-
-def _classes_chart(classes: NDArray[np.int64]) -> tuple[str, str]:
-    """Draws examples by class (across) and client (down): the area of a square is the number of examples."""
-    num_shown = min(len(classes), _MOST_CLIENTS)
-    clients = np.linspace(0, len(classes) - 1, num_shown).round().astype(int)
-    counts = classes[clients]
-
-    def draw(axes: Axes) -> None:
-        rows, columns = np.nonzero(counts)
-        shares = counts[rows, columns] / max(int(counts.max(initial=1)), 1)
-        axes.scatter(columns, rows, s=45 * shares, marker="s", color=figure.colour_of(1), linewidths=0)
-        figure.whole_numbers(axes)
-        ticks = range(0, num_shown, -(-num_shown // 10))
-        axes.set_yticks(ticks, [str(clients[tick]) for tick in ticks])
-        axes.set_ylim(num_shown - 0.4, -0.6)
-        axes.set_xlim(-0.6, counts.shape[1] - 0.4)
-        axes.set_xlabel("class")
-        axes.set_ylabel("client")
-
-    return _chart("Examples of each class", draw, 0.7 + 0.1 * num_shown)
 
 
 def _costs(run: Run) -> _Charts:

@@ -143,7 +143,7 @@ class Run:
         return REQUEUED if self._is_requeued() else state
 
     def _is_requeued(self) -> bool:
-        """Says whether a note of it is newer than the manifest, which each start writes."""
+        """Returns True if a note of it is newer than the manifest, which each start writes."""
         note, begun = self.dir.requeued_path, self.dir.manifest_path
         return note.exists() and not (begun.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns)
 
@@ -253,31 +253,26 @@ class Run:
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
-    """Finds runs: each path is a run that has begun, or a folder of runs.
+    """Finds runs: each path is a run, or a folder of runs.
 
-    Of a folder, runs without a round and damaged runs are left out; a line for each says so. Raises
-    RunDirError where no run is left, and where a named run is damaged.
+    Runs without a round and damaged runs are left out; a line for each says so. Raises RunDirError where no run is
+    left.
     """
     runs: list[Run] = []
-    left_out: list[str] = []
+    problems: list[str] = []
     for path in paths:
-        if RunDir(path).has_config():
-            runs.append(Run(path))
-            _ = runs[-1].values, runs[-1].records  # raise for damaged files
-        elif os.path.isdir(path):  # False, too, of a name too long
-            for folder in runs_below(path):
-                run = Run(folder.path)
-                if problem := _problem_of(run):
-                    left_out.append(f"left out: {problem}")
-                else:
-                    runs.append(run)
-        else:
+        if not os.path.isdir(path):  # False, too, of a name too long
             raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{meant(path)}")
+        for folder in runs_below(path):
+            if problem := _problem_of(Run(folder.path)):
+                problems.append(problem)
+            else:
+                runs.append(Run(folder.path))
     if not runs:
-        problem = left_out[0] if left_out else "holds no run (no config.yaml); name a run's folder"
-        more = f"; and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+        problem = problems[0] if problems else "holds no run (no config.yaml); name a run's folder"
+        more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise RunDirError(", ".join(map(str, paths)), problem + more)
-    return runs, left_out
+    return runs, [f"left out: {problem}" for problem in problems]
 
 
 def _problem_of(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 import html
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +10,14 @@ import pytest
 from written_runs import a_run, with_records
 
 from fedmpi.data.partition import Partition
-from fedmpi.data.show import class_counts
+from fedmpi.data.show import draw_classes
 from fedmpi.results.compared import Group, chosen_nets, differences, grouped
 from fedmpi.results.page import Extras, page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
+
+PARTITION = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
 
 
 def cells(text: str) -> list[str]:
@@ -56,7 +59,8 @@ def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
 def test_a_page_shows_classes_spectra_and_fairness(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", [{"clients": 0.5}])
     (run / "report" / "clients.csv").write_text("client,accuracy\n0,0.25\n1,0.75\n")
-    extras = Extras(np.eye(4, 3, dtype=np.int64), {"conv": np.array([2.0, 1.0, 0.0])}, {"0.5": 0.5}, ["a note"])
+    draw = partial(draw_classes, partition=PARTITION, labels=np.array([2, 0, 2, 1]), num_classes=3)
+    extras = Extras(draw, {"conv": np.array([2.0, 1.0, 0.0])}, {"0.5": 0.5}, ["a note"])
     text = page_of(Run(run), extras)
     assert "mean 50.00 %, standard deviation 25.00 %, worst decile 25.00 %, lowest 25.00 %" in words(text)
     for caption in ("Examples of each class", "Singular values", "Clients by accuracy"):
@@ -94,11 +98,6 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))
     pattern = r" 2 ranks, then 1 rank \(cpu, cuda:0\), in 2 starts\."
     assert re.search(pattern, page_of(Run(run)))
-
-
-def test_classes_by_client() -> None:
-    partition = Partition(np.array([3, 0, 1, 2]), np.array([0, 1, 4, 4]))
-    assert class_counts(partition, np.array([2, 0, 2, 1]), 3).tolist() == [[0, 1, 0], [1, 0, 2], [0, 0, 0]]
 
 
 def several(tmp_path: Path) -> list[Group]:

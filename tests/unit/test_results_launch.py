@@ -82,11 +82,6 @@ def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.C
     assert lines.count("failed with exit code 3") == 2 and "own.yaml" not in lines
 
 
-def test_a_run_without_time_is_the_last_for_now(plan: list[Job], python: Path) -> None:
-    write_script(python, f"echo >>{python}.calls; exit 75")
-    assert make(plan) == 75 and Path(f"{python}.calls").read_text().count("\n") == 1
-
-
 def test_a_signal_reaches_all_runs(plan: list[Job], python: Path) -> None:
     """USR1: both stop, the third is not started; afterwards the handlers are those of before."""
     before = signal.getsignal(signal.SIGUSR1)

@@ -88,38 +88,25 @@ def test_a_job_of_several_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert load(written, ()).to_dict() == jobs[1].config.to_dict()
 
 
-def test_the_job_finds_the_user_s_own_code(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bash runs what was written, from another folder: both tasks, in the folder of the submission."""
-    (folder / "small.py").write_text(OWN_DATA)
-    monkeypatch.syspath_prepend(folder)
-    jobs = plan(folder, 0, 1, data="{name: small:vectors}", model="{name: mlp, hidden: [8]}")
-    assert submit(jobs) == 0
-    for task, job in enumerate(jobs, 1):
-        environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", "SLURM_ARRAY_TASK_ID": str(task), **as_root()}
-        command = ["bash", str(folder / "out" / "job.sbatch")]
-        done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert Run(job.folder.path).is_finished() and Run(job.folder.path).values["seed"] == task - 1
-    environ["SLURM_ARRAY_TASK_ID"] = "3"
-    done = subprocess.run(command, env=environ, cwd="/", capture_output=True, text=True)
-    assert done.returncode == 1 and "the list of runs has no such task" in done.stderr
-
-
 def as_root() -> dict[str, str]:
     return {key: value for key, value in environment(1).items() if key.startswith("OMPI_ALLOW")}
 
 
-def test_a_single_run(folder: Path) -> None:
-    """No array; folders with blanks and per cent signs, and one with an equals sign. Words after the
-    file's name go to the run. Submitted again, a finished run ends with 0, too."""
-    job = plan(folder, 0)[0]
-    job = plan_job("x", RunDir(folder / "50% lr=0.1" / "run"), job.path, [])
+def test_a_single_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No array; a folder with blanks, per cent and equals signs. bash runs what was written, from another folder, with
+    the user's own code. Words after the file's name go to the run. A finished run ends with 0, too."""
+    (folder / "small.py").write_text(OWN_DATA)
+    monkeypatch.syspath_prepend(folder)
+    own = ["data={name: small:vectors}", "model={name: mlp, hidden: [8]}"]
+    job = plan_job("x", RunDir(folder / "50% lr=0.1" / "run"), plan(folder, 0)[0].path, own)
     assert submit([job], folder=folder / "50% lr=0.1") == 0
     text = (folder / "50% lr=0.1" / "job.sbatch").read_text()
     assert "--array" not in text and f'#SBATCH --output="{folder}/50%% lr=0.1/slurm-%j.log"\n' in text
     environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **as_root()}
     for _ in range(2):
-        done = subprocess.run(["bash", "-s", "rounds=2"], input=text, env=environ, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-s", "rounds=2"], input=text, env=environ, cwd="/", capture_output=True, text=True
+        )
         assert done.returncode == 0 and Run(job.folder.path).done == 2, done.stdout + done.stderr
 
 
