@@ -26,15 +26,6 @@ from fedmpi.main import COMMANDS
 from fedmpi.mpi.launch import claimed
 from fedmpi.report.terminal import wrapped
 
-_OTHER_NAMES = {
-    **dict.fromkeys(("train", "start"), "run"),
-    **dict.fromkeys(("compare", "study", "submit"), "grid"),
-    **dict.fromkeys(("status", "report", "plot", "figure", "draws"), "show"),
-    "cost": "plan",
-    "doctor": "check",
-}
-"""What a user may call a command, and its name here."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code. Each command's module has its own codes."""
@@ -72,10 +63,9 @@ def overview() -> str:
 
 def _refuse_misspelled(word: str) -> None:
     """Raises `ConfigError` where a word is nearly a command, and cannot be a config or a file."""
-    close = difflib.get_close_matches(word, [*COMMANDS, *_OTHER_NAMES], 1)
+    close = difflib.get_close_matches(word, COMMANDS, 1)
     if close and word.isidentifier() and not os.path.exists(word):
-        meant = _OTHER_NAMES.get(close[0], close[0])
-        raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {meant}'?")
+        raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {close[0]}'?")
 
 
 if __name__ == "__main__":

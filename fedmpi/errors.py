@@ -45,8 +45,8 @@ MAX_LINE = 1000
 
 
 def one_line(text: str) -> str:
-    """Line ends and control characters escaped: what a server or a file says must not write to a terminal. Of a longer
-    text than MAX_LINE characters the middle is left out.
+    """Escapes line ends and control characters: a server's or a file's text must not write to a terminal. Leaves out
+    the middle of a text longer than MAX_LINE characters.
     """
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE - 100]} ... {text[-90:]}"
@@ -54,7 +54,7 @@ def one_line(text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What an exception says; some say nothing, or too much. Of a system's error neither its number nor the path."""
+    """Returns the message of an exception; of a system's error neither its number nor the path."""
     if isinstance(error, MemoryError):
         return "it takes more memory than there is"
     if isinstance(error, RecursionError):
@@ -63,12 +63,12 @@ def reason(error: BaseException) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 rank`, `1,000 ranks`."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+    """Returns `1 rank` or `1,000 ranks`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def type_in_words(value: object) -> str:
-    """`an int`, `a list`, `nothing` for None."""
+    """Returns `an int`, `a list`, or `nothing` for None."""
     if value is None:
         return "nothing"
     name = type(value).__name__
@@ -76,7 +76,7 @@ def type_in_words(value: object) -> str:
 
 
 def as_one_line(error: BaseException) -> str:
-    """What a user's own code has raised and where, in one line: `ValueError: no (/home/me/nets.py:12)`."""
+    """Returns the error of a user's own code and its place: `ValueError: no (/home/me/nets.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return one_line(f"{type(error).__name__}: {' '.join(str(error).split())}{place}")
@@ -127,40 +127,43 @@ class RoundError(Exception):
     """A failure inside a round: its text says in which round, for which client, at which stage, and why."""
 
     advice = ""
-    """What to do next, for who catches it; empty where a command says that itself."""
+    """The next step, for a caller that catches it; empty where a command prints it itself."""
 
     def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
         self.stage, self.round_number, self.client = stage, round_number, client
         super().__init__(stage)
 
     def __str__(self) -> str:
-        why = [] if self.__cause__ is None else [_said_by(self.__cause__)]
-        return "\n".join([": ".join([self.where(), *why]), *([self.advice] if self.advice else [])])
+        text = self.where()
+        if self.__cause__ is not None:
+            text = f"{text}: {_message_of(self.__cause__)}"
+        return f"{text}\n{self.advice}" if self.advice else text
 
     def where(self) -> str:
         return where(self.stage, self.round_number, self.client)
 
 
 def in_a_line(error: BaseException) -> str:
-    """What has failed, and where: `round 3, client 17, stage local_training: training diverged: ...`."""
+    """Returns the failure and its place: `round 3, client 17, stage local_training: training diverged: ...`."""
     if isinstance(error, RoundError) and error.__cause__ is not None:
-        return one_line(f"{error.where()}: {_said_by(error.__cause__)}")
-    return one_line(_said_by(error))
+        return one_line(f"{error.where()}: {_message_of(error.__cause__)}")
+    return one_line(_message_of(error))
 
 
-def _said_by(error: BaseException) -> str:
-    """Its text, with its type where the text is none of ours."""
-    is_ours = isinstance(error, (UserError, DivergenceError, RoundError))
-    return str(error) if is_ours else f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _message_of(error: BaseException) -> str:
+    """Returns the message; prefixes the type for exceptions that fedmpi did not raise."""
+    if isinstance(error, (UserError, DivergenceError, RoundError)):
+        return str(error)
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def cause_of(error: BaseException | None) -> BaseException | None:
-    """What has failed within a round; any other error is its own cause."""
+    """Returns the cause of a failure within a round; any other error is its own cause."""
     return error.__cause__ or error if isinstance(error, RoundError) else error
 
 
 def where(stage: str, round_number: int | None, client: int | None) -> str:
-    """A place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
+    """Returns a place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
     words = [f"round {round_number}"] if round_number is not None else []
     words += [f"client {client}"] if client is not None else []
     return ", ".join([*words, f"stage {stage}"])

@@ -49,11 +49,12 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     plan = forecast(config, size)
-    if getattr(config.data, "reads_to_know", False):
-        say(f"{place_of(config.data)} was read, because nothing else says its sizes")
     plan = replace(plan, warnings=(*plan.warnings, *lacking_here(plan)))
+    notes = []
+    if getattr(config.data, "reads_to_know", False):
+        notes.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
     if not arguments.measure:
-        return plan.text("json" if arguments.json else "text")
+        return plan.text("json") if arguments.json else "\n".join([plan.text("text"), *wrapped(*notes)])
     from fedmpi.command.measured_plan import estimated, measured_round
 
     repeatable_cublas()
@@ -61,4 +62,4 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
     estimate = estimated(config, plan, measured_round(config))
     if arguments.json:
         return json.dumps({**asdict(plan), "measured": asdict(estimate)}, indent=2)
-    return "\n".join([plan.text("text"), *wrapped(*estimate.lines())])
+    return "\n".join([plan.text("text"), *wrapped(*notes, *estimate.lines())])

@@ -134,22 +134,6 @@ def keys_meant(word: str) -> list[str]:
     return [name] if name in known else [*dict.fromkeys(meant)]
 
 
-def completed(section: type[Section], values: Any) -> Any:
-    """Makes {} of empty sections (`train:` and nothing), and gives an inner section without a name its default one."""
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        return values
-    filled = dict(values)
-    for key in filled.keys() & section.model_fields.keys():
-        info = section.model_fields[key]
-        if named_kinds(info) and isinstance(filled[key] or {}, dict):
-            filled[key] = {"name": info.default.name, **(filled[key] or {})}
-        elif is_section(info.annotation):
-            filled[key] = completed(info.annotation, filled[key])
-    return filled
-
-
 # Errors.
 
 

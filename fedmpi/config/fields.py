@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 class Section(BaseModel):
@@ -24,6 +24,12 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_is_empty(cls, values: Any) -> Any:
+        """Reads `train:` and nothing as a section without keys."""
+        return {} if values is None else values
+
     def __setattr__(self, name: str, value: object) -> None:
         if name in type(self).model_fields:
             advice = "load another, as fedmpi.load_config(name, {'train.lr': 0.1})"
@@ -38,6 +44,15 @@ class Section(BaseModel):
 def free(default: Any, **constraints: Any) -> Any:
     """A field that a resumed run may change: it cannot change what is computed."""
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
+
+
+def named(default: str) -> BeforeValidator:
+    """Gives an inner section without a name its default one, before the name selects the section's class."""
+
+    def with_name(values: Any) -> Any:
+        return {"name": default, **(values or {})} if isinstance(values or {}, dict) else values
+
+    return BeforeValidator(with_name)
 
 
 # An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.

@@ -302,7 +302,6 @@ def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
             values[section] = {}
             options[section] = Section
     chosen = _with_options(**options)
-    values = explain.completed(chosen, values)
     try:
         valid = chosen.model_validate(values)
     except ValidationError as error:

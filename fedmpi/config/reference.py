@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pydantic.fields import FieldInfo
-
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.fields import Section
@@ -62,24 +60,29 @@ def allowed(schema: Mapping[str, Any]) -> str:
 def _sections() -> Iterator[str]:
     yield from ["## Top level\n", *_lines([row for row in _rows(Config) if row.key in ("seed", "rounds")])]
     for section, info in Config.model_fields.items():
-        built_in = dict(registry.built_in(section)) if section in NAMED_SECTIONS else {}
-        if built_in or explain.is_section(info.annotation):
+        kinds: dict[str, type[Section]] = {}
+        if section in NAMED_SECTIONS:
+            kinds = dict(registry.built_in(section))
+        elif explain.is_section(info.annotation):
+            kinds = {"": info.annotation}
+        if kinds:
             yield f"## `{section}`: {explain.described(info)}\n"
-            yield from _names(f"{section}.name", built_in, next(iter(built_in), ""))
-            options = built_in or {"": info.annotation}
+            yield from _names(f"{section}.name", kinds, next(iter(kinds)))
             for key, field in (Train.model_fields if section == "train" else {}).items():
-                default = getattr(field.default, "name", "")
-                yield from _names(f"{section}.{key}.name", explain.named_kinds(field), default)
-            yield from _lines([row for name, section in options.items() for row in _rows(section, "", name)])
+                yield from _names(
+                    f"{section}.{key}.name", explain.named_kinds(field), getattr(field.default, "name", "")
+                )
+            yield from _lines([row for name, options in kinds.items() for row in _rows(options, "", name)])
 
 
 def _names(key: str, kinds: Mapping[str, type[Section]], default: str) -> Iterator[str]:
-    if kinds:
-        yield f"`{key}` (default `{default}`):\n"
-        yield from (
-            f"- `{name}{'NAME' if name.endswith(':') else ''}`: {explain.summary(kinds[name])}" for name in kinds
-        )
-        yield ""
+    """Yields a line for each name that a section can have."""
+    if not all(kinds) or not kinds:
+        return
+    yield f"`{key}` (default `{default}`):\n"
+    for name, kind in kinds.items():
+        yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {explain.summary(kind)}"
+    yield ""
 
 
 class _Row(NamedTuple):
@@ -97,12 +100,18 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
         kinds = explain.named_kinds(info)
         for name, kind in kinds.items():
             yield from _rows(kind, f"{above}{key}.", name)
-        if key != "name" and not kinds and not explain.is_section(info.annotation):
-            extra = info.json_schema_extra
-            mark = " *resume*" if isinstance(extra, dict) and extra.get("changes_results") is False else ""
-            default = "" if info.is_required() else yaml_text.flow(canonical(_plain_default(info)))
-            meaning = _shortened(explain.described(info), allowed(schemas[key]))
-            yield _Row(f"{above}{key}", allowed(schemas[key]), default, meaning + mark, owner)
+        if key == "name" or kinds or explain.is_section(info.annotation):
+            continue
+        values = allowed(schemas[key])
+        default = ""
+        if not info.is_required():
+            value = info.get_default(call_default_factory=True)
+            default = yaml_text.flow(canonical(list(value) if isinstance(value, tuple) else value))
+        meaning = _shortened(explain.described(info), values)
+        extra = info.json_schema_extra
+        if isinstance(extra, dict) and extra.get("changes_results") is False:
+            meaning += " *resume*"
+        yield _Row(f"{above}{key}", values, default, meaning, owner)
 
 
 def _shortened(meaning: str, values: str) -> str:
@@ -112,13 +121,8 @@ def _shortened(meaning: str, values: str) -> str:
     return re.split(r"(?<=[^.]\.) (?=[`A-Z])|;|, as | \(", meaning)[0].rstrip(".:")
 
 
-def _plain_default(info: FieldInfo) -> Any:
-    value = info.get_default(call_default_factory=True)
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _lines(rows: Iterable[_Row]) -> Iterator[str]:
-    """Makes one line of equal rows of several names."""
+    """Yields one line for equal rows of several names."""
     owners: dict[_Row, list[str]] = {}
     for row in rows:
         names = owners.setdefault(row._replace(owner=""), [])

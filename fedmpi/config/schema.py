@@ -16,7 +16,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr
 
-from fedmpi.config.fields import DATA_PLACES, Count, Counts, Folder, NotNegative, Places, Positive, Section, Share, free
+from fedmpi.config.fields import (
+    DATA_PLACES,
+    Count,
+    Counts,
+    Folder,
+    NotNegative,
+    Places,
+    Positive,
+    Section,
+    Share,
+    free,
+    named,
+)
 from fedmpi.config.yaml_text import leaves
 
 _SERVER_DEVICE = ("mpi", "server_device")
@@ -61,7 +73,7 @@ class CosineSchedule(Section):
     """The rate that the curve ends at."""
 
 
-Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name")]
+Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name"), named("step")]
 
 
 class Train(Section):
@@ -146,8 +158,8 @@ class Mpi(Section):
     """What runs where. None of it changes a bit of the result, except the three that say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
-    """`gather`: factor tensors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
-    the one that moves fewer bytes.
+    """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`: the one
+    that moves fewer bytes.
     """
     server_trains: bool = free(False)
     """Let rank 0 train clients, too."""
@@ -275,12 +287,15 @@ class Config(Section):
         no difference: it takes what the run has had.
         """
         ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
-        lines = []
         if "auto" in (ours.get(_SERVER_DEVICE), theirs.get(_SERVER_DEVICE)):
             ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
-        for key in [*ours, *(key for key in theirs if key not in ours)]:
-            here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
-            if ours.get(key) != theirs.get(key) and (key[-1] == "name" or not _renamed(ours, theirs, key)):
+        changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        # A section of another name has other keys: its name says it all.
+        renamed = [key[:-1] for key in changed if key[-1] == "name"]
+        lines = []
+        for key in changed:
+            if key[-1] == "name" or not any(key[: len(section)] == section for section in renamed):
+                here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
                 lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
         return lines
 
@@ -311,12 +326,6 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _renamed(ours: Mapping[tuple[str, ...], Any], theirs: Mapping[tuple[str, ...], Any], key: tuple[str, ...]) -> bool:
-    """Returns whether the key's section bears another name on the other side: then that name says it all."""
-    names = [(*key[:depth], "name") for depth in range(1, len(key))]
-    return any(ours.get(name) != theirs.get(name) for name in names)
 
 
 def _short(value: Any) -> str:

@@ -30,7 +30,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedmpi.config.fields import Positive, Section
+from fedmpi.config.fields import Positive, Section, named
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
 from fedmpi.tensors import Params
@@ -84,7 +84,7 @@ class Yogi(Adam):
     """FedYogi (Reddi et al. 2021): as FedAdam, with steps that shrink more slowly."""
 
 
-Server = Annotated[Mean | AvgM | Adam | Yogi, Field(discriminator="name")]
+Server = Annotated[Mean | AvgM | Adam | Yogi, Field(discriminator="name"), named("mean")]
 
 
 class ServerOptions(MethodOptions):

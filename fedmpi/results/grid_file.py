@@ -331,12 +331,11 @@ def parse(path: Path, text: str) -> Grid:
         raise ConfigError(str(path), str(error)) from None
     if not isinstance(document.value, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
-    values = explain.completed(GridFile, document.value)
     try:
-        content = GridFile.model_validate(values)
+        content = GridFile.model_validate(document.value)
         problems = [Problem(place, what) for place, what in content.mistakes()]
     except ValidationError as error:
-        problems = explain.problems(GridFile, error, values)
+        problems = explain.problems(GridFile, error, document.value)
     if problems:
         raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
     if not content.measures:

@@ -1,22 +1,15 @@
 """Measures the memory of the ranks of a job, beside that of bare loops (`bare_process.py`).
 
     python jobs/bench/memory.py [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
-    python jobs/bench/memory.py --growth [section.key=value ...] [--ranks 3] [--case small,resnet18,...]
-    python jobs/bench/memory.py --population [section.key=value ...] [--ranks 3]
 
-Memory is the proportional size (PSS) that Linux counts: it divides what several processes share among them. The first
-prints the most that all ranks of a run have together, beside as many bare loops. These train a ResNet-18, so the run
-does, too. --growth prints a worker's peak, without libraries, for cohorts of 10 and of 100 clients beside that of a
-bare loop. --population prints what registered clients cost that take no part: 1,000, 100,000 and 1,000,000 of them, and
-a cohort of 20 clients.
+Memory is the proportional size (PSS) that Linux counts: it divides what several processes share among them. It prints
+the most that all ranks of a run have together, beside as many bare loops. Both train a ResNet-18.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -29,39 +22,22 @@ from typing import Any
 
 import measuring
 import psutil
-from measuring import CASES, LONG, Pairs, seconds_together
+from measuring import CASES, Pairs
 
 from fedmpi.config.load import load
 from fedmpi.mpi.mpirun import environment, start_words
-from fedmpi.report.table_text import print_lines
 
 LOOKS_EVERY_S = 0.03
 TWO_ROUNDS = "rounds=2 evaluation.every=1 train.local_epochs=1 clients.count=20 data.num_test=200"
 """Settings on top of a case: two rounds of four clients, each with its test."""
-HUNDRED = "rounds=1 clients.count=100 data.num_train=6400 train.local_epochs=1"
-"""Settings on top of a case for --growth: the same data and the same batch whatever the cohort."""
-POPULATION = f"""{LONG} data.name=synthetic data.shape=[1,4,4] data.num_train=2000000 data.num_test=1000
-    partition.name=dirichlet_equal partition.alpha=.inf partition.examples=2 model.name=mlp method.name=fedhm
-    clients.tier_assignment=dynamic clients.per_round=20"""
 
 
 def main() -> None:
-    parser = measuring.parser(__doc__, "small,resnet18", ranks=3)
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--growth", action="store_true")
-    instead.add_argument("--population", action="store_true")
-    arguments = parser.parse_intermixed_args()
-    if arguments.population:
-        print_population(measuring.settings(arguments, POPULATION), arguments.ranks)
-        return
+    arguments = measuring.parser(__doc__, "small,resnet18", ranks=3).parse_intermixed_args()
     for name in arguments.case:
         title, given = CASES[name]
-        if arguments.growth:
-            words = measuring.settings(arguments, f"{given} {HUNDRED}")
-            print_growth(title, words, arguments.ranks)
-        else:
-            words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}")
-            print_whole_job(title, words, arguments.ranks, arguments.pairs)
+        words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}")
+        print_whole_job(title, words, arguments.ranks, arguments.pairs)
 
 
 def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) -> None:
@@ -76,14 +52,6 @@ def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) ->
         f"rank 0 has {mb(job.rank_bytes[0])} at most, a worker {mb(job.of_worker())}",
         flush=True,
     )
-
-
-def print_growth(title: str, words: Sequence[str], ranks: int) -> None:
-    """Prints a worker's peak for two cohorts beside that of a bare loop."""
-    bare = peak_of_loops(bare_settings([*words, "clients.per_round=10"], ranks), 1).of_worker()
-    small, large = (peak_of_job([*words, f"clients.per_round={cohort}"], ranks).of_worker() for cohort in (10, 100))
-    ratios = f"{small / bare:.2f} at 10 clients a round, {large / bare:.2f} at 100"
-    print(f"{title}: worker's peak / bare loop's = {ratios} (bare {mb(bare)})", flush=True)
 
 
 def peak_of_job(words: Sequence[str], ranks: int) -> Peak:
@@ -173,39 +141,6 @@ def bare_settings(words: Sequence[str], ranks: int) -> dict[str, Any]:
 
 def mb(num_bytes: float) -> str:
     return f"{num_bytes / 1e6:.0f} MB"
-
-
-def print_population(words: Sequence[str], ranks: int) -> None:
-    """Prints a line for each number of clients, with ratios to the first."""
-    lines, first = [], dict[str, float]()
-    for count in (1_000, 100_000, 1_000_000):
-        found = measuring.launched(engine, [*words, f"clients.count={count}"], ranks)
-        first = first or found
-        shown = [f"{found['startup_s']:.3f} s", f"{found['round_s']:.3f} s", mb(found["peak_bytes"])]
-        ratios = [found[key] / first[key] for key in ("startup_s", "round_s", "peak_bytes")]
-        lines.append([f"{count:,}", *(f"{cell} (x {ratio:.2f})" for cell, ratio in zip(shown, ratios, strict=True))])
-    print_lines(["clients", "start-up", "round", "peak memory"], lines, 0, sys.stdout)
-
-
-def engine(comm: Any, folder: Path, words: Sequence[str]) -> dict[str, float]:
-    """Returns the seconds until the first round could begin (without loading torch), the median seconds of a round, and
-    the largest resident memory that any rank ever had.
-    """
-    importlib.import_module("torch._dynamo")  # torch loads it when a net is first measured, which no client costs
-    rounds: list[Any] = []
-
-    def begin() -> None:
-        setup = measuring.prepared(comm, folder, words)
-        if comm.is_root:
-            (folder / "partition.h5").write_bytes(setup.partition.packed())
-        rounds.append(measuring.rounds_of(setup))
-
-    startup_s = seconds_together(comm, begin)
-    next(rounds[0])  # the first broadcast, and warm-up
-    round_s = [seconds_together(comm, lambda: next(rounds[0])) for _ in range(5)]
-    peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    peaks = measuring.of_all(comm, [1024 * peak_kib])
-    return {"startup_s": startup_s, "round_s": statistics.median(round_s), "peak_bytes": float(peaks.max())}
 
 
 if __name__ == "__main__":

@@ -117,13 +117,6 @@ def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Pat
     assert run_main("plan", *SMALL, "data.name=digits", "rounds=1")[0] == 0
 
 
-def test_an_entry_point_that_names_nothing_is_told(run_main: RunMain, mine: Path) -> None:
-    points = mine.parent / "mysets-1.5.dist-info" / "entry_points.txt"
-    points.write_text(points.read_text().replace("mysets:rows", "mysets:no_rows"))
-    code, _, errors = run_main("plan", *SMALL, "partition.name=my_rows")
-    assert code == 2 and "'no_rows'" in errors, errors
-
-
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,14 +156,3 @@ def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -
     code, out, errors = run_main(*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones")
     told = " ".join(out.split())
     assert code == 0 and "partition.name=mysets:ones was not tried, " in told, errors
-    words = (*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones", "--json")
-    assert any("was not tried" in line for line in json.loads(run_main(*words)[1])["warnings"])
-
-
-def test_a_net_that_ends_the_process_where_it_is_tried(run_main: RunMain, mine: Path) -> None:
-    """Before a run: a mistake in one line, with what it has said."""
-    net = "class Net(nn.Module):\n    def __init__(self, num_classes, example_shape):\n        super().__init__()\n"
-    ends = "        self.layer = nn.Linear(1, 1)\n\n    def forward(self, x):\n        raise SystemExit(7)\n"
-    mine.write_text(f"{mine.read_text()}\n\nfrom torch import nn\n\n\n{net}{ends}")
-    code, _, errors = run_main("plan", *SMALL, "model.name=mysets:Net")
-    assert code == 2 and "SystemExit: 7" in errors and len(errors.splitlines()) == 1, errors

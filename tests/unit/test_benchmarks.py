@@ -6,8 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,22 +14,15 @@ from typing import Any
 import pytest
 import torch
 from fast import fast
-from pretend import device
-from pretend.runs import with_accelerators
 from small_runs import small_setup
-
-from fedmpi.learning.determinism import settings_kept
 
 BENCH = Path(__file__).parents[2] / "jobs" / "bench"
 SHORT = "data.num_train=80 data.num_test=16 train.local_epochs=1 train.batch_size=8 --pairs 1"
-NET = "model.width=0.125 model.blocks=[1,1]"
 FEDHM = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "model.width=0.25", "model.blocks=[1,1,1]")
 PROGRAMS = {
     "overhead": (f"--case small --ranks 2 {SHORT}", "small CNN (8x8 inputs), FedAvg: round / bare loop = "),
     "scaling": ("--ranks 2 --upload-mb 1 --pairs 1 clients.per_round=7", "1 MB, 2, gather"),
     "memory": (f"--case small --ranks 2 {SHORT}", "all 2 ranks / as many bare loops = "),
-    "memory growth": (f"--growth --case small --ranks 1 data.num_train=200 {NET} --pairs 1", "at 10 clients a round, "),
-    "memory population": ("--population --ranks 1 model.hidden=[4]", "\n1,000,000 "),
     "startup": ("--ranks 1 --pairs 1", "to the end of round 1"),
     "parts aggregate": (f"--case small-fedhm {SHORT}", "lift and add "),
     "parts steps": (f"--case small-fedhm {SHORT} --precision fp32,bf16", "bare loop, bf16"),
@@ -53,7 +45,7 @@ def run(words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", fast("overhead", "parts aggregate", of=PROGRAMS))
 def test_it_prints_its_table(name: str) -> None:
     words, expected = PROGRAMS[name]
-    done = run(f"{name.replace(' growth', '').replace(' population', '')} {words}")
+    done = run(f"{name} {words}")
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout, done.stdout
 
@@ -63,12 +55,6 @@ def test_a_mistake_is_said_without_a_traceback(words: str) -> None:
     done = run(words)
     assert (done.returncode, done.stdout.partition("\n")[2]) == (2, "")
     assert MISTAKES[words] in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.fixture(autouse=True)
-def no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pretend accelerator, once it is registered, has no streams to wait for."""
-    monkeypatch.setattr(torch.accelerator, "synchronize", lambda *_: None)
 
 
 @pytest.fixture
@@ -137,40 +123,3 @@ def test_half_precision_is_one_that_the_gpu_has(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     assert program("gpu").half_precision() == precision
-
-
-@contextmanager
-def in_one_thread() -> Iterator[None]:
-    """Keeps torch's settings; their inference mode would let the engine start threads for the device."""
-    with settings_kept(), torch.autograd.set_multithreading_enabled(False):
-        yield
-
-
-@contextmanager
-def for_a_gpu(gpu: Any, log: list[str]) -> Iterator[None]:
-    """Takes the pretend accelerator for a GPU; it has no memory to count and no rules for autocast."""
-    with with_accelerators(), pytest.MonkeyPatch.context() as patch:
-        functions = {
-            "reset_peak_memory_stats": lambda _: log.append("forgotten"),
-            "max_memory_allocated": lambda _: 2_000_000,
-            "get_amp_supported_dtype": lambda: [torch.bfloat16, torch.float16],
-        }
-        for name, function in functions.items():
-            patch.setattr(torch.get_device_module(device.NAME), name, function, raising=False)
-        patch.setattr(gpu, "settings_kept", in_one_thread)
-        yield
-
-
-@pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
-def test_steps_on_the_pretend_accelerator(program: Callable[[str], Any]) -> None:
-    """Each of two tiers in two precisions: computed, by hand, freely, and the peak of its memory."""
-    gpu, log = program("gpu"), list[str]()
-    words = [*gpu.SETTINGS.split(), "data.shape=[1,8,8]", "data.num_train=80", "train.batch_size=4", *FEDHM]
-    with for_a_gpu(gpu, log), device.log.kept() as events:
-        rows = gpu.steps(words, 0.0)[2:]
-    assert [row.split("|")[1:3] for row in rows[:4]] == [
-        [f" {tier} ", f" {precision} "] for precision in ("fp32", "bf16") for tier in ("1", "0.5")
-    ]
-    assert all(row.endswith("| 2 MB |") for row in rows) and len(rows) == 4
-    assert log.count("forgotten") == 4
-    assert device.of(events, "new"), "nothing was computed on the device"

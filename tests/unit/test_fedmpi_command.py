@@ -51,18 +51,15 @@ def test_the_installed_command_imports_from_the_current_folder(tmp_path, monkeyp
 
 
 def test_a_misspelled_command(capsys):
-    meant = {"stats": "show", "trian": "run", "plot": "show", "plann": "plan"}
-    for word, name in meant.items():
-        assert command.main([word, "fedhm_digits"]) == 2
-        err = capsys.readouterr().err
-        assert f"'{word}'" in err and f"'fedmpi {name}'?" in err and err.count("\n") == 1
+    assert command.main(["plann", "fedhm_digits"]) == 2
+    err = capsys.readouterr().err
+    assert "'plann'" in err and "'fedmpi plan'?" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
     ("word", "cell"),
     [
         ("fedhm_digits", ""),
-        ("fedhm_digits.yaml", ""),
         ("configs/fedhm_digits.yaml", ""),
         ("papers/fedhm@cifar10_iid/fedhm", "cifar10_iid/fedhm"),
         ("configs/papers/fedhm.yaml@cifar10_iid/fedhm", "cifar10_iid/fedhm"),

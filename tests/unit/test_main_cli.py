@@ -1,6 +1,5 @@
 """The command line: what is accepted, and that a mistake is one line, exit code 2, before anything heavy loads."""
 
-import gc
 import json
 import os
 import subprocess
@@ -13,9 +12,7 @@ import pytest
 from fast import fast
 from golden_file import Told
 
-import fedmpi
 from fedmpi.command import job
-from fedmpi.command.job import loading_for_good
 from fedmpi.command.manners import described, say
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
@@ -54,13 +51,6 @@ def config_file(tmp_path: Path) -> str:
 def test_words_may_stand_in_any_order_and_values_hold_anything(argv: list[str], understood: tuple[object, ...]) -> None:
     found = parse(argv)
     assert (found.config, found.overrides, found.run_dir, found.resume) == understood
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"fedmpi {fedmpi.__version__}\n"
 
 
 def test_overrides_go_on_top_of_the_file_or_the_packaged_default(config_file: str) -> None:
@@ -176,7 +166,6 @@ OF_RUNS = ("fedmpi.command.job", "fedmpi.running.folder", "fedmpi.methods.prism"
     ("argv", "code", "unneeded"),
     [
         ("--version", 0, ("pydantic", "yaml", *HEAVY, *OF_RUNS)),
-        ("--help", 0, ("pydantic", "yaml", *HEAVY, *OF_RUNS)),
         ("plan --help", 0, HEAVY),
         ("list", 0, (*HEAVY, *OF_RUNS[:2])),
         ("train.lr=fast", 2, OF_RUNS),
@@ -193,7 +182,6 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
     ("argv", "named"),
     [
         (["nowhere.yaml"], "nowhere.yaml"),
-        (["model.name=resnet19"], "resnet18"),
         (["model.name=torchvision:resnet18", "train.lr=abc"], "train.lr"),
         (["output.observers=[json:nothing]"], "nothing"),
         (["clients.per_round=21"], "clients.count is 20"),
@@ -207,34 +195,13 @@ def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_loading_leaves_no_garbage_to_look_at() -> None:
-    """What a block makes is set aside, and what comes later is collected as before."""
-    before = gc.get_freeze_count()
-    with loading_for_good():
-        assert not gc.isenabled()
-        made = [[] for _ in range(1000)]
-    try:
-        assert gc.isenabled() and gc.get_freeze_count() >= before + len(made)
-    finally:
-        gc.unfreeze()
-
-
-def test_a_plan_needs_no_mpi(tmp_path: Path) -> None:
-    """On a login node that may have none; torch is loaded, for counting."""
-    done = run("plan", *TINY, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert ": 2 rounds on 1 rank\n" in done.stdout
-    assert "'torch'" in done.stdout and "mpi4py" not in done.stdout and "sklearn" not in done.stdout
-
-
-@pytest.mark.parametrize("words", fast("list", of=["list", "plan method.name=fedavg rounds=1"]))
-@pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&-", 0), (">&- 2>&-", 0), (">/dev/full 2>&1", 2)])
-def test_nobody_can_read_it(words: str, to: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&- 2>&-", 0)])
+def test_nobody_can_read_it(to: str, code: int, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = f"{sys.executable} -m fedmpi {words} {to}"
+    command = f"{sys.executable} -m fedmpi list {to}"
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     line = "stdout: cannot be written: No space left on device\n"
-    assert (done.returncode, done.stderr) == (code, line if code and "2>" not in to else "")
+    assert (done.returncode, done.stderr) == (code, line if code else "")
 
 
 def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
@@ -249,15 +216,7 @@ def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("startup_timeout_s", "end", "limit_s"),
-    [
-        (600, "", 600.0),
-        (0, "", 0.0),
-        (600, "1300", 270.0),
-        (0, "1300", 270.0),
-        (100, "1300", 100.0),
-        (600, "1010", 30.0),
-    ],
+    ("startup_timeout_s", "end", "limit_s"), [(0, "", 0.0), (600, "1300", 270.0), (100, "1300", 100.0)]
 )
 def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
     """Now is 1000; `mpi.spare_time_s` is 30."""

@@ -41,13 +41,6 @@ class NoHook: ...
 
 class Misspelled:
     def rounddone(self, record): ...
-
-class TakesNothing:
-    def round_done(self): ...
-
-class TakesAll:
-    def round_done(*told): ...
-    run_started = staticmethod(lambda started: None)
 """
 QUIET = ("rounds=2", "method.name=fedavg")
 
@@ -135,9 +128,3 @@ def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: 
             read_config(parse(words))
         assert read_config(parse([*words, named])).output.observers == ("watch_it:Notes",)
         assert read_config(parse([*words, "output.observers=[]"])).hash() == small_config(*QUIET, named).hash()
-
-
-def test_a_hook_that_cannot_be_called_is_told_before_the_run(heard: list[object]) -> None:
-    with pytest.raises(ConfigError, match="watch_it:TakesNothing.*round_done"):
-        observers.named(small_config("output.observers=[watch_it:TakesNothing, watch_it:TakesAll]"))
-    assert len(observers.named(small_config("output.observers=[watch_it:TakesAll]"))) == 1
