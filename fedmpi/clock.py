@@ -22,7 +22,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 class Traffic:
     """How long this rank waited for others and moved data, in all, and (on rank 0) what the job's ranks received. What
-    measures time beside it (`Clock`, `mpi.watch.Watch`) reads it from `now`, so that a test can hand in a clock.
+    measures time beside it (`Clock`, `running.limits`) reads it from `now`, so that a test can hand in a clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:

@@ -19,7 +19,7 @@ What is random. The cohort, and tiers that are dynamic (`federation/`); each cli
     seeded by purpose, seed, round and client (`seeds.py`). Dropout draws from torch's global generator, which is seeded
     for that client alone (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
-    Under `mpirun --with-ft ulfm` the other ranks get a `RankLossError`, become the ranks of the job (`mpi/recovery.py`)
+    Under `mpirun --with-ft ulfm` the other ranks get a `RankLossError`, become the ranks of the job (`mpi/comm.py`)
     and call `train_round` again with the same state: a round changes nothing but the files of client memories, and
     writes those again with the same names and bytes. If rank 0 died, the next rank starts the run again from the last
     checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`running/losses.py`).

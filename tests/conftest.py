@@ -25,8 +25,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from fedmpi.mpi import starting
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.launch import launched_as
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.store.run_dir import RunDir
 
 __all__ = ["cifar10_root", "no_network", "run_data", "told"]  # fixtures, for every test

@@ -18,7 +18,7 @@ from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models import create
 from fedmpi.models.options import Model
 from fedmpi.models.width import Rounding, Width
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
 from fedmpi.tensors import Params
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 PROGRAM = """
 import os, signal, sys, time
 from fedmpi import experiment, train_round
-from fedmpi.running import folder, losses, resuming, server, start
+from fedmpi.running import folder, limits, losses, resuming, server, start
 from fedmpi.clock import Traffic
 from fedmpi.errors import RunDirError
-from fedmpi.mpi import watch
 from fedmpi.mpi.launch import claimed
 rank = claimed()[0]
 
@@ -32,7 +31,7 @@ clocks = []
 before(Traffic, "__init__", lambda traffic: clocks.append(traffic))
 
 def hours_go_by():
-    watch.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
+    limits.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
     for traffic in clocks:
         traffic.now = lambda: time.perf_counter() + 36_000
 

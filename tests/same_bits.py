@@ -13,8 +13,7 @@ from small_runs import Finished, finished, run_all
 
 from fedmpi.check.bits import difference
 from fedmpi.config.schema import Config
-from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import Communicator, SerialComm
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.check.small import SMALL, Finished, finished, run_all, small_config, small_setup
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.train_round import train_round as one_round
 
 __all__ = ["SMALL", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup"]

@@ -12,8 +12,8 @@ from subprocess import PIPE, STDOUT, TimeoutExpired, run
 from fedmpi.check.contract import BrokenError, require
 from fedmpi.check.small import Finished, finished, run_all, small_config, small_words
 from fedmpi.errors import UserError
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.mpirun import environment, files_in, start_words
-from fedmpi.mpi.serial import SerialComm
 
 _LIMIT_S = 600.0
 # Two rounds by gather and, resumed, a third by reduce.

@@ -21,9 +21,8 @@ from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.command.manners import described, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.errors import LaunchError, UserError, counted
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.mpi.launch import check_launch, code_in_order, launched_as
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
 
 _STARTUP_LIMIT_S = 120.0

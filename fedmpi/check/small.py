@@ -10,8 +10,7 @@ from typing import Any
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.experiment import run
-from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
 from fedmpi.rounds.state import Setup
 from fedmpi.running import start

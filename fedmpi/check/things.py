@@ -21,7 +21,7 @@ from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.errors import ConfigError, UnknownError
 from fedmpi.models import create
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import observers
 from fedmpi.running.start import check_model
 from fedmpi.store.hdf5 import digest_of

@@ -21,7 +21,7 @@ from fedmpi.errors import counted
 from fedmpi.experiment import run
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi import mpirun
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.running.folder import Asked
 from fedmpi.running.forecast import Forecast

@@ -10,7 +10,7 @@ from typing import Any
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.best import best_round, mean_accuracy
 from fedmpi.report.records import read_records
 from fedmpi.rounds.publish import publish

@@ -1,15 +1,22 @@
-"""The collectives of a round over MPI, on flat buffers (`communicator` says what each does), and the art of waiting.
+"""The collectives of a round over MPI, on flat buffers (`communicator` says what each does).
 
-A waiting rank sleeps: on a laptop it would otherwise take a core from the ranks that train. It
-polls a non-blocking barrier, at first often and then every 5 ms, and then runs the blocking
-collective, because polling the collective itself moves a large message one fragment a poll.
+A waiting rank sleeps: on a laptop it would otherwise take a core from the ranks that train. It polls a non-blocking
+barrier, at first often and then every 5 ms, and then runs the blocking collective, because polling the collective
+itself moves a large message one fragment a poll.
+
+`mpirun --with-ft ulfm` lets a job live on that has lost ranks (MPI's User-Level Failure Mitigation). MPI reports a
+death unevenly: of one collective, one rank gets an error of any class and another none. Hence
+
+1. any MPI error on any rank revokes the communicator: every other call on it fails, too, so nobody waits for ever;
+2. at the end of each step of a round all ranks agree that all came through it, and only then does it count:
+   the ranks that are left are always in the same step;
+3. a communicator ends with exactly one failed agreement, on all ranks, and is then shrunk to those that live.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import functools
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +28,8 @@ import torch
 
 from fedmpi.clock import Traffic
 from fedmpi.errors import FAILED, RankLossError
-from fedmpi.mpi import recovery
-from fedmpi.mpi.communicator import Loss, Request
-from fedmpi.mpi.launch import end_launcher
+from fedmpi.mpi.communicator import Communicator, Loss, Request
+from fedmpi.mpi.launch import end_launcher, outlives_ranks
 from fedmpi.mpi.leaving import leave
 from fedmpi.mpi.library import MPI
 from fedmpi.mpi.starting import library_version
@@ -43,7 +49,7 @@ Collective = TypeVar("Collective", bound=Callable[..., Any])
 
 
 def _may_lose_ranks(collective: Collective) -> Collective:
-    """Where a job outlives its ranks, an error of MPI ends the communicator for all: see `recovery`."""
+    """Makes an error of MPI end the communicator for all ranks, where a job outlives its ranks."""
 
     @functools.wraps(collective)
     def call(self: Comm, *arguments: Any, **options: Any) -> Any:
@@ -64,14 +70,13 @@ def _block() -> Any:
     return MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
 
 
-class Comm:
+class Comm(Communicator):
     """The ranks of this job; after `recover` those that are left."""
 
     def __init__(self, places: Sequence[tuple[str, int]]) -> None:
         """`places` has the host of each rank and the lowest rank on its node."""
-        self.recovers = recovery.is_on()
+        self.recovers = outlives_ranks()
         self.traffic = Traffic()
-        self.patience_s = math.inf
         self.library = library_version()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
         self.started_size: int = MPI.COMM_WORLD.Get_size()
@@ -181,31 +186,45 @@ class Comm:
         except MPI.Exception:
             came_through = False
             self._end()
-        if not recovery.agreed(self._mpi, came_through, self._sleep_until):
+        if not self._agreed(came_through):
             self._end()
             self._has_disagreed = True
             raise RankLossError("ranks did not agree that all came through")
 
     def recover(self) -> Loss:
-        """Recovers as `Collectives.recover` says. Raises `MPI.Exception` if MPI fails again and again and nobody died.
-        Nothing can interrupt the shrinking, which waits for a rank that hangs: `Watch` and `leave` set it a limit.
-        """
+        """Recovers (see `Collectives`). Raises `MPI.Exception` if MPI fails again and again and nobody died."""
         noticed = self._end()
         if not self._has_disagreed:
-            recovery.agreed(self._mpi, False, self._sleep_until)
+            self._agreed(False)
         before = self.members
         self._abandoned += [self._mpi, *self._pending.values()]
         self._pending.clear()
         with self.traffic.counted("idle"):
-            self._attach(recovery.survivors(self._mpi))
+            self._attach(self._shrink())
         lost = tuple(member for member in before if member not in self.members)
         self._num_fruitless = 0 if lost else self._num_fruitless + 1
         if self._num_fruitless > _MAX_FRUITLESS_RECOVERIES:
             raise MPI.Exception(MPI.ERR_OTHER)
         return Loss(lost, tuple(self._places[rank][0] for rank in lost), before[0] in lost, noticed)
 
+    def _agreed(self, came_through: bool) -> bool:
+        """Returns the same on all ranks: True if every rank came through, False if not or if one has died."""
+        flag = np.array([came_through], np.intc)
+        try:
+            self._sleep_until(self._mpi.Iagree(flag))
+        except MPI.Exception:
+            return False
+        return bool(flag[0])
+
+    def _shrink(self) -> Any:
+        """Returns the communicator of the ranks that live, in the same order. Nothing can interrupt it, and it waits
+        for a rank that hangs: `running.limits` and `leave` set it a limit."""
+        survivors = self._mpi.Shrink()
+        survivors.Set_errhandler(MPI.ERRORS_RETURN)
+        return survivors
+
     def _end(self) -> float:
-        """Makes every other call on this communicator fail, on all ranks; when this was first done here."""
+        """Makes every other call on this communicator fail, on all ranks. Returns when this was first done here."""
         if self._noticed is None:
             self._noticed = time.perf_counter()
             self._mpi.Revoke()
@@ -238,7 +257,7 @@ class Comm:
 def _nothing() -> None: ...
 
 
-class _MpiRequest:
+class _MpiRequest(Request):
     def __init__(self, comm: Comm, request: Any) -> None:
         self._comm, self._request = comm, request
         comm._pending[id(request)] = request

@@ -1,28 +1,29 @@
-"""What a round sees of the ranks of its job: the calls that all ranks make together, and what each rank may do alone.
+"""The ranks of a job as a round sees them: the calls that all ranks make together, and what each rank may do alone.
 
-`comm.Comm` is MPI, `serial.SerialComm` one process without it. Both ends of a collective are the same line of the
-caller's code, so there is one path through a round.
+`SerialComm` is one process, on a machine that need not have MPI; `comm.Comm` is MPI. Both ends of a collective are the
+same line of the caller's code, so there is one path through a round.
 """
 
 from __future__ import annotations
 
+import math
+import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fedmpi.clock import Traffic
 from fedmpi.errors import StartupError, UserError
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from fedmpi.clock import Traffic
-
 Value = TypeVar("Value")
 
 
-class Request(Protocol):
+class Request:
     """A collective under way."""
 
     def wait(self) -> None:
@@ -50,13 +51,14 @@ class Loss:
         return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
 
 
-class Collectives(Protocol):
+class Collectives:
     """The calls that every rank makes, in the same order: never in a branch or loop that depends on the rank. In all
     but `agree` and `recover` a rank may learn of a loss: they raise `RankLossError` where a job outlives its ranks.
+    For one process each is the identity.
     """
 
     def wait_for_all(self) -> None:
-        """A barrier in which a waiting rank sleeps."""
+        """Waits until all ranks have called it, asleep."""
 
     def bcast(self, buffer: torch.Tensor) -> None:
         """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
@@ -72,15 +74,20 @@ class Collectives(Protocol):
         other in `receive`. Buffers are uint8 on the CPU, all lengths multiples of 64 bytes; both buffers belong to MPI
         until the request is done.
         """
+        receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
+        return Request()
 
     def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
-        """One row of equal length from each rank, stacked on rank 0 (None elsewhere)."""
+        """Returns one row of equal length from each rank, stacked on rank 0; None elsewhere."""
+        return row[None]
 
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        """One row of equal length from each rank, stacked everywhere."""
+        """Returns one row of equal length from each rank, stacked, on all ranks."""
+        return row[None]
 
     def allgather_text(self, text: str) -> list[str]:
-        """Every rank's text, in order of ranks. For start-up only: it pickles."""
+        """Returns every rank's text, in order of ranks. For start-up only: it pickles."""
+        return [text]
 
     def agree(self) -> None:
         """Ends a step: raises `RankLossError` on all ranks unless all came through it. Costs nothing where a job ends
@@ -89,42 +96,53 @@ class Collectives(Protocol):
 
     def recover(self) -> Loss:
         """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job."""
+        raise AssertionError("one process loses nobody")
 
     def leave(self, code: int) -> int:
         """Ends the process with this exit code, soon after the others have called it; one process returns it."""
+        return code
 
 
-class Communicator(Collectives, Protocol):
+class Communicator(Collectives):
     """The ranks of a job; after `recover`, the ranks that are left. A rank may read or call the following alone."""
 
-    rank: int
-    size: int
-    is_root: bool
-    local_rank: int
+    rank: int = 0
+    size: int = 1
+    is_root: bool = True
+    local_rank: int = 0
     """Counts the ranks on this node."""
-    here: tuple[int, ...]
+    here: tuple[int, ...] = (0,)
     """The ranks on this node, this one among them."""
-    server_here: bool
+    server_here: bool = True
     """Whether rank 0 is on this node."""
-    members: tuple[int, ...]
+    members: tuple[int, ...] = (0,)
     """The ranks that are left, numbered as at the start of the job."""
-    started_as: int
+    started_as: int = 0
     """This rank as the job started; `rank` counts the ranks that are left."""
-    started_size: int
-    recovers: bool
+    started_size: int = 1
+    recovers: bool = False
     """Whether the job outlives its ranks."""
-    host: str
-    library: str
+    library: str = ""
     """The version of the MPI library; '' for one process without MPI."""
-    traffic: Traffic
-    patience_s: float
+    host: str
+    patience_s: float = math.inf
     """For how long this rank waits for others as it leaves."""
+    traffic: Traffic
 
     def call_while_waiting(self, action: Callable[[], None] | None) -> None:
         """From now on calls `action` again and again while this rank waits for others; what it raises ends the wait."""
 
     def abort(self, code: int) -> None:
-        """Ends every rank at once. The job's exit code may be 1 instead."""
+        """Ends every rank at once. The job's exit code may be 1 instead. One process raises SystemExit."""
+        raise SystemExit(code)
+
+
+class SerialComm(Communicator):
+    """One process."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.host = platform.node()
 
 
 def together(comm: Communicator, action: Callable[[], Value]) -> Value:

@@ -87,7 +87,7 @@ def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
 
 def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
     """Returns True if the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
-    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true", "yes", "enabled")
+    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
 
 
 def keep_to_this_host(environment: MutableMapping[str, str]) -> None:

@@ -1,8 +1,6 @@
 """Starts ranks on this machine: the number of cores, the words of mpirun and the environment that it needs.
 
-    python -m fedmpi.mpi.mpirun 5      prints that environment for 5 ranks, for a shell to read (jobs/setup.sh)
-
-Open MPI gives each rank a physical core, and refuses to start more ranks than it counts.
+python -m fedmpi.mpi.mpirun 5      prints that environment for 5 ranks, for a shell to read (jobs/setup.sh)
 """
 
 from __future__ import annotations
@@ -17,12 +15,14 @@ import psutil
 
 from fedmpi.errors import UserError
 
+# Open MPI gives each rank a physical core, and refuses to start more ranks than it counts.
 _OVERSUBSCRIBE = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",  # Open MPI 5
     "OMPI_MCA_rmaps_base_oversubscribe": "1",  # Open MPI 4
 }
 # Without this every mpirun binds its ranks to the machine's first cores, also where another one runs there.
 _UNBOUND = {"PRTE_MCA_hwloc_default_binding_policy": "none"}
+# As root it does not start without being told so twice.
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -50,7 +50,7 @@ def start_words(ranks: int, launcher: str | None = None) -> list[str]:
         return words
     if ranks == 1:
         return []
-    mpirun = shutil.which("mpirun") if (beside := mpirun_beside_python()) is None else beside
+    mpirun = mpirun_beside_python() or shutil.which("mpirun")
     if mpirun is None:
         raise UserError("--ranks", f"no mpirun beside {sys.executable}, and none in PATH; --ranks 1 needs none")
     return [mpirun, "-n", str(ranks)]
@@ -64,36 +64,32 @@ def mpirun_beside_python() -> str | None:
 
 def launcher_words(ranks: int, launcher: str) -> list[str]:
     """Splits a launcher as a shell does, with the number of ranks in place of `{ranks}`. Raises `UserError`."""
-    if "$" in launcher:
-        raise UserError("--launcher", f"variables are not filled in, but there is a $ in {launcher!r}")
-    if "{ranks}" not in launcher:
-        raise UserError("--launcher", f"expected {{ranks}} for the number, as 'srun -n {{ranks}}', got {launcher!r}")
     try:
-        return shlex.split(launcher.replace("{ranks}", str(ranks)))
+        words = shlex.split(launcher.replace("{ranks}", str(ranks)))
     except ValueError as error:
         raise UserError("--launcher", f"cannot be read: {error}, in {launcher!r}") from None
+    if "{ranks}" not in launcher or "$" in launcher:
+        expected = "expected words without variables and {ranks} for the number, as 'srun -n {ranks}'"
+        raise UserError("--launcher", f"{expected}, got {launcher!r}")
+    return words
 
 
 def environment(ranks: int, at_once: int = 1) -> dict[str, str]:
-    """Returns our environment with what Open MPI needs for `at_once` jobs of so many ranks.
-
-    As root it does not start without being told so twice; more ranks than cores, or several jobs, must share cores.
-    What the user has set for the sharing of cores stays.
+    """Returns our environment with what Open MPI needs for `at_once` jobs of so many ranks. More ranks than cores, or
+    several jobs, must share cores; what the user has set for that stays.
     """
-    added = {}
+    shared = {}
     if ranks * at_once > cores():
-        added = _OVERSUBSCRIBE | _UNBOUND
+        shared = _OVERSUBSCRIBE | _UNBOUND
     elif at_once > 1:
-        added = _UNBOUND
+        shared = _UNBOUND
     as_root = _AS_ROOT if os.geteuid() == 0 else {}
-    return added | dict(os.environ) | as_root
+    return shared | dict(os.environ) | as_root
 
 
 def files_in(folder: Path) -> dict[str, str]:
-    """Returns variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`.
-
-    A job that is killed leaves both behind. The files would end a later mpirun that has the same process number; the
-    memory would be lost until the machine starts again.
+    """Returns variables with which an mpirun has its temporary files and its ranks' shared memory in `folder`: a job
+    that is killed leaves both behind, and the files would end a later mpirun of the same process number.
     """
     return {"TMPDIR": str(folder), "OMPI_MCA_btl_sm_backing_directory": str(folder)}
 

@@ -1,14 +1,13 @@
 """Which device each rank computes on: a pure function of the node's ranks and GPUs.
 
-Workers of a node take its visible GPUs in turn (CUDA_VISIBLE_DEVICES and Slurm's masks have been
-applied by then); more workers than GPUs share them. A rank 0 that does not train and computes on a GPU
-(`mpi.server_device`) takes the last one of its node that is like the first: no worker has that one
-where there are more GPUs than workers. A GPU that this torch was not built for is one line and exit
-code 2, before any round.
+Workers of a node take its visible GPUs in turn; more workers than GPUs share them. A rank 0 that does not train and
+computes on a GPU (`mpi.server_device`) takes the last one of its node that is like the first: no worker has that one
+where there are more GPUs than workers.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,7 +38,7 @@ class Device:
 
 
 def visible_gpus() -> tuple[Gpu, ...]:
-    """The GPUs that this process may use."""
+    """Returns the GPUs that this process may use."""
     if not torch.cuda.is_available():
         return ()
     found = (torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count()))
@@ -47,8 +46,8 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def worker_index(local_rank: int, *, server_here: bool, server_trains: bool) -> int | None:
-    """A rank's place among the workers of its node, or None for a server that does not train. `local_rank` counts the
-    node's ranks from 0, rank 0 of the job first where it is on this node.
+    """Returns the number of a rank among the workers of its node, or None for a server that does not train.
+    `local_rank` counts the node's ranks from 0, rank 0 of the job first where it is on this node.
     """
     if server_here and not server_trains:
         return local_rank - 1 if local_rank else None
@@ -56,36 +55,34 @@ def worker_index(local_rank: int, *, server_here: bool, server_trains: bool) -> 
 
 
 def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
-    """`mpi.device: auto` means GPUs if every worker sees one: all ranks must agree, or bits would differ."""
+    """Returns the kind for `mpi.device`. `auto` means GPUs if every worker sees one: else bits would differ."""
     if want != "auto":
         return want
     return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
 
 
 def resolve_server(want: str, train: str, gpus_of_server: int, had: str = "") -> str:
-    """`mpi.server_device: auto` means a GPU if workers train on GPUs and rank 0 sees one, whatever the exchange, which
-    must not change bits; in a run that continues, the kind that it `had`. Raises `DeviceError` where that is missing.
+    """Returns the kind for `mpi.server_device`. `auto` means a GPU if workers train on GPUs and rank 0 sees one. A run
+    that continues keeps the kind that it `had`. Raises `DeviceError` where that is missing.
     """
-    if want != "auto" and not had:
-        return want
     if had == "cuda" and not gpus_of_server:
         raise DeviceError(
             "mpi.server_device",
             "the server's part of this run was computed on a GPU so far, but rank 0 sees none; ask the scheduler for "
             "one, or begin a new run from its last state: --init-from, with mpi.server_device=cpu",
         )
-    if had:
-        return had
+    if had or want != "auto":
+        return had or want
     return "cuda" if train == "cuda" and gpus_of_server > 0 else "cpu"
 
 
 def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:
-    """The devices of one rank, which is the `worker`-th of its node (None: it does not train). `train` and `server` are
-    "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70", "compute_90"). Raises `DeviceError` where a
-    GPU is asked for and this rank sees none, or torch has no code for it.
+    """Returns the devices of one rank, which is the `worker`-th of its node (None: it does not train). `train` and
+    `server` are "cpu" or "cuda"; `built_for` is torch's list of architectures ("sm_70", "compute_90"). Raises
+    `DeviceError` where a GPU is requested and this rank sees none, or torch has no code for it.
     """
-    needs_gpu = (train == "cuda" and worker is not None) or server == "cuda"
-    if not needs_gpu:
+    trains_on_gpu = train == "cuda" and worker is not None
+    if not trains_on_gpu and server != "cuda":
         return Device("cpu", "cpu", "CPU")
     if not gpus:
         raise DeviceError(
@@ -95,30 +92,22 @@ def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, b
         )
     like_the_first = [index for index, gpu in enumerate(gpus) if gpu == gpus[0]]
     index = like_the_first[-1] if worker is None else worker % len(gpus)
-    _check_architecture(gpus[index], built_for)
-    gpu = f"cuda:{index}"
-    trains_there = train == "cuda" and worker is not None
-    return Device(gpu if trains_there else "cpu", gpu if server == "cuda" else "cpu", f"{gpu} ({gpus[index].name})")
+    gpu = gpus[index]
+    if not any(_runs_on(gpu, architecture) for architecture in built_for):
+        raise DeviceError(
+            "torch",
+            f"{gpu.name} has architecture sm_{gpu.capability}, but this torch was built for {', '.join(built_for)}; "
+            "install a build that has it (for V100: FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126, see "
+            "README)",
+        )
+    name = f"cuda:{index}"
+    return Device(name if trains_on_gpu else "cpu", name if server == "cuda" else "cpu", f"{name} ({gpu.name})")
 
 
-def _check_architecture(gpu: Gpu, built_for: Sequence[str]) -> None:
-    """A binary of the same major architecture and no newer minor runs here, and so does any older PTX. Code for an
-    architecture-specific target (`sm_90a`) runs on exactly that one.
+def _runs_on(gpu: Gpu, architecture: str) -> bool:
+    """Returns True if the GPU runs torch's code for this architecture: a binary of the same major one and no newer
+    minor one, or any older PTX.
     """
-    for entry in built_for:
-        kind, _, number = entry.partition("_")
-        digits = "".join(filter(str.isdigit, number))
-        version = int(digits) if digits else 0
-        if number.endswith("a"):
-            fits = version == gpu.capability
-        elif kind == "sm":
-            fits = version // 10 == gpu.capability // 10 and version <= gpu.capability
-        else:
-            fits = kind == "compute" and version <= gpu.capability
-        if fits:
-            return
-    raise DeviceError(
-        "torch",
-        f"{gpu.name} has architecture sm_{gpu.capability}, but this torch was built for {', '.join(built_for)}; "
-        "install a build that has it (for V100: FEDMPI_TORCH_INDEX=https://download.pytorch.org/whl/cu126, see README)",
-    )
+    version = int(re.sub(r"\D", "", architecture) or 0)
+    is_ptx = architecture.startswith("compute")
+    return version <= gpu.capability and (is_ptx or version // 10 == gpu.capability // 10)

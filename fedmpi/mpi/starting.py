@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.mpi.launch import check_size, end_launcher, keep_to_this_host, launched_as
-from fedmpi.mpi.serial import SerialComm
 
 # The limits of two ranks are over one after the other, so that one rank prints.
 _NEXT_RANK_S = 1.0

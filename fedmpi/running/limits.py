@@ -1,4 +1,8 @@
-"""How long a rank may take for its part of a run, and how long it waits for others."""
+"""How long a rank may take for its part of a run, and how long it waits for others; kept by a watchdog.
+
+Waiting for others is no work, so a hung rank ends itself and no other. One whose threads are all stopped cannot; then
+those that wait for it end the job.
+"""
 
 from __future__ import annotations
 
@@ -6,52 +10,87 @@ import faulthandler
 import math
 import os
 import signal
+import threading
 import time
+from dataclasses import dataclass
 
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Mpi
 from fedmpi.errors import FAILED
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.watch import Watch, patience_s
 from fedmpi.report.terminal import wrapped
 from fedmpi.running.advice import Advice
 
+_MARGIN_S = 10.0
+SUSPENDED_AFTER_S = 3.0
+"""The watchdog looks every second. If this much time has passed since its last look, the process was suspended (Slurm
+suspends all ranks of a job), so all limits begin anew."""
 OTHER_ENDS_S = 5.0
 """For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
 
 
-class Limits(Watch):
-    """The limits of one rank while the block runs. `mpi.round_timeout_s` is for a round; what may take longer has as
-    long as MPI may take to start.
+@dataclass(frozen=True)
+class _Part:
+    """A part of the run and its limits: one value, so that the watchdog sees what belongs together."""
+
+    began_s: float
+    not_working_s: float
+    """Seconds without work before this part."""
+    limit_s: float
+    others_s: float
+
+
+class Limits:
+    """The limits of one rank. Within the block a thread looks every second; it begins with the first limit.
+
+    `mpi.round_timeout_s` is for a round; what may take longer has as long as MPI may take to start.
     """
 
     def __init__(self, settings: Mpi, comm: Communicator, advice: Advice) -> None:
-        super().__init__(comm.traffic, self._give_up_rank)
         self._settings = settings
         self._comm = comm
         self._advice = advice
         self.clock: Clock | None = None
-        """Says where the rank was when it took too long."""
+        """Knows where the rank was when it took too long."""
+        self._part = _Part(0.0, 0.0, math.inf, math.inf)
+        self._looked_s = -math.inf
+        self._awake_since_s = -math.inf
+        self._thread: threading.Thread | None = None
+        self._is_on = False
+
+    def __enter__(self) -> Limits:
+        self._is_on = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._is_on = False
 
     def of_a_round(self) -> None:
         """Starts the limits of a round, or of the rest of it after a loss."""
         limit_s = self._settings.round_timeout_s * self.share()
-        self._allow(limit_s, patience_s(limit_s))
+        self._begin(limit_s, 2 * limit_s + _MARGIN_S)  # others may begin after each other
 
     def of_more_than_a_round(self, *, has_trained: bool) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
         limit_s = self._settings.round_timeout_s
         startup_s = self._settings.startup_timeout_s
         if not has_trained or limit_s == 0 or startup_s == 0:
-            self._allow(0.0, math.inf)
+            self._begin(0.0, math.inf)
         else:  # others may still be in the round
             longer_s = max(limit_s, startup_s)
-            self._allow(longer_s, patience_s(limit_s + longer_s, 1))
+            self._begin(longer_s, limit_s + longer_s + _MARGIN_S)
 
-    def _allow(self, limit_s: float, others_s: float) -> None:
-        self.begin(limit_s, others_s)
+    def _begin(self, limit_s: float, others_s: float) -> None:
+        """Begins a part of the run that may take `limit_s` of this rank's work (0: any time) and `others_s` a wait."""
+        if limit_s == 0:
+            limit_s = others_s = math.inf
+        traffic = self._comm.traffic
+        self._part = _Part(traffic.now(), traffic.not_working_s(), limit_s, others_s)
         self._comm.patience_s = others_s
+        if self._is_on and self._thread is None and limit_s < math.inf:
+            self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+            self._thread.start()
 
     def share(self) -> float:
         """Returns how much more a rank may have to do in a round than with all ranks that the job was started with. The
@@ -64,7 +103,28 @@ class Limits(Watch):
         is_server_too = self._comm.size == 1 < self._comm.started_size and not trains
         return share + 1 if is_server_too else share
 
-    def _give_up_rank(self, why: str, is_own: bool) -> None:
+    def _watch(self) -> None:
+        while self._is_on and not self.look():
+            time.sleep(min(1.0, self._part.limit_s / 10))
+
+    def look(self) -> bool:
+        """Returns True if a limit is over; then the rank has been given up."""
+        part = self._part
+        traffic = self._comm.traffic
+        now_s = traffic.now()
+        if now_s - self._looked_s > SUSPENDED_AFTER_S:
+            self._awake_since_s = now_s
+        self._looked_s = now_s
+        awake_s = now_s - self._awake_since_s
+        busy_s = min(now_s - part.began_s - (traffic.not_working_s() - part.not_working_s), awake_s)
+        waits_s = min(traffic.waits_for_s(), awake_s)
+        if busy_s > part.limit_s:
+            self._give_up(f"{busy_s:.0f} s of its own, with {part.limit_s:g} s for its share", is_own=True)
+        elif waits_s > part.others_s:
+            self._give_up(f"waited for other ranks for {waits_s:.0f} s", is_own=False)
+        return busy_s > part.limit_s or waits_s > part.others_s
+
+    def _give_up(self, why: str, *, is_own: bool) -> None:
         """Ends a rank that has taken too long, so that the others continue where they can; else all ranks."""
         comm = self._comm
         where = self.clock.where() if self.clock else "starting"

@@ -1,4 +1,4 @@
-"""What a run does about ranks that die, where the launcher lets it outlive them (`mpi.recovery`).
+"""What a run does about ranks that die, where the launcher lets it outlive them (`mpi.comm`).
 
 A lost worker costs the round in progress: the other ranks train it again (`continue_run`). A lost rank 0
 costs what is not saved: the lowest rank that is left becomes the server, and all start again with the newest

@@ -27,7 +27,7 @@ from parts import train
 
 from fedmpi.learning.determinism import settings_kept
 from fedmpi.learning.twice import initial_values
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.rounds.state import Setup
 

@@ -13,8 +13,7 @@ from fast import fast
 from small_runs import small_setup
 
 from fedmpi.errors import RankLossError
-from fedmpi.mpi.communicator import Request
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import Request, SerialComm
 from fedmpi.rounds.state import Setup
 from fedmpi.running import resuming
 from fedmpi.store.hdf5 import digest_of

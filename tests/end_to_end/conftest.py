@@ -11,7 +11,7 @@ from patched import patched
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.main import COMMANDS, main
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 

@@ -19,7 +19,7 @@ from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.command.manners import described
 from fedmpi.errors import RoundError, RunDirError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store import checkpoint, hdf5
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.memory import MemoryStore

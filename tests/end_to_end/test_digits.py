@@ -14,7 +14,7 @@ from small_runs import run_all
 
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 

@@ -107,7 +107,7 @@ TAKEOVER = (*TOPK, "output.checkpoint_every=2", "rounds=8")
 @pytest.mark.nightly
 def test_a_takeover_may_take_longer_than_a_round(start: Start, run_dir: Path, tmp_path: Path) -> None:
     patch = f"""
-watch._MARGIN_S = 1.0  # others are waited for for 3 s
+limits._MARGIN_S = 1.0  # others are waited for for 3 s
 before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
 {SERVER_DIES}"""
     launched = start(3, *TAKEOVER, "mpi.round_timeout_s=1", run_dir=run_dir, patch=patch, options=ULFM)
@@ -157,7 +157,7 @@ def test_the_end_may_take_longer_than_a_round(start: Start, run_dir: Path, end: 
         "save": ("_keep_again", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
     }[end]
     patch = f"""
-watch._MARGIN_S = 1.0  # others are waited for for 7 s
+limits._MARGIN_S = 1.0  # others are waited for for 7 s
 before(server.Server, "{name}", lambda *arguments: time.sleep(10))
 if {end == "save"} and rank == 2:
     before(train_round, "simulate_client", lambda setup, task, _: die() if task.round_number == 3 else None)"""

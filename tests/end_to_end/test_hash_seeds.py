@@ -11,7 +11,7 @@ from fast import fast
 from launched import environment
 from small_runs import finished, run_all, small_config
 
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 
 CASES = ("topk", "lgfedavg", "hermes-all", "splitmix")
 """Three methods with memory, and one whose clients train some of the nets."""
@@ -19,7 +19,7 @@ ELSEWHERE = """
 import sys
 from pathlib import Path
 from fedmpi.check.small import run_all, small_config
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 run_all(small_config(*sys.argv[2:]), SerialComm(), Path(sys.argv[1]))
 """
 

@@ -39,18 +39,18 @@ def test_a_rank_that_is_stopped_while_others_recover(start: Start, run_dir: Path
     pid = run_dir.parent / "stops"
     patch = f"""
 from pathlib import Path
-from fedmpi.mpi import recovery
+from fedmpi.mpi.comm import Comm
 {RANK_1_DIES}
 def is_stopped(pid):
     return Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-def shrink(mpi):
+def shrink(comm):
     if rank == 2:
         Path("{pid}").symlink_to(str(os.getpid()))
         stop()
     while not (os.path.lexists("{pid}") and is_stopped(os.readlink("{pid}"))):
         time.sleep(0.01)
     hours_go_by()
-before(recovery, "survivors", shrink)"""
+before(Comm, "_shrink", shrink)"""
     words = (*TOPK, "mpi.round_timeout_s=600", "rounds=5")
     launched = start(3, *words, run_dir=run_dir, patch=patch, options=ULFM)
     assert ends(launched) == 1, launched.err
@@ -106,7 +106,7 @@ if rank == 1: before({place}, lambda *arguments: stop())"""
 @pytest.mark.parametrize("options", [(), ULFM])
 def test_who_is_slow_at_the_start_is_not_given_up(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
-    patch = 'watch._MARGIN_S = 1.0\nif rank == 0: before(resuming, "initial_state", lambda *arguments: time.sleep(12))'
+    patch = 'limits._MARGIN_S = 1.0\nif rank == 0: before(resuming, "initial_state", lambda *arguments: time.sleep(12))'
     words = (*TOPK, "mpi.round_timeout_s=3", "mpi.startup_timeout_s=1e12", "rounds=2")
     launched = start(3, *words, run_dir=run_dir, patch=patch, options=options)
     assert launched.wait() == 0, launched.err

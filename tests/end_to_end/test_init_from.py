@@ -84,7 +84,7 @@ def test_it_goes_on_without_the_other_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
+        patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
         patch.setattr(f"fedmpi.running.server.Server.{'round_done' if stage == 'first' else 'close_run'}", die)
         with pytest.raises(KeyboardInterrupt):
             run_main("--init-from", str(parent), "--run-dir", str(folder))
@@ -106,7 +106,7 @@ def test_a_kill_before_the_state_is_saved_leaves_no_run(
 
     with monkeypatch.context() as patch:
         patch.setattr("fedmpi.running.init_from.checkpoint.save", die)
-        patch.setattr("fedmpi.mpi.serial.SerialComm.abort", lambda comm, code: None)
+        patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=1", "--init-from", str(parent), "--run-dir", str(folder))
     code, _out, errors = run_main("--run-dir", str(folder), "--resume")

@@ -28,7 +28,7 @@ from launched import (
 from small_runs import SMALL, Finished, finished, run_all, small_config, undisturbed
 
 from fedmpi.errors import RoundError, RunDirError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.store import checkpoint
 from fedmpi.store.lock import RunLock

@@ -10,7 +10,7 @@ from method_cases import CASES
 from small_runs import finished, run_all, small_config, undisturbed
 
 from fedmpi.check.bits import difference
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 
 pytestmark = pytest.mark.gpu("runs on it")
 

@@ -18,7 +18,7 @@ from fedmpi.check.bits import difference
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir

@@ -13,7 +13,7 @@ from slurm_cluster import LIMIT_S, ROOT, Cluster
 from small_runs import SMALL, Finished, finished, run_all
 
 from fedmpi.config.load import load
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.results.launch import plan_job
 from fedmpi.results.slurm import hand_over

@@ -20,8 +20,8 @@ from fedmpi.check import findings, machine
 from fedmpi.check.findings import Seen
 from fedmpi.check.small import Finished
 from fedmpi.errors import LaunchError
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.placement import Gpu
-from fedmpi.mpi.serial import SerialComm
 
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution"
 MPICH = "MPICH Version: 5.0.2"

@@ -18,7 +18,7 @@ from fedmpi.data.dataset import Dataset, load_data
 from fedmpi.data.partition import saved
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir

@@ -16,7 +16,7 @@ from fedmpi.data import files
 from fedmpi.data.dataset import load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
 

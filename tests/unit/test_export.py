@@ -21,7 +21,7 @@ from fedmpi.export.formats import FORMATS
 from fedmpi.export.measure import check
 from fedmpi.export.nets import TrainedNet, cut_net, factorized_layers, net_of_client, net_of_tier
 from fedmpi.export.saved import saved_round
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.evaluate import test_tiers as score_tiers
 from fedmpi.store import checkpoint

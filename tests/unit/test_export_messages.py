@@ -10,7 +10,7 @@ from small_runs import run_all, small_config
 from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.export.__main__ import main
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store.run_dir import RunDir
 
 MISTAKES = """

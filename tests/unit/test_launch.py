@@ -4,8 +4,8 @@ import pytest
 from golden_file import Told
 
 from fedmpi.errors import LaunchError
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.launch import check_launch, check_size, claimed, launched_as
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.mpi.starting import world
 
 LAUNCHERS = {

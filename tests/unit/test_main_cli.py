@@ -18,7 +18,7 @@ from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.main import main, parse, read_config
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK")

@@ -10,6 +10,7 @@ from fedmpi.errors import UserError
 from fedmpi.mpi import mpirun
 
 SHARES = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+EXPECTED = "expected words without variables and {ranks} for the number, as 'srun -n {ranks}'"
 UNBOUND = "PRTE_MCA_hwloc_default_binding_policy"
 
 
@@ -78,9 +79,8 @@ def test_the_words_of_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("launcher", "problem"),
     [
         ("no-such-program -n {ranks}", "no program 'no-such-program' in PATH"),
-        ("srun -n 2", "expected {ranks} for the number, as 'srun -n {ranks}', got 'srun -n 2'"),
-        ("", "expected {ranks} for the number, as 'srun -n {ranks}', got ''"),
-        ("srun -n {ranks} $MORE", "variables are not filled in, but there is a $ in 'srun -n {ranks} $MORE'"),
+        ("srun -n 2", f"{EXPECTED}, got 'srun -n 2'"),
+        ("srun -n {ranks} $MORE", f"{EXPECTED}, got 'srun -n {{ranks}} $MORE'"),
         ("x '{ranks}", """cannot be read: No closing quotation, in "x '{ranks}\""""),
     ],
 )

@@ -9,7 +9,7 @@ from small_runs import finished, run_all, small_config
 
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.main import parse, read_config
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import observers
 
 WATCH = """

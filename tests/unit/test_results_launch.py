@@ -13,7 +13,7 @@ from studied_runs import write_config
 
 from fedmpi.errors import UserError
 from fedmpi.main import main
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results import launch
 from fedmpi.results.launch import Job, make, plan_job
 from fedmpi.store.run_dir import RunDir

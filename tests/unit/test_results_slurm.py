@@ -14,8 +14,8 @@ from studied_runs import write_config
 
 from fedmpi.config.load import load
 from fedmpi.errors import UserError
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.mpirun import environment
-from fedmpi.mpi.serial import SerialComm
 from fedmpi.results import slurm
 from fedmpi.results.launch import Job, plan_job
 from fedmpi.results.run import Run

@@ -10,7 +10,7 @@ from written_runs import a_run
 
 import fedmpi
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results.run import Run, accuracy_of, moved, read_runs, to_target
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked

@@ -10,7 +10,7 @@ from small_runs import run_all, small_config, small_setup
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, StartupError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.rounds.exchange import ClientReport
 from fedmpi.running import start
 from fedmpi.running.folder import Asked, open_run_dir

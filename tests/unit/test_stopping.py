@@ -12,7 +12,7 @@ from hand_clock import HandClock
 from small_runs import run_all, small_config
 
 from fedmpi.experiment import run
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.running import stopping
 from fedmpi.running.folder import Asked

@@ -12,7 +12,7 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.personal import hold_out
 from fedmpi.data.sets.synthetic import Synthetic
 from fedmpi.errors import ConfigError
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 

@@ -13,7 +13,7 @@ from fedmpi import __main__ as command
 from fedmpi.command.manners import described, in_short
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.command import _rows
-from fedmpi.mpi.serial import SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.progress import Progress
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import filled, folded
