@@ -10,19 +10,19 @@ import csv
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedmpi import methods
 from fedmpi.data.dataset import load_data
-from fedmpi.data.partition import saved
+from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
+from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
 from fedmpi.report.ending import unless_all_saved
@@ -54,14 +54,12 @@ _Charts = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Extras:
-    """Adds to the page of a run what its folder's files do not say without the method's class or the data."""
+    """Adds to the page of a run what its folder's files do not show without the method's class or the data."""
 
-    draw_classes: figure.Draw | None = None
+    classes: figure.Draw | None = None
     """Draws which client has examples of which classes."""
-    spectra: Mapping[str, NDArray[np.float64]] | None = None
-    """Singular values of the server's factorized layers, largest first."""
-    ranks: Mapping[str, float] | None = None
-    """Each low-rank tier's r, as the mean share of the full rank."""
+    spectra: figure.Draw | None = None
+    """Draws the singular values of the server's factorized layers."""
     notes: Sequence[str] = ()
 
 
@@ -78,15 +76,14 @@ class FinalPage:
             return
         setup = self._setup
         server = dict(checkpoint.load(self._folder.checkpoint_path(ended.done)).server)
-        num_classes = setup.data.info.num_classes
-        draw = partial(draw_classes, partition=setup.partition, labels=setup.labels, num_classes=num_classes)
-        extras = _with_spectra(Extras(draw), setup.method, server, _MOST_PRODUCTS)
+        classes = _classes(setup.partition, setup.labels, setup.data.info.num_classes)
+        extras = Extras(classes, _spectra(setup.method, server, _MOST_PRODUCTS))
         write_text(self._folder.page_path, page_of(Run(self._folder.path), extras))
 
 
 def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
     """Reads the newest checkpoint and the data. A note says what of them is missing."""
-    extras = Extras(notes=notes)
+    spectra = None
     try:
         config = run.config()
         info = config.data.used()
@@ -95,31 +92,46 @@ def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
             server = dict(checkpoint.load(newest[0][1]).server)
             if problem := checkpoint.unfit(server, method.state_specs()):
                 raise RunDirError(str(newest[0][1]), problem)
-            extras = _with_spectra(extras, method, server)
-        labels = load_data(config.data).train_y
-        partition = saved(run.dir.partition_path)[0]
-        draw = partial(draw_classes, partition=partition, labels=labels, num_classes=info.num_classes)
-        return replace(extras, draw_classes=draw)
+            spectra = _spectra(method, server)
+        partition, labels = saved(run.dir.partition_path)[0], load_data(config.data).train_y
+        return Extras(_classes(partition, labels, info.num_classes), spectra, notes)
     except UserError as error:
-        return replace(extras, notes=[*notes, f"a part of this page is left out: {error.text()}"])
+        return Extras(None, spectra, [*notes, f"a part of this page is left out: {error.text()}"])
 
 
-def _with_spectra(extras: Extras, method: Method, server: Params, most_products: float = math.inf) -> Extras:
-    """Decomposes every layer whose dense weight the server keeps, unless that would take more than so many products."""
-    dense = {name: layer for name, layer in method.layers.items() if f"{name}.weight" in server}
-    products = sum(math.prod(layer.matrix_shape) * min(layer.matrix_shape) for layer in dense.values())
-    if not dense or products > most_products:
-        return extras
-    values = {}
-    for name, layer in dense.items():
+def _classes(partition: Partition, labels: Ints, num_classes: int) -> figure.Draw:
+    return lambda axes: draw_classes(axes, partition, labels, num_classes)
+
+
+def _spectra(method: Method, server: Params, most_products: float = math.inf) -> figure.Draw | None:
+    """Draws the singular values of every layer whose dense weight the server keeps, and the rank of each tier.
+
+    Returns None where there is no such layer, or where it would take more than so many products.
+    """
+    layers = {name: layer for name, layer in method.layers.items() if f"{name}.weight" in server}
+    products = sum(math.prod(layer.matrix_shape) * min(layer.matrix_shape) for layer in layers.values())
+    if not layers or products > most_products:
+        return None
+    spectra = {}
+    for name, layer in layers.items():
         matrix = layer.unroll(server[f"{name}.weight"]).double().cpu().numpy()
-        values[name] = np.linalg.svd(matrix, compute_uv=False)
-    ranks = {}
-    for tier in method.tiers:
-        if tier.capacity < 1:
-            shares = [layer.r(tier.capacity) / len(values[name]) for name, layer in dense.items()]
-            ranks[tier.name] = float(np.mean(shares))
-    return replace(extras, spectra=values, ranks=ranks)
+        spectra[name] = np.linalg.svd(matrix, compute_uv=False)
+
+    def draw(axes: Axes) -> None:
+        for place, sigma in enumerate(spectra.values(), 1):
+            relative = np.maximum(sigma / max(float(sigma[0]), 1e-300), 1e-9)
+            shares = np.arange(1, len(sigma) + 1) / len(sigma)
+            strength = 0.25 + 0.75 * place / len(spectra)
+            axes.plot(shares, relative, color=figure.colour_of(1), alpha=strength, linewidth=1)
+        for place, tier in enumerate(tier for tier in method.tiers if tier.capacity < 1):
+            ranks = [layer.r(tier.capacity) / len(spectra[name]) for name, layer in layers.items()]
+            _mark(axes, place, float(np.mean(ranks)), f"r of {name_of(tier.name)}")
+        figure.logarithmic(axes)
+        figure.as_percent(axes, "x")
+        axes.set_xlabel("place of the singular value, in % of the full rank")
+        axes.set_ylabel("share of the largest")
+
+    return draw
 
 
 def page_of(run: Run, extras: Extras = Extras()) -> str:
@@ -138,7 +150,9 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
     not_saved = unless_all_saved(run.done, ending.saved) if ending else ""
     how_far = f"{run.done:,} of {run.rounds:,} rounds{not_saved}"
     places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
-    fairness = _fairness(run)
+    busy_s: Counter[str] = Counter()
+    for record in run.records:
+        busy_s.update(record["busy_s"])
     texts = {"The resolved config": run.config_text}
     if run.starts:
         texts["The last start"] = json.dumps(run.working_starts[-1], indent=2)
@@ -151,17 +165,15 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*notes, *extras.notes],
         totals={key: sum(record[key] for record in run.records) for key in _COSTS},
-        busy_s=_busy_seconds(run),
-        fairness=fairness,
-        worst=None if fairness is None else _worst_decile(fairness),
+        busy_s=busy_s,
         sizes=sizes,
         texts=texts,
         charts={
             "accuracy": _accuracy(run),
-            "fairness": [] if fairness is None else [_fairness_chart(fairness)],
-            "data": [_chart("Examples of each class", extras.draw_classes)] if extras.draw_classes else [],
+            "fairness": _fairness(run),
+            "data": [_chart("Examples of each class", extras.classes)] if extras.classes else [],
             "costs": _costs(run),
-            "spectra": _spectra(extras),
+            "spectra": [_chart("Singular values", extras.spectra)] if extras.spectra else [],
             "lack": _lack(run),
         },
     )
@@ -229,15 +241,12 @@ def _accuracy(run: Run) -> _Charts:
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
     if not nets:
         return []
-    charts = [_lines("Test accuracy", [_curve(run, net, "accuracy") for net in nets], y="accuracy")]
-    trained = [record for record in run.records if record["train_loss"] is not None]
-    training = Line("training", *_points({record["round"]: record["train_loss"] for record in trained}))
-    losses = [line for line in (*(_curve(run, net, "loss") for net in nets), training) if line.x]
+    accuracies = [Line(name_of(net), *run.course(net)) for net in nets]
+    losses = [Line(name_of(net), *run.course(net, "loss")) for net in nets]
+    trained = {record["round"]: record["train_loss"] for record in run.records if record["train_loss"] is not None}
+    losses = [line for line in (*losses, Line("training", *_points(trained))) if line.x]
+    charts = [_lines("Test accuracy", accuracies, y="accuracy")]
     return [*charts, _lines("Loss", losses)] if losses else charts
-
-
-def _curve(run: Run, net: str, quantity: str) -> Line:
-    return Line(name_of(net), *run.course(net, quantity))
 
 
 def _points(values: Mapping[int, float]) -> tuple[list[float], list[float]]:
@@ -245,39 +254,25 @@ def _points(values: Mapping[int, float]) -> tuple[list[float], list[float]]:
     return [*values.keys()], [*values.values()]
 
 
-def _busy_seconds(run: Run) -> dict[str, float]:
-    """Sums the seconds in which each rank computed."""
-    total: dict[str, float] = {}
-    for record in run.records:
-        for rank, seconds in record["busy_s"].items():
-            total[rank] = total.get(rank, 0.0) + seconds
-    return total
-
-
-def _fairness(run: Run) -> NDArray[np.float64] | None:
-    """Returns the accuracies of the clients' own nets, lowest first; None where the run has no such report."""
+def _fairness(run: Run) -> _Charts:
+    """Draws how many of the clients' own nets have which accuracy, where the report of the run has them."""
     content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished() else None
     shares = [float(row["accuracy"]) for row in csv.DictReader(io.StringIO((content or b"").decode()))]
-    return np.sort(shares) if shares else None
-
-
-def _worst_decile(accuracy: NDArray[np.float64]) -> float:
-    return float(accuracy[: -(-len(accuracy) // 10)].mean())
-
-
-def _fairness_chart(accuracy: NDArray[np.float64]) -> tuple[str, str]:
-    """Draws how many clients have which accuracy."""
+    if not shares:
+        return []
+    accuracy = np.sort(shares)
+    worst = accuracy[: -(-len(accuracy) // 10)]
 
     def draw(axes: Axes) -> None:
         axes.hist(accuracy, bins=np.linspace(0, 1, 21).tolist(), color=figure.colour_of(1), rwidth=0.9)
-        _mark(axes, 0, float(accuracy.mean()), f"mean of the clients {percent(float(accuracy.mean()))}")
-        _mark(axes, 1, _worst_decile(accuracy), f"mean of the worst decile {percent(_worst_decile(accuracy))}")
+        for place, (name, some) in enumerate({"mean": accuracy, "mean of the worst decile": worst}.items()):
+            _mark(axes, place, float(some.mean()), f"{name} {percent(float(some.mean()))}")
         figure.as_percent(axes, "x")
         figure.whole_numbers(axes, "y")
         axes.set_xlabel("accuracy of a client's own net")
         axes.set_ylabel("clients")
 
-    return _chart("Clients by accuracy", draw)
+    return [_chart("Clients by accuracy", draw)]
 
 
 def _costs(run: Run) -> _Charts:
@@ -291,29 +286,6 @@ def _costs(run: Run) -> _Charts:
         both = [Line("down", rounds, down), Line("up", rounds, up)]
         charts.insert(0, _lines("Bytes of all clients so far", both, y="bytes"))
     return charts
-
-
-def _spectra(extras: Extras) -> _Charts:
-    """Draws the singular values of all layers, and the rank of each tier."""
-    if extras.spectra is None:
-        return []
-    spectra = extras.spectra
-    ranks = extras.ranks or {}
-
-    def draw(axes: Axes) -> None:
-        for place, sigma in enumerate(spectra.values(), 1):
-            relative = np.maximum(sigma / max(float(sigma[0]), 1e-300), 1e-9)
-            shares = np.arange(1, len(sigma) + 1) / len(sigma)
-            strength = 0.25 + 0.75 * place / len(spectra)
-            axes.plot(shares, relative, color=figure.colour_of(1), alpha=strength, linewidth=1)
-        for place, (tier, share) in enumerate(ranks.items()):
-            _mark(axes, place, share, f"r of {name_of(tier)}")
-        figure.logarithmic(axes)
-        figure.as_percent(axes, "x")
-        axes.set_xlabel("place of the singular value, in % of the full rank")
-        axes.set_ylabel("share of the largest")
-
-    return [_chart("Singular values", draw)]
 
 
 def _lack(run: Run) -> _Charts:
