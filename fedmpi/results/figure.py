@@ -217,17 +217,13 @@ def compose(
         if title:
             lines = "\n".join(_wrapped(line, width - 0.3) for line in title.split("\n"))
             figure.suptitle(lines, fontsize=_POINTS)
-            _grow(figure, 1 + lines.count("\n"))
+            figure.set_figheight(figure.get_figheight() + (1 + lines.count("\n")) * _LINE_INCHES)
     return figure
 
 
 def _wrapped(text: str, inches: float) -> str:
     """Breaks a text into lines of about so many inches."""
     return textwrap.fill(text, max(1, int(inches / _CHARACTER_INCHES)))
-
-
-def _grow(figure: Figure, num_lines: int) -> None:
-    figure.set_figheight(figure.get_figheight() + num_lines * _LINE_INCHES)
 
 
 def _fit(axes: Axes, width: float, height: float) -> None:

@@ -1,8 +1,8 @@
 """Writes the Slurm job of runs, and hands it to sbatch: `fedmpi grid FILE --slurm KEY=VALUE ... [--submit]`.
 
-FOLDER/job.sbatch     the job, an array with a task for each run if there are several; slurm/job.sbatch is its template
-RUN/submitted-*.yaml  the config that the job takes: the user may edit the file it comes from while the job waits
-RUN/submitted.json    the number of the job that is to make the run, and which of these configs it takes
+FOLDER/job.sbatch   the job, an array with a task for each run if there are several; slurm/job.sbatch is its template
+RUN/submitted.yaml  the config that the job takes: the user may edit the file it comes from while the job waits
+RUN/submitted.json  the number of the job that is to make the run
 
 The job runs in the folder in which the command was called, with the same interpreter, so that it finds the same code.
 """
@@ -10,7 +10,6 @@ The job runs in the folder in which the command was called, with the same interp
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
@@ -102,7 +101,7 @@ def hand_over(
     ]
     for job in left.values():
         make_folder(job.folder.path)
-        write_text(_config_path(job), _config_text(job))
+        write_text(job.folder.submitted_config_path, yaml_text.dump(job.config.to_dict()))
     file = make_folder(folder) / "job.sbatch"
     write_text(file, _filled(_filled((_FILES / "job.sbatch").read_text(), "job", lines), "runs", _run_lines(jobs)))
     print(f"written: {file}", flush=True)
@@ -141,8 +140,10 @@ def _run_lines(jobs: Sequence[Job]) -> list[str]:
     """Returns the config and the run directory of each task, as bash reads them."""
     runs = []
     for job in jobs:
-        config, run_dir = str(_config_path(job)), str(job.folder.path.absolute())
-        runs.append(f"run=({shlex.quote(config)}) run_dir={shlex.quote(run_dir)}")
+        config, run_dir = (
+            shlex.quote(str(path.absolute())) for path in (job.folder.submitted_config_path, job.folder.path)
+        )
+        runs.append(f"run=({config}) run_dir={run_dir}")
     if len(runs) == 1:
         return runs
     return ["case $SLURM_ARRAY_TASK_ID in", *(f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)), "esac"]
@@ -164,16 +165,6 @@ def _start_lines(ranks: int, launcher: str | None) -> list[str]:
     ]
 
 
-def _config_path(job: Job) -> Path:
-    """Returns another path for another config: the file of a job that waits is never written again."""
-    digest = hashlib.sha256(_config_text(job).encode()).hexdigest()[:8]
-    return job.folder.submitted_config_path(digest).absolute()
-
-
-def _config_text(job: Job) -> str:
-    return yaml_text.dump(job.config.to_dict())
-
-
 def _queued_jobs() -> set[str]:
     """Returns all jobs that run or wait, each task of an array by itself; none where there is no Slurm."""
     if shutil.which("squeue") is None:
@@ -187,7 +178,7 @@ def _queued_jobs() -> set[str]:
 
 def _check_waiting_config(job: Job) -> None:
     """Raises `UserError` if the job in the queue has another config than the request."""
-    path = job.folder.path / str(job.run().submission.get("config"))
+    path = job.folder.submitted_config_path
     if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).values)):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
@@ -197,15 +188,13 @@ def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
     """Hands the file to sbatch. Leaves in the folder of each run the number of its job, which ends in the run's key."""
     if shutil.which("sbatch") is None:
         raise UserError("--submit", "no sbatch in PATH; give this command where Slurm is")
-    notes = {
-        end: {"starts": len(job.run().starts), "config": _config_path(job).name} for end, job in waiting.items()
-    }  # before the job starts
+    num_starts = {end: len(job.run().starts) for end, job in waiting.items()}  # the job may start at once
     number = _call(["sbatch", "--parsable", str(file)], None).strip().partition(";")[0]
     runs = next(iter(waiting.values())).folder.path.parent
     print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(runs))}", flush=True)
     submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     for end, job in waiting.items():
-        note = {"job": f"{number}{end}", "submitted": submitted, **notes[end]}
+        note = {"job": f"{number}{end}", "starts": num_starts[end], "submitted": submitted}
         write_text(job.folder.submission_path, json.dumps(note) + "\n")
     return 0
 

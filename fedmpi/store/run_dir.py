@@ -1,7 +1,7 @@
 """Knows every path of a run.
 
 runs/<label>-<timestamp>/
-  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted-<digest>.yaml
+  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted.yaml
   requeued  .failed
   checkpoints/round-000012.h5
   memory/<client // 1000>/<client>/<round>-<digest>.h5
@@ -114,10 +114,8 @@ class RunDir:
     tensorboard_dir = _At("tensorboard")
     report_dir = _At("report")
     page_path = _At("report/report.html")
-
-    def submitted_config_path(self, digest: str) -> Path:
-        """Returns the config that a batch job begins the run with, a copy of the file that it was read from."""
-        return self.path / f"submitted-{digest}.yaml"
+    submitted_config_path = _At("submitted.yaml")
+    """The config that a batch job begins the run with, a copy of the file that it was read from."""
 
     def checkpoint_path(self, round_number: int) -> Path:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"
