@@ -19,11 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pydantic import ValidationError
-
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config import explain, yaml_text
+from fedmpi.config import explain
 from fedmpi.config.address import is_address
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
@@ -36,6 +34,8 @@ from fedmpi.results.grid_runs import load_address
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"
+_FIT_ALL_DATA = ("model.name=mlp", "method.name=fedavg", "partition.name=iid", "clients.count=1", "clients.per_round=1")
+"""Settings of the other sections that suit every data set."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,10 +98,10 @@ def list_sets(arguments: argparse.Namespace) -> None:
     _folder(folder)
     print(f"data sets; files below {folder}")
     for name, section in registry.built_in("data"):
-        if missing := [f"data.{key}" for key, field in section.model_fields.items() if field.is_required()]:
-            state = f"yours: {missing[0]}=..."
+        if "path" in section.model_fields:
+            state = "yours: data.path=..."
         else:
-            state = state_of(data_options(name, (), folder))
+            state = state_of(section(root=folder) if "root" in section.model_fields else section())
         print(f"  {name:14}{state:26}{explain.summary(section)}")
 
 
@@ -118,12 +118,13 @@ def state_of(options: DataOptions) -> str:
     return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
 
 
-def _options(arguments: argparse.Namespace) -> DataOptions:
-    """Returns the options of the data set that is named, or of the config that is. Raises ConfigError."""
-    if is_address(arguments.name):
-        options: DataOptions = _load(arguments.name, arguments.words, arguments.data_dir).data
-        return options
-    return data_options(arguments.name, arguments.words, arguments.data_dir)
+def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
+    """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
+    if is_address(name):
+        options: DataOptions = _load(name, overrides, data_dir).data
+    else:
+        options = _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir).data
+    return options
 
 
 def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
@@ -134,36 +135,9 @@ def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> C
     return load_address(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
 
 
-def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
-    """Returns the options of one data set, validated by themselves. Raises ConfigError."""
-    known = registry.names("data")
-    if name not in known:
-        problem = f"no data set {explain.found(name)}.{explain.suggest(name, known)} Known names: {', '.join(known)}"
-        raise ConfigError("command line", problem)
-    section = registry.options("data", name)
-    values: dict[str, Any] = {"name": name}
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key.startswith("data.") or key.count(".") != 1:
-            raise ConfigError("command line", f"expected data.key=value, got {explain.found(override)}")
-        try:
-            values[key.removeprefix("data.")] = yaml_text.parse(text).value
-        except yaml_text.YamlError as error:
-            raise ConfigError("command line", f"override {explain.found(override)}: {error.text}") from None
-    if data_dir is not None and "root" in section.model_fields:
-        values["root"] = data_dir
-    try:
-        options: DataOptions = section.model_validate(values)
-    except ValidationError as error:
-        problems = explain.problems(section, error, values, ("data",))
-        lines = [f"{explain.dotted(problem.path)}  {problem.text}" for problem in problems]
-        raise ConfigError("command line", *lines) from None
-    return options
-
-
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads the files that the options need, and unpacks those that a run reads unpacked."""
-    options = _options(arguments)
+    options = data_options(arguments.name, arguments.words, arguments.data_dir)
     source = options.source
     if source is None:
         print(f"{options.name} needs no files")
@@ -196,7 +170,7 @@ def _fetch_one(file: files.File, folder: Path, force: bool) -> None:
 
 def prepare_set(arguments: argparse.Namespace) -> None:
     """Decodes the originals into the prepared file."""
-    options = _options(arguments)
+    options = data_options(arguments.name, arguments.words, arguments.data_dir)
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return

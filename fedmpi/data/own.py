@@ -269,29 +269,33 @@ class FunctionPartition(PartitionOptions):
 
 def options_of_data(name: str, named: object) -> type[Section]:
     """Returns the options class of the data set that a config calls `name`. Raises `UnknownError`."""
-    if isinstance(named, type) and issubclass(named, DataOptions) and named.read is not DataOptions.read:
-        return named
-    if inspect.isfunction(named):
-        return _of_function(name, named, FunctionData, ())
-    raise UnknownError(f"{name!r} is neither a subclass of DataOptions with `info` and `read` nor a function")
+    return _options_of(name, named, DataOptions, "read", FunctionData)
 
 
 def options_of_partition(name: str, named: object) -> type[Section]:
     """Returns the options class of the partition that a config calls `name`. Raises `UnknownError`."""
-    if isinstance(named, type) and issubclass(named, PartitionOptions) and named.divide is not PartitionOptions.divide:
+    return _options_of(name, named, PartitionOptions, "divide", FunctionPartition)
+
+
+def _options_of(
+    name: str, named: object, base: type[Section], needed: str, of_function: type[Section]
+) -> type[Section]:
+    if isinstance(named, type) and issubclass(named, base) and getattr(named, needed) is not getattr(base, needed):
         return named
     if inspect.isfunction(named):
-        return _of_function(name, named, FunctionPartition, _PARTITION_ARGUMENTS)
-    raise UnknownError(f"{name!r} is neither a subclass of PartitionOptions with `divide` nor a function")
+        return _of_function(name, named, of_function)
+    raise UnknownError(f"{name!r} is neither a subclass of {base.__name__} with `{needed}` nor a function")
 
 
 @functools.cache
-def _of_function(name: str, function: Function, base: type[Section], given: tuple[str, ...]) -> type[Section]:
-    """Makes a subclass of `base` with a field for each argument that is not `given`. Raises `UnknownError`."""
+def _of_function(name: str, function: Function, base: type[Section]) -> type[Section]:
+    """Makes a subclass of `base` with a field for each argument that is not given. Raises `UnknownError`."""
     keywords = Keywords.of(name, function)
+    is_partition = base is FunctionPartition
+    given = _PARTITION_ARGUMENTS if is_partition else ()
     if missing := [argument for argument in given if argument not in keywords.parameters]:
         raise UnknownError(f"{name!r} has no argument {missing[0]!r}; expected ({', '.join(given)}, **options)")
-    by_groups = bool(given) and "groups" in keywords.parameters
+    by_groups = is_partition and "groups" in keywords.parameters
     without = (*given, "groups") if by_groups else given
     fields = keywords.fields(base, without, _MAY_BE_ARGUMENTS)
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
@@ -324,16 +328,16 @@ def _checked_parts(where: str, given: Any, num_examples: int, num_clients: int) 
     if len(parts) != num_clients:
         raise DataError(where, f"gave the examples of {counted(len(parts), 'client')}, expected {num_clients}")
     for client, part in enumerate(parts):
-        if not part.ndim or not part.size:
-            raise DataError(where, f"gave client {client} no examples")
-        if part.ndim != 1 or part.dtype.kind not in "iu":
+        if part.ndim != 1 or not part.size or part.dtype.kind not in "iu":
             shown = f"gave client {client} an array {part.dtype} {part.shape}"
-            raise DataError(where, f"{shown}, expected whole numbers (n,)")
+            raise DataError(where, f"{shown}, expected whole numbers (n,), one or more")
     numbers = np.concatenate(parts).astype(np.int64)
-    if numbers.min() < 0 or numbers.max() >= num_examples:
-        odd = numbers.min() if numbers.min() < 0 else numbers.max()
-        raise DataError(where, f"gave the example {odd}; there are 0 to {num_examples - 1}")
-    counts = np.bincount(numbers)
-    if (counts > 1).any():
-        raise DataError(where, f"gave the example {int(counts.argmax())} to more than one client, or twice to one")
+    different, counts = np.unique(numbers, return_counts=True)
+    if different[0] < 0 or different[-1] >= num_examples:
+        found = f"{different[0]} to {different[-1]}"
+        raise DataError(where, f"gave the examples {found}; there are 0 to {num_examples - 1}")
+    if counts.max() > 1:
+        raise DataError(
+            where, f"gave the example {different[counts.argmax()]} to more than one client, or twice to one"
+        )
     return numbers, np.array([len(part) for part in parts], dtype=np.int64)

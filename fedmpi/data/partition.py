@@ -176,19 +176,3 @@ def take(pool: Ints, starts: Ints, counts: Ints) -> Ints:
     """Takes `counts` (clients, classes) examples, client after client, class c from pool[starts[c]] on."""
     begins = starts + np.cumsum(counts, axis=0) - counts
     return pool[runs(begins.ravel(), counts.ravel())]
-
-
-def class_counts(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:
-    """Returns int64 (clients,): `num_examples` cut at floor(cumsum(q) num_examples), q ~ Dir(alpha) over clients."""
-    q = generator.dirichlet(np.full(num_clients, alpha))
-    cuts = np.floor(np.cumsum(q[:-1]) * num_examples).astype(np.int64)
-    return np.diff(cuts.clip(0, num_examples), prepend=0, append=num_examples)
-
-
-def any_shards(classes: Ints, num_shards: Ints, generator: np.random.Generator) -> Ints:
-    """Draws a shard for each of `classes` without replacement; returns its number within the class."""
-    chosen = np.empty(len(classes), dtype=np.int64)
-    order, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(num_shards))
-    numbers = [generator.permutation(total)[:taken] for total, taken in zip(num_shards, counts, strict=True)]
-    chosen[order] = np.concatenate(numbers)
-    return chosen

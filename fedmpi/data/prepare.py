@@ -107,22 +107,17 @@ def prepare(options: PreparedOptions, given: Path | None = None) -> Dataset:
 def _originals(place: Path, unpack_in: Path) -> Iterator[Path]:
     """Yields a folder with the unpacked originals; the contents of an archive are there only during the `with`.
 
-    A DataError that names this folder, which is gone when the user reads it, names `place` instead.
+    A DataError that names this folder, which is gone when the user reads it, names the archive instead.
     """
-    if place.is_dir():
-        yield place
+    if place.is_dir() or not is_archive(place):
+        yield place if place.is_dir() else place.parent
         return
-    with contextlib.ExitStack() as stack:
-        if is_archive(place):
-            folder = stack.enter_context(unpacked_beside(place, unpack_in))
-        else:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            (folder / place.name).symlink_to(place.resolve())
+    with unpacked_beside(place, unpack_in) as folder:
         try:
             yield folder
         except DataError as error:
-            texts = (text.replace(str(folder / place.name), str(place)) for text in (error.where, *error.problems))
-            raise DataError(*(text.replace(str(folder), str(place)) for text in texts)) from error
+            texts = (text.replace(str(folder), str(place)) for text in (error.where, *error.problems))
+            raise DataError(*texts) from error
 
 
 def _find(options: PreparedOptions) -> Path:

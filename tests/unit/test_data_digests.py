@@ -22,7 +22,7 @@ from fedmpi.data import prepare
 from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.data.personal import hold_out, personal_tests
-from fedmpi.data.sets import cifar, emnist
+from fedmpi.data.sets import cifar, mnist
 from fedmpi.data.sets.digits import Digits
 
 KNOWN = Path(__file__).parents[1] / "golden" / "data_digests.json"
@@ -86,7 +86,7 @@ def small_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
 
 
 def small_emnist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
-    monkeypatch.setitem(emnist.SPLITS, "letters", (26, 52, 26))
+    monkeypatch.setitem(mnist.SPLITS, "letters", (26, 52, 26))
     generator = np.random.default_rng(0)
     for part, count in (("train", 52), ("test", 26)):
         images = generator.integers(0, 256, (count, 28, 28), dtype=np.uint8)
@@ -162,7 +162,6 @@ PARTITIONS = {
     "dirichlet": {},
     "class_dirichlet": {"alpha": 5.0},
     "dirichlet_equal": {},
-    "dirichlet_equal in turn": {"alpha": float("inf"), "examples": 7},
     "shards": {},
     "lottery": {"samples": 12, "balance": 0.5},
     "natural": {"groups_per_client": 2},

@@ -10,8 +10,7 @@ from golden_file import Told
 
 from fedmpi.data.dataset import load_data
 from fedmpi.data.sets import mnist
-from fedmpi.data.sets.emnist import SPLITS, Emnist
-from fedmpi.data.sets.mnist import Mnist, Qmnist
+from fedmpi.data.sets.mnist import SPLITS, Emnist, Mnist, Qmnist
 from fedmpi.errors import DataError
 
 REAL = SHARED_DATA / "mnist"

@@ -69,10 +69,7 @@ data.name=imagenet
 partition.name=uniform
 
 partition.name=natural
-partition.name=lottery partition.classes_per_client=11
-partition.name=lottery partition.balance=0.04
 partition.name=quantity_skew partition.min_size=72
-partition.name=shards data.name=synthetic data.classes=41
 
 method.name=fedhmm
 method.name=prism method.rank_ratio=[1,0.5]

@@ -14,14 +14,12 @@ import pytest
 
 from fedmpi.config.load import load
 from fedmpi.data.dataset import Dataset
-from fedmpi.data.partition import Partition, PartitionOptions, make_partition
-from fedmpi.data.partitions.dirichlet import Dirichlet
+from fedmpi.data.partition import PartitionOptions, make_partition
+from fedmpi.data.partitions.dirichlet import Dirichlet, QuantitySkew
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.iid import Iid
-from fedmpi.data.partitions.lottery import Lottery
 from fedmpi.data.partitions.natural import Natural
-from fedmpi.data.partitions.quantity_skew import QuantitySkew
-from fedmpi.data.partitions.shards import Shards
+from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.data.personal import personal_tests
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
@@ -52,23 +50,10 @@ def steps(action: Callable[[], Any]) -> int:
     return count
 
 
-def test_a_loop_over_clients_would_be_seen() -> None:
-    """The measure itself, on what does loop: a partition's clients, one after the other."""
-    labels = np.arange(20_000) % 10
-
-    def look(partition: Partition) -> list[np.ndarray]:
-        return [partition.client(client) for client in range(partition.num_clients)]
-
-    partitions = [make_partition(Iid(), labels, num_clients, 0) for num_clients in (20, 2000)]
-    few, many = (steps(lambda p=p: look(p)) for p in partitions)
-    assert many > 20 * few
-
-
 VECTORIZED = [
     Iid(shuffle=True),
     Dirichlet(),
     DirichletEqual(),
-    DirichletEqual(alpha=float("inf")),
     QuantitySkew(min_size=1),
     Shards(shards_per_client=1),
     Lottery(samples=1),

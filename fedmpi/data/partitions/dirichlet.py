@@ -1,10 +1,4 @@
-"""Label skew by a class mixture for each client, equal sizes.
-
-Source: T.-M. H. Hsu, H. Qi, M. Brown, Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335,
-section 3.1. Differences: every example is used; where the number of clients does not divide that of the examples, sizes
-differ by one. Clients are served in blocks of 4,096: within a block every client's first choices are served before any
-second choices (the paper leaves the order open; served one by one, the last clients would get mere left-overs).
-"""
+"""Skew by Dirichlet draws: of each client's class mixture, of each class over the clients, of the sizes."""
 
 from __future__ import annotations
 
@@ -12,14 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count, Positive
-from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes, take
+from fedmpi.data.partition import MAX_DRAWS, PartitionOptions, by_class, equal_sizes, take
 from fedmpi.data.subset import Ints, firsts
+from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
 BLOCK_CLIENTS = 4096
 
 
 class Dirichlet(PartitionOptions):
+    """T.-M. H. Hsu, H. Qi, M. Brown, Measuring the Effects of Non-Identical Data Distribution, arXiv:1909.06335, 3.1.
+
+    Differences: every example is used, so sizes may differ by one. Clients are served in blocks of 4,096: within a
+    block all first choices are served before any second ones (the paper leaves the order open; served one by one, the
+    last clients would get mere left-overs).
+    """
+
     name: str = "dirichlet"
     """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5
@@ -60,3 +62,55 @@ def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generato
         need -= given.sum(axis=1)
         left -= given.sum(axis=0)
     return counts
+
+
+class ClassDirichlet(PartitionOptions):
+    """M. Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019, section 4."""
+
+    name: str = "class_dirichlet"
+    """Each class divided among clients by a Dirichlet: uneven labels, sizes."""
+    alpha: Positive = 0.5
+    """Concentration of each class over clients; small means strong skew of labels and of sizes."""
+    min_size: Count = 2
+    """The fewest examples a client may hold; the whole draw is repeated until all have them."""
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Each class is split at floor(cumsum(q) n_c), q ~ Dir(alpha) over the clients; all examples are used."""
+        class_sizes = np.unique(labels, return_counts=True)[1]
+        for attempt in range(MAX_DRAWS):
+            generator = numpy_generator("partition", seed, attempt)
+            counts = np.stack([_cut(self.alpha, n, num_clients, generator) for n in class_sizes], axis=1)
+            if counts.sum(axis=1).min() >= self.min_size:
+                pool, _ = by_class(generator.permutation(len(labels)), labels)
+                return take(pool, firsts(class_sizes), counts), counts.sum(axis=1)
+        found = f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {self.min_size} examples"
+        todo = f"raise partition.alpha (now {self.alpha:g}), or lower partition.min_size or clients.count"
+        raise ConfigError(f"partition.name={self.name}", f"{found}; {todo}")
+
+
+class QuantitySkew(PartitionOptions):
+    """Q. Li et al., Federated Learning on Non-IID Data Silos, ICDE 2022, arXiv:2102.02079, section IV-C.
+
+    Difference: every client's minimum is set apart before the draw; the paper's code draws until all have it.
+    """
+
+    name: str = "quantity_skew"
+    """Sizes by a Dirichlet draw, classes at random."""
+    alpha: Positive = 0.5
+    """Concentration (the paper's beta); small means that few clients have most of the examples."""
+    min_size: Count = 2
+    """The fewest examples a client may hold: every client is given these, and the draw shares out the rest."""
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Shuffled; each client has `min_size` and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
+        generator = numpy_generator("partition", seed)
+        order = generator.permutation(len(labels))
+        rest = _cut(self.alpha, len(labels) - num_clients * self.min_size, num_clients, generator)
+        return order, rest + self.min_size
+
+
+def _cut(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:
+    """Returns int64 (clients,): `num_examples` cut at floor(cumsum(q) num_examples), q ~ Dir(alpha) over clients."""
+    q = generator.dirichlet(np.full(num_clients, alpha))
+    cuts = np.floor(np.cumsum(q[:-1]) * num_examples).astype(np.int64)
+    return np.diff(cuts.clip(0, num_examples), prepend=0, append=num_examples)

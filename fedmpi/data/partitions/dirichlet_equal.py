@@ -5,21 +5,17 @@ its code (data/common.py). Clients are served in order. Each draws its examples 
 without replacement from the shuffled examples of each class. When a class runs out its probability becomes 0, the
 others' grow by 1e-5, and all are renormalised; so a client whose own classes are gone continues what is left.
 
-Differences from the source. Where the clients' number does not divide that of the examples, sizes
-differ by one instead of leaving examples out. Client i of the round robin (`alpha` infinite) has
-the examples i, i + n, i + 2 n, ... of those sorted by class, in file order within a class; where
-`examples` asks for fewer than there are, of evenly spaced ones among them.
+Difference: where the clients' number does not divide that of the examples, sizes differ by one.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Annotated, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
+from fedmpi.config.fields import Positive
 from fedmpi.data.dataset import DataInfo, NumExamples
 from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
 from fedmpi.data.subset import Ints, runs
@@ -33,10 +29,8 @@ EPSILON = 1e-5
 class DirichletEqual(PartitionOptions):
     name: str = "dirichlet_equal"
     """Label skew as in PriSM: a class mixture per client, equal sizes."""
-    alpha: Annotated[float, Field(gt=0)] = 1.0
-    """Concentration of each class (`dirichlet` has that of all classes together); `.inf` deals the examples, sorted by
-    class, to the clients in turn, so that all have the same mixture.
-    """
+    alpha: Positive = 1.0
+    """Concentration of each class (`dirichlet` has that of all classes together)."""
     examples: NumExamples = 0
     """Examples of each client; 0 shares out the whole training set (sizes then differ by at most one)."""
 
@@ -50,8 +44,6 @@ class DirichletEqual(PartitionOptions):
         """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
         total = self.examples * num_clients or len(labels)
         sizes = equal_sizes(total, num_clients)
-        if math.isinf(self.alpha):
-            return _round_robin(labels, sizes)
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
         ends, left, drawn = np.cumsum(class_sizes), class_sizes.copy(), []
@@ -106,13 +98,3 @@ def _without_empty(q: Floats, left: Ints) -> Floats:
     kept: Floats = np.where(left > 0, q + EPSILON, 0.0)
     kept /= kept.sum(axis=-1, keepdims=True)
     return kept
-
-
-def _round_robin(labels: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """The examples sorted by class, all or evenly spaced ones of them, dealt to the clients in turn."""
-    num_clients, total = len(sizes), int(sizes.sum())
-    sorted_by_class = by_class(np.arange(len(labels)), labels)[0]
-    dealt = sorted_by_class[np.arange(total) * len(labels) // total]
-    turn = np.arange(sizes.max() * num_clients).reshape(-1, num_clients).T
-    in_use = turn < total
-    return dealt[turn[in_use]], in_use.sum(axis=1)

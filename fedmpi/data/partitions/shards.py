@@ -1,10 +1,4 @@
-"""Shards of one class each, dealt to the clients: HeteroFL's.
-
-Source: the setting "non-iid-n" of E. Diao, J. Ding, V. Tarokh, HeteroFL, ICLR 2021, arXiv:2010.01264, as its code
-makes it (src/data.py). The examples of a class are taken in file order. Differences: n clients' shards need not be a
-multiple of the number of classes, some classes then have one shard more; a class's left-over examples lengthen its
-first shards where they stand instead of being appended from its end.
-"""
+"""Shards of one class each, taken in file order: HeteroFL's and LotteryFL's."""
 
 from __future__ import annotations
 
@@ -12,16 +6,23 @@ import math
 
 import numpy as np
 
-from fedmpi.config.fields import Count
-from fedmpi.config.schema import Config
+from fedmpi.config.fields import Count, Share
 from fedmpi.data.dataset import DataInfo
-from fedmpi.data.partition import PartitionOptions, Problems, any_shards, by_class, equal_sizes
+from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
 from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
+MAX_BLOCK = 65_536
+
 
 class Shards(PartitionOptions):
+    """E. Diao, J. Ding, V. Tarokh, HeteroFL, ICLR 2021, arXiv:2010.01264, setting "non-iid-n", as in its src/data.py.
+
+    Differences: n clients' shards need not be a multiple of the number of classes, some classes then have one shard
+    more; a class's left-over examples lengthen its first shards where they stand.
+    """
+
     name: str = "shards"
     """A few shards of one class each per client, as in HeteroFL."""
     shards_per_client: Count = 2
@@ -31,18 +32,10 @@ class Shards(PartitionOptions):
         return self.shards_per_client
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        """Dealt n of a deck of n N labels with n N / C of each class, a client holds some of a class or does not."""
-        deck, dealt = self.shards_per_client * num_clients, self.shards_per_client
-        without = math.exp(_log_choices(deck - deck // info.num_classes, dealt) - _log_choices(deck, dealt))
-        return info.num_train / deck * info.num_classes * (1 - without)
-
-    def problems(self, config: Config) -> Problems:
-        yield from super().problems(config)
-        classes, least = config.data.used().num_classes, self.shards_per_client * config.clients.count
-        if least < classes:
-            found = f"{config.clients.count} clients with {self.shards_per_client} each hold {least} shards"
-            allowed = f"allowed: {-(-classes // config.clients.count)} or more"
-            yield "partition.shards_per_client", f"{found}, but the data have {classes} classes; {allowed}"
+        """Of n labels, which are nearly independent draws among C classes, C (1 - (1 - 1 / C)^n) differ."""
+        classes, dealt = info.num_classes, self.shards_per_client
+        num_different = classes * (1 - (1 - 1 / classes) ** dealt)
+        return info.num_train / (dealt * num_clients) * num_different
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Deals a shuffled deck of labels, as many of each class as it has shards; a client drops what it has already.
@@ -64,7 +57,7 @@ class Shards(PartitionOptions):
         kept = np.ones(dealt.shape, dtype=bool)
         kept[:, 1:] = dealt[:, 1:] != dealt[:, :-1]
         classes = dealt[kept]
-        number = any_shards(classes, num_shards, generator)
+        number = _any_shards(classes, num_shards, generator)
         length, longer = class_sizes // num_shards, class_sizes % num_shards
         starts = firsts(class_sizes)[classes] + number * length[classes] + np.minimum(number, longer[classes])
         lengths = length[classes] + (number < longer[classes])
@@ -73,8 +66,86 @@ class Shards(PartitionOptions):
         return pool[runs(starts, lengths)], sizes
 
 
-def _log_choices(count: int, chosen: int) -> float:
-    """ln of (count over chosen), whose own digits would fill a disk for millions."""
-    if chosen > count:
-        return -math.inf
-    return math.lgamma(count + 1) - math.lgamma(chosen + 1) - math.lgamma(count - chosen + 1)
+class Lottery(PartitionOptions):
+    """A. Li et al., LotteryFL, arXiv:2008.03371, section 5.1, by which Hermes (MobiCom 2021) divides CIFAR-10, too.
+
+    Differences: a client's classes are distinct, as both papers say (the code lets two shards be of one class), and no
+    shard reaches over from one class into the next; which of a client's classes is the first one, and whole, is drawn.
+    """
+
+    name: str = "lottery"
+    """A few examples of two distinct classes per client, as in LotteryFL and Hermes."""
+    classes_per_client: Count = 2
+    """Classes of each client, all different."""
+    samples: Count = 20
+    """Examples of a client's first class."""
+    balance: Share = 1.0
+    """Each other class has floor(balance * samples) examples."""
+
+    @property
+    def _other_samples(self) -> int:
+        # 0.29 * 100 is 28.999999999999996: a share that a person can type is not to lose an example to rounding.
+        return math.floor(self.balance * self.samples + 1e-9)
+
+    def smallest_client_examples(self) -> int:
+        """What is set apart for a client: a whole shard of each class."""
+        return self.samples * self.classes_per_client
+
+    def mean_examples(self, info: DataInfo, num_clients: int) -> float:
+        return self.samples + self._other_samples * (self.classes_per_client - 1)
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Each client's distinct classes are drawn by how many shards of `samples` examples are left of each class.
+
+        The shard of its first class is taken whole, of the others floor(balance * samples) examples.
+        """
+        generator = numpy_generator("partition", seed)
+        pool, class_sizes = by_class(np.arange(len(labels)), labels)
+        num_shards = class_sizes // self.samples
+        usable = np.minimum(num_shards, num_clients)
+        needed = num_clients * self.classes_per_client
+        if usable.sum() < needed:
+            asked = f"{num_clients} clients need {needed} shards of {self.samples} examples"
+            found = f"of {self.classes_per_client} distinct classes each, but the data give {usable.sum()}"
+            todo = "lower clients.count, partition.samples or partition.classes_per_client"
+            raise ConfigError(f"partition.name={self.name}", f"{asked}, {found}; {todo}")
+        used = generator.multivariate_hypergeometric(usable, needed)
+        classes = _distinct_classes(used, num_clients, self.classes_per_client, generator).ravel()
+        number = _any_shards(classes, num_shards, generator)
+        lengths = np.tile([self.samples, *[self._other_samples] * (self.classes_per_client - 1)], num_clients)
+        starts = firsts(class_sizes)[classes] + number * self.samples
+        return pool[runs(starts, lengths)], lengths.reshape(num_clients, -1).sum(axis=1)
+
+
+def _distinct_classes(used: Ints, num_clients: int, per_client: int, generator: np.random.Generator) -> Ints:
+    """int64 (clients, per_client): distinct classes in each row, class c `used[c]` times in all.
+
+    Clients draw without replacement, by what is left of each class. A class of which as many shards are left as
+    clients is open to all: so the last clients find enough classes. Clients draw in blocks, by what is left when
+    their block begins, so small that no class runs out or becomes open to all within a block.
+    """
+    left = used.copy()
+    classes = np.empty((num_clients, per_client), dtype=np.int64)
+    first = 0
+    while first < num_clients:
+        clients_left = num_clients - first
+        open_ones = np.minimum(left, clients_left - left)
+        block = min(clients_left, MAX_BLOCK, *np.maximum(open_ones[open_ones > 0] // 16, 1).tolist())
+        # The smallest of exponential times with these rates are a draw without replacement by these weights.
+        times = generator.standard_exponential((block, len(left))) / np.maximum(left, 1)
+        times[:, left == 0] = np.inf
+        times[:, left == clients_left] = -1.0
+        chosen = np.argpartition(times, per_client - 1, axis=1)[:, :per_client]
+        classes[first : first + block] = chosen
+        left -= np.bincount(chosen.ravel(), minlength=len(left))
+        first += block
+    return generator.permuted(classes, axis=1)
+
+
+def _any_shards(classes: Ints, num_shards: Ints, generator: np.random.Generator) -> Ints:
+    """Draws a shard for each of `classes` without replacement; returns its number within the class."""
+    chosen = np.empty(len(classes), dtype=np.int64)
+    order, counts = np.argsort(classes, kind="stable"), np.bincount(classes, minlength=len(num_shards))
+    numbers = [generator.permutation(total)[:taken] for total, taken in zip(num_shards, counts, strict=True)]
+    chosen[order] = np.concatenate(numbers)
+    return chosen

@@ -1,5 +1,10 @@
-"""Folders of pictures by class, of the user's own: `train/cat/1.png`, `test/dog/2.jpg` ...
+"""Files of the user's own: an .npz file, or a folder of pictures.
 
+An .npz file, as `numpy.savez` writes it, holds `train_x`, `train_y`, `test_x`, `test_y` and, where they are known,
+`groups` and `test_groups`; or `x`, `y` and perhaps `groups`, which `data.test_share` divides. `fedmpi.data.own` says
+what they may be. Pickled objects are never read.
+
+Folders of pictures are `train/cat/1.png`, `test/dog/2.jpg` ...
 Classes are the names of the folders, sorted; pictures come class after class, sorted by name. A folder without `train`
 and `test` holds the classes itself, and `data.test_share` divides the pictures. Files with other endings than `ENDINGS`
 are left out. Notes on how a camera was held are not followed. Which bits a JPEG decodes to, and what resizing makes of
@@ -8,6 +13,7 @@ them, depends a little on Pillow's version.
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field
 
-from fedmpi.data.files import below_home, track
+from fedmpi.data.files import below_home, guarded, track
 from fedmpi.data.own import Arrays, FileOptions
 from fedmpi.data.sets import pictures
 from fedmpi.errors import DataError, counted
@@ -23,6 +29,24 @@ from fedmpi.errors import DataError, counted
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 ADVICE = "replace it or take it out; data.size=[height, width] resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
+
+
+class Npz(FileOptions):
+    """Sizes, kind and classes are those of the arrays, so a plan reads the file, too."""
+
+    name: str = "npz"
+    """Your own arrays in one .npz file: pictures, vectors or tokens."""
+
+    def arrays(self) -> Arrays:
+        path = below_home(self.path)
+        advice = "write it by numpy.savez; data.path is the path of an .npz file"
+        with guarded(path, advice, "cannot be read"):
+            with path.open("rb") as file:
+                if not zipfile.is_zipfile(file):  # numpy takes it for a pickle, and would say how to load that
+                    raise ValueError("it is no .npz file")
+            with np.load(path, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        return self.divided(arrays)
 
 
 def _none_or_two(size: tuple[int, ...]) -> tuple[int, ...]:
