@@ -27,7 +27,7 @@ FORMATS = (".pdf", ".svg", ".png")
 # Paul Tol, "Colour schemes", SRON/EPS/TN/09-002, 2021: black with "high-contrast", whose lightness is 0, 29, 50 and 72
 # of 100; then colours of his other schemes that are far from these, and from each other, for every kind of eye.
 COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#0077bb", "#997700", "#88ccee", "#882255")
-GRID, EDGE = "#e0e0e0", "#999999"
+GRID, EDGE = "#e0e0e0", "#999999"  # those of figure.mplstyle
 DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2.5)), (0, (8, 3, 2, 3)))
 X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": "training compute (MACs)"}
 _MARKERS = "osD^vPX*"
@@ -43,29 +43,7 @@ _BESIDE_INCHES = 1.0
 _LEGEND_INCHES = 3.4
 _HANDLE_INCHES = 0.75
 """What stands beside a name of the legend."""
-_STYLE: dict[Any, Any] = {
-    "font.size": _POINTS,
-    "svg.fonttype": "none",  # text that can be selected
-    "svg.hashsalt": "fedmpi",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.linewidth": 0.7,
-    "xtick.major.size": 0,
-    "xtick.major.pad": 6,
-    "ytick.major.size": 0,
-    "axes.facecolor": "none",
-    "legend.frameon": False,
-    "axes.edgecolor": EDGE,
-    "axes.titlesize": _POINTS,
-    "grid.color": GRID,
-    "lines.linewidth": 1.4,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-    "savefig.dpi": 300,
-    "pdf.fonttype": 42,  # TrueType, as publishers ask for
-}
+_STYLE = Path(__file__).with_suffix(".mplstyle")
 Draw = Callable[["Axes"], None]
 
 
@@ -202,7 +180,7 @@ def compose(
     across = min(len(panels), most_across)
     down = -(-len(panels) // across)
     width = width or _PANEL_INCHES[0] * across
-    with rc_context(_STYLE):
+    with rc_context(fname=_STYLE):
         figure = Figure(figsize=(width, height * down), layout="constrained")
         FigureCanvasAgg(figure)
         grid = list(figure.subplots(down, across, squeeze=False, sharey=share_y).flat)
@@ -271,7 +249,7 @@ def _bytes_of(figure: Figure, form: str, **options: Any) -> bytes:
 
     dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
     drawn = io.BytesIO()
-    with rc_context(_STYLE):
+    with rc_context(fname=_STYLE):
         figure.savefig(drawn, format=form, metadata=dates.get(form), **options)
     return drawn.getvalue()
 

@@ -44,11 +44,6 @@ def must_end_well(cluster: Cluster, job: str) -> None:
         assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0"), f"{state}\n{cluster.log()}"
 
 
-def must_end_with(cluster: Cluster, job: str, code: int) -> None:
-    (state,) = cluster.wait_until_left(job)
-    assert (state["JobState"], state["ExitCode"]) == ("FAILED", f"{code}:0"), cluster.log()
-
-
 def wait_for(is_so: Callable[[], bool], cluster: Cluster) -> None:
     deadline = time.monotonic() + LIMIT_S
     while not is_so():
@@ -162,16 +157,6 @@ def rank_of_job(job: str, rank: int) -> int:
 
 
 @pytest.mark.slow
-def test_without_requeueing_it_ends_with_75(cluster: Cluster) -> None:
-    """The time is over after the first round; submitted again, it continues."""
-    for number in (1, 2):
-        words = (*TOPK, "rounds=3", "mpi.time_limit_s=0.001")
-        job = cluster.submit(FILE, *words, edits=NO_CONFIG, options=[*FIVE, "--export=ALL,FEDMPI_REQUEUE=no"])
-        must_end_with(cluster, job, 75)
-        assert len(finished(cluster.project / RUN).records) == number
-
-
-@pytest.mark.slow
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     """Of the task that has the array's own number: its requeue leaves the other one running."""
     edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
@@ -198,14 +183,3 @@ def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit(FILE, *TOPK, edits=edits, options=["--ntasks=3", f"--nodelist={cluster.host}"])
     must_end_well(cluster, job)
     assert finished(cluster.project / RUN) == undisturbed(tmp_path, *TOPK)
-
-
-@pytest.mark.slow
-def test_jobs_of_one_rank_are_refused(cluster: Cluster) -> None:
-    """An srun that does not know MPI, or not this one: one of the three processes says so, and nothing runs."""
-    edits = {**NO_CONFIG, r"^start=\(mpirun .*\)": "start=(srun --mpi=pmi2)"}
-    job = cluster.submit(FILE, *TOPK, edits=edits, options=["--ntasks=3"])
-    must_end_with(cluster, job, 2)
-    log = (cluster.project / f"fedmpi-{job}.log").read_text()
-    assert log.count(": 3 processes were started") == 1 and "Traceback" not in log, log
-    assert not (cluster.project / RUN).exists()

@@ -88,23 +88,6 @@ def some_net(num_classes: int, example_shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(example_shape), num_classes))
 
 
-MISTAKES: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
-    ((None, {"train.momemtum": 0.5}), {}, "train.momemtum  no such key. Did you mean 'train.momentum'?"),
-    ((), {"rounds": 0, "train": {"lr": "fast"}}, "2 problems\n  rounds "),
-    (("no_such_config",), {}, "no_such_config: no such file."),
-    ((None, {"train..lr": 1}), {}, "'train..lr'"),
-    ((), {"train": {"lr": object()}}, "'train': expected text, numbers, lists or mappings of them, got object"),
-    ((), {"method": "fedprx"}, "fedprox"),
-]
-
-
-@pytest.mark.parametrize(("given", "sections", "words"), MISTAKES)
-def test_mistakes_are_one_line(given: tuple[Any, ...], sections: dict[str, Any], words: str) -> None:
-    with pytest.raises(fedmpi.ConfigError) as caught:
-        fedmpi.load_config(*given, **sections)
-    assert words in caught.value.text()
-
-
 def test_a_plan_has_the_numbers_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     words = [word for word in SMALL if not word.startswith("output")]
     found = fedmpi.plan(small(method=FEDHM))
@@ -123,16 +106,12 @@ def test_a_run_has_the_bits_of_the_command(
     assert difference(finished(made.path), expected) == ""
     part = fedmpi.run(small(method=FEDHM, rounds=2), tmp_path / "parts")
     assert (part.state, len(part.records)) == ("finished", 2) and "round 2/2" in capsys.readouterr().out
+    again = fedmpi.run(run_dir=tmp_path / "parts", resume=True, progress=False)
+    assert (again.config.rounds, again.is_finished) == (2, True)
     whole = fedmpi.run(small(method=FEDHM), tmp_path / "parts", resume=True, progress=False)
     assert difference(finished(whole.path), expected) == "" and capsys.readouterr() == ("", "")
     new = fedmpi.run(small(method=FEDHM, rounds=1), tmp_path / "new", init_from=f"{part.path}@2", progress=False)
     assert new.init_from == "parts@2"
-
-
-def test_a_resume_takes_the_config_of_the_run(tmp_path: Path) -> None:
-    fedmpi.run(small(method=FEDHM, rounds=1), tmp_path / "run", progress=False)
-    again = fedmpi.run(run_dir=tmp_path / "run", resume=True, progress=False)
-    assert (again.config.rounds, again.is_finished) == (1, True)
 
 
 def test_a_net_of_this_program_is_trained_and_read(tmp_path: Path) -> None:
@@ -147,6 +126,11 @@ def test_a_net_of_this_program_is_trained_and_read(tmp_path: Path) -> None:
 
 MISTAKEN_CALLS: list[Callable[[fedmpi.Run, Path], Any]] = [
     lambda run, here: fedmpi.load_config(3),
+    lambda run, here: fedmpi.load_config(None, {"train.momemtum": 0.5}),
+    lambda run, here: fedmpi.load_config(None, {"train..lr": 1}),
+    lambda run, here: fedmpi.load_config("no_such_config"),
+    lambda run, here: fedmpi.load_config(train={"lr": object()}),
+    lambda run, here: fedmpi.load_config(method="fedprx"),
     lambda run, here: fedmpi.plan(),
     lambda run, here: fedmpi.plan("fedhm_digits"),
     lambda run, here: fedmpi.plan(run.config, "many"),
@@ -194,11 +178,6 @@ def test_what_has_caused_an_error_names_arguments_too() -> None:
     assert str(caught.value.__cause__).endswith(said)
 
 
-def test_numbers_of_numpy_are_numbers(made: fedmpi.Run) -> None:
-    assert fedmpi.plan(made.config, np.int64(3)).ranks == 3
-    assert isinstance(made.net(np.float32(0.5), np.int64(3)), nn.Module)
-
-
 def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
     run = fedmpi.open_run(made.path)
     assert run.config.to_dict() == small(method=FEDHM).to_dict() and run.is_finished
@@ -207,15 +186,12 @@ def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
         course = [record["tiers"][name]["accuracy"] for record in run.records]
         assert (scores.last.round, scores.last.accuracy) == (3, course[-1]) and scores.best.accuracy == max(course)
         assert scores.best.round == course.index(max(course)) + 1
+    clients, labels = run.partition(), load_data(run.config.data).train_y
+    assert clients.classes.shape == (8, 4) and clients.classes.sum() == 120
+    assert clients.classes[3].tolist() == np.bincount(labels[clients.client(3)], minlength=4).tolist()
     rows = run.rounds()
     assert [row["round"] for row in rows] == [1, 2, 3]
     assert [row["tiers/0.5/loss"] for row in rows] == [record["tiers"]["0.5"]["loss"] for record in run.records]
-
-
-def test_the_partition_has_classes_by_client(made: fedmpi.Run) -> None:
-    clients, labels = made.partition(), load_data(made.config.data).train_y
-    assert clients.classes.shape == (8, 4) and clients.classes.sum() == 120
-    assert clients.classes[3].tolist() == np.bincount(labels[clients.client(3)], minlength=4).tolist()
 
 
 def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) -> None:
@@ -228,6 +204,7 @@ def test_nets_have_the_accuracy_of_the_scores(made: fedmpi.Run, tmp_path: Path) 
             with torch.no_grad():
                 found = net((images - torch.tensor(info.mean or 0.0)) / torch.tensor(info.std or 1.0)).argmax(1)
             assert int((found == torch.from_numpy(dataset.test_y)).sum()) == round(48 * score.accuracy)
+    assert isinstance(made.net(np.float32(0.5), np.int64(3)), nn.Module)  # numbers of numpy are numbers
     path = made.export(tmp_path / "net.safetensors", tier=0.5, check=True)
     assert int.from_bytes(path.read_bytes()[:8], "little") < path.stat().st_size  # its header's length, not a zip file
 
