@@ -61,7 +61,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "method": {
         "fedavg": "fedmpi.methods.fedavg:FedAvg",
-        "fedhm": "fedmpi.methods.fedhm:FedHM",
+        "fedhm": "fedmpi.methods.fedhm_delta:FedHMDelta",
         "fdnnc": "fedmpi.methods.fdnnc:FDNNC",
         "prism": "fedmpi.methods.prism:Prism",
         "orthdrop": "fedmpi.methods.prism:OrthDrop",

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.fedhm import FedHM, FedHMOptions
+from fedmpi.methods.fedhm_delta import FedHMDelta, FedHMDeltaOptions
 from fedmpi.methods.values import Client, MethodContext
 
 
-class NestedOptions(FedHMOptions):
+class NestedOptions(FedHMDeltaOptions):
     name: str = "nested_rank"
 
 
-class NestedFedHM(FedHM):
+class NestedFedHM(FedHMDelta):
     Options = NestedOptions
 
     def __init__(self, context: MethodContext) -> None:

@@ -196,10 +196,6 @@ class Mpi(Section):
     no round: setting up anew after a loss, and the end. 0: never.
     """
 
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.factorization == "shared" and not getattr(config.method, "shares_factors", True):
-            yield "mpi.factorization", f"shared, but {config.method.name} publishes no factors; allowed: root"
-
 
 class Output(Section):
     """What is written, and how often."""

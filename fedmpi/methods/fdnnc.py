@@ -60,7 +60,6 @@ from fedmpi.methods.values import (
     MethodContext,
     MethodOptions,
     Phase,
-    Traits,
     Turn,
 )
 from fedmpi.tensors import Params, Region, Spec
@@ -126,9 +125,6 @@ class FDNNC(Method):
 
     Options = FDNNCOptions
     options: FDNNCOptions
-    traits = Traits(
-        why_equal="fdnnc makes no fully connected layer smaller; see method.rank_ratio and method.layer_ranks"
-    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

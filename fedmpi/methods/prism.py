@@ -50,7 +50,7 @@ from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, step_of
-from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Traits, Turn
+from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Turn
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, entries
@@ -119,9 +119,6 @@ class OrthDrop(Method):
 
     Options = OrthDropOptions
     options: OrthDropOptions
-    traits = Traits(
-        why_equal="no layer of this net has other kernels at another ratio; take another model, or other ratios"
-    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(with_open_lstms(context))
@@ -300,7 +297,6 @@ class Prism(OrthDrop):
 
     Options = PrismOptions
     options: PrismOptions
-    traits = replace(OrthDrop.traits, draws_on=(SIGMA,))
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """The kernels that a client draws of each layer."""

@@ -40,7 +40,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import Loss, copy_into, gradients
-from fedmpi.methods.values import Client, MethodContext, Traits
+from fedmpi.methods.values import Client, MethodContext
 from fedmpi.models.surgery.ensemble import Ensemble
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
@@ -97,9 +97,6 @@ class SplitMix(ServerMethod):
 
     Options = SplitMixOptions
     options: SplitMixOptions
-    traits = Traits(
-        why_equal="method.levels round to one number of base nets, or the model ignores its width; take others"
-    )
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

@@ -36,8 +36,6 @@ class MethodOptions(Section):
     capacity: ClassVar[str] = ""
     """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: there is one full tier.
     """
-    shares_factors: ClassVar[bool] = False
-    """Whether every rank can factorize a part of the layers (`mpi.factorization: shared`)."""
     name: str
     aggregate: str = "mean"
     """What makes the server's tensors of the clients' uploads: the weighted mean, or `package.module:Class` of your own
@@ -115,18 +113,10 @@ class Traits:
     """Clients keep something of their own between rounds (`remember`, `client.memory`)."""
     personal: bool = False
     """Clients end with nets of their own, so `evaluation.personal: auto` tests each on its own data."""
-    publishing_is: Literal["submodel_creation", "svd"] = "submodel_creation"
-    """The stage of PriSM's Table 3 that the server's `publish` counts as."""
     factors: PublishedFactors | None = None
     """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
-    `mpi.factorization` is `shared`. `publish` writes them if `out` has them.
+    `mpi.factorization` is `shared`. `publish` writes them if `out` has them, and then counts as the stage `svd`.
     """
-    why_equal: str = "its size does not follow the capacity; take another model, or one tier"
-    """Why tiers may come out with equal nets, and what to do: it ends the line that is said of them before a run. Empty
-    where tiers are meant to have one net, so that nothing is said.
-    """
-    draws_on: Collection[str] = ()
-    """Names of the published tensors that `drawn` reads: they lie on the host."""
     own_decay: Collection[str] = ()
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
     sums: Mapping[str, str] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.methods.fedopt import ServerMethod
 from fedmpi.methods.protocol import all_nets, copy_into
-from fedmpi.methods.values import Client, MethodContext, MethodOptions, Traits
+from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models.surgery.nested import Part, nested_parts, refuse_unnested
 from fedmpi.models.surgery.rolling import Index, crossed
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
@@ -33,9 +33,6 @@ class WidthMethod(ServerMethod):
 
     rounding: Rounding = "round"
     """What becomes of fractions of a channel."""
-    traits = Traits(
-        why_equal="the model ignores its width, or rounds to the same channels; take another model, or other widths"
-    )
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
     scales: bool = False

@@ -52,7 +52,7 @@ def broadcast(
     on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
     computes_here = comm.is_root and setup.device.server != "cpu"
     buffer = layout.new_buffer(setup.device.server) if computes_here else on_host
-    with clock.stage(method.traits.publishing_is, round_number):
+    with clock.stage("svd" if method.traits.factors else "submodel_creation", round_number):
         if comm.is_root:
             views = layout.views(buffer)
             _write_head(method, views, state, tasks)
@@ -66,11 +66,10 @@ def broadcast(
     factors = factorized_by_all(setup, views, computed, round_number) if computed else {}
     with clock.stage("communication", round_number):
         if setup.data.device.type != "cpu":
-            drawn_on = {name: views[name] for name in method.traits.draws_on if name in views}
             # Weights that were to be factorized lie behind all others, and stay on the host.
             kept = Layout.of({**head, **{name: spec for name, spec in sent.items() if name in wanted}})
             there = kept.views(buffer[: kept.num_bytes].to(setup.data.device))
-            views = {name: there[name] for name in views if name in wanted} | drawn_on
+            views = {name: there[name] for name in views if name in wanted}
             factors = moved(factors, setup.data.device)
     published = views | factors
     return Published({name: published[name] for name in wanted}, bounds, versions)

@@ -79,8 +79,8 @@ NOBODY = Assignment((), ())
 
 @dataclass(frozen=True)
 class Published:
-    """What rank 0 broadcast for a phase, on this rank's training device; what a method draws on (`traits.draws_on`) is
-    on the host. `bounds` has B of each server tensor, `plan` the clients of the phase.
+    """What rank 0 broadcast for a phase, on this rank's training device. `bounds` has B of each server tensor, `plan`
+    the clients of the phase.
     """
 
     params: Params

@@ -12,6 +12,10 @@ from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 
+_WHY_EQUAL = (
+    "method.name makes this net no smaller at these capacities; take another model, other capacities or one tier"
+)
+
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """One line each; `per_round` clients take part in a round."""
@@ -26,7 +30,7 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
 
 def equal_tiers(method: Method) -> tuple[str, ...]:
     """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1."""
-    if all(tier.capacity == 1 for tier in method.tiers) or not method.traits.why_equal:
+    if all(tier.capacity == 1 for tier in method.tiers):
         return ()
     whole = _shapes(method.context.make(empty=True))
     found: dict[tuple[tuple[int, ...], ...], list[Tier]] = {}
@@ -38,7 +42,7 @@ def equal_tiers(method: Method) -> tuple[str, ...]:
             names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
             net = "the whole net" if shapes == whole else "one and the same net"
             have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
-            said.append(f"{have} {net} of {size:,} parameters: {method.traits.why_equal}")
+            said.append(f"{have} {net} of {size:,} parameters: {_WHY_EQUAL}")
     return tuple(said)
 
 

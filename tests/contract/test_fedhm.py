@@ -23,7 +23,8 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import beyond, effective_rank
-from fedmpi.methods.fedhm import FedHM, FedHMOptions
+from fedmpi.methods.fedhm_delta import FedHMDelta as FedHM
+from fedmpi.methods.fedhm_delta import FedHMDeltaOptions as FedHMOptions
 from fedmpi.methods.values import Contributions, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.rounds import client as simulate
