@@ -76,11 +76,13 @@ class Progress:
         self._updated_s = self._began_s
         eta_s = max(self._total_rounds - self._done_rounds, 0) * fmean(self._recent_s)
         parts = [self._round(self._done_rounds), f"{seconds:.2f} s", f"ETA {duration(eta_s)}"]
-        if record["train_loss"] is not None:
-            parts.append(f"loss {record['train_loss']:.4g}")
         tested = accuracies(record)
         if tested:
             parts.append(f"accuracy {' '.join(f'{100 * share:.1f}' for share in tested.values())} %")
+        if record["train_loss"] is not None:
+            loss = f"loss {record['train_loss']:.4g}"
+            if len("  ".join([*parts, loss])) <= DEFAULT_COLUMNS:
+                parts.insert(3, loss)
         if tested and [*tested] != self._tested:
             # Names of tiers are often numbers, so they do not stand between the numbers of a line.
             self._tested = [*tested]

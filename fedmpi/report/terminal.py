@@ -19,6 +19,8 @@ _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RA
 _DUMB = ("dumb", "unknown")
 DEFAULT_COLUMNS = 80
 _ERASED = "\r\x1b[2K"
+_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[kMGTP]|s)\b|%)")
+_NO_BREAK = "\xa0"
 _SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
 _FOLD = " \\"
 
@@ -43,14 +45,14 @@ def instead_of_live_line(text: str) -> str:
 def wrapped(*texts: str, hang: int = 2) -> list[str]:
     """Returns the texts as lines of at most 80 columns; a continuation line is indented by `hang` more columns.
 
-    A word that is too long, such as a path, gets a line of its own and is not cut.
+    A number stays with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
     """
     wrapper = textwrap.TextWrapper(DEFAULT_COLUMNS, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for text in texts:
         wrapper.subsequent_indent = " " * (len(text) - len(text.lstrip()) + hang)
-        lines += wrapper.wrap(text)
-    return lines
+        lines += wrapper.wrap(_BEFORE_A_UNIT.sub(_NO_BREAK, text))
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def warning(text: str) -> str:
