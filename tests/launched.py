@@ -121,11 +121,9 @@ def command(
 
 
 def unfolded(text: str) -> str:
-    """With each command for a shell on one line, as the shell reads it, behind the words `to continue ...:`; and with
-    each warning, and each cause of a failure and place of it, on one line.
-    """
+    """Returns a text with each command on the line of its `to continue ...:`, and each warning or cause on one line."""
     text = re.sub(r"(?m)^( *)(?:warning:|cause:|at ).*(?:\n\1  .*)*", lambda found: _joined(found[0]), text)
-    return re.sub(r"(?m)(^to continue[^\n]*:)\r?\n +", r"\1 ", re.sub(r" \\\r?\n +", " ", text))
+    return re.sub(r"(?m)(^to continue[^\n]*:)\r?\n +", r"\1 ", text)
 
 
 def rejoined(text: str) -> str:
@@ -138,8 +136,9 @@ def _joined(text: str) -> str:
 
 
 def narrow(text: str) -> bool:
-    """Whether its lines have at most 80 columns, but for those of one word, as a path may be."""
-    return all(len(line) <= 80 or len(line.split()) == 1 for line in text.splitlines())
+    """Whether its lines have at most 80 columns, but for commands, and for those of one word, as a path may be."""
+    lines = [line for line in text.splitlines() if " -m fedmpi.main " not in line]
+    return all(len(line) <= 80 or len(line.split()) == 1 for line in lines)
 
 
 @dataclass

@@ -21,8 +21,6 @@ DEFAULT_COLUMNS = 80
 _ERASED = "\r\x1b[2K"
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[kMGTP]|s)\b|%)")
 _NO_BREAK = "\xa0"
-_SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""")
-_FOLD = " \\"
 
 
 def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int:
@@ -74,20 +72,11 @@ def filled(text: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Returns `to continue: COMMAND` in lines of at most 80 columns.
-
-    If the text is longer, the command begins on a line of its own, and a shell takes its lines for one: all but the
-    last end in a backslash.
-    """
+    """Returns `to continue: COMMAND`; of a text that is longer than 80 columns the command stands on its own line."""
     if len(text) <= DEFAULT_COLUMNS:
         return text
     prose, _, command = text.partition(": ")
-    lines = [" "]
-    for word in _SHELL_WORD.findall(command):
-        if len(lines[-1]) + 1 + len(word) + len(_FOLD) > DEFAULT_COLUMNS and lines[-1].strip():
-            lines.append("   ")
-        lines[-1] += f" {word}"
-    return "\n".join([*wrapped(f"{prose}:"), f"{_FOLD}\n".join(lines)])
+    return "\n".join([*wrapped(f"{prose}:"), f"  {command}"])
 
 
 def as_message(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What ran, where and by which command: `manifest.json`, one entry for each start of the run."""
+"""Which command ran where and with what: `manifest.json`, one entry for each start of the run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import platform
 import socket
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,20 +20,19 @@ from fedmpi.store.run_dir import RunDir
 _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
 SIZES = "sizes"
-"""The key for what each tier's net costs: the rows of `report/summary.json` without results."""
-_SIZES = ("params", "macs", "down_bytes", "up_bytes")
+"""The key for the costs of each tier's net: the rows of `report/summary.json` without results."""
 RESUME = "resume"
-"""The key for what a command names that continues the run: `ranks`, `folder`, `words`, `run_dir` (`report.again`)."""
+"""The key for the parts of the command that continues the run: `ranks`, `folder`, `words` (`report.ending.Again`)."""
 DIRTY = "-dirty"
-"""What ends the commit of a source that has changed since."""
+"""The end of the commit of a source that has changed since."""
 INIT_FROM = "init_from"
 """The key, in the first start, of the `run` and `round` whose state a run begins with, and the `config` it changes."""
 BROUGHT = "brought"
-"""The key for what a start uses that is not built in."""
+"""The key for the things of a start that are not built in."""
 
 
 def versions() -> dict[str, str]:
-    """Versions of fedmpi, of Python and of the packages that results or files depend on; absent ones left out."""
+    """Returns versions of fedmpi, of Python and of the packages that results or files depend on."""
     found = {"fedmpi": fedmpi.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -45,11 +45,10 @@ def versions() -> dict[str, str]:
 def start_entry(
     ranks: Sequence[Mapping[str, Any]], command: Sequence[str], resumed_round: int | None, **more: Any
 ) -> dict[str, Any]:
-    """One start of a run.
+    """Returns one start of a run.
 
-    `ranks` has one mapping for each rank (host, device, threads, ...), `resumed_round` is the
-    round of the checkpoint that this start continues from, None for a fresh one; `more` is what the
-    caller knows besides (the MPI library's version, the batch job).
+    `ranks` has one mapping for each rank (place, threads), `resumed_round` is the round of the checkpoint that this
+    start continues from, None for a fresh one; `more` is known to the caller (the MPI library's version, the job).
     """
     return {
         "started": _now(),
@@ -59,33 +58,33 @@ def start_entry(
         "platform": platform.platform(),
         "versions": versions(),
         "git": git_commit(Path(fedmpi.__file__).parent),
-        "ranks": [dict(rank) for rank in ranks],
+        "ranks": list(ranks),
         **more,
     }
 
 
 def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
-    """Append `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
+    """Appends `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
     _write(run_dir, [*read_starts(run_dir), entry])
 
 
 def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
-    """Note with the last start that it stopped after this round, to be continued. Raises RunDirError."""
+    """Notes with the last start that it stopped after this round, to be continued. Raises RunDirError."""
     _note(run_dir, "stopped", {"time": _now(), "round": round_number, "why": why})
 
 
 def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
-    """Note with the last start after which round it ended, and what it spent since that round's record (the last save),
-    in seconds by stage, the mean over the ranks. Raises RunDirError.
+    """Notes with the last start after which round it ended, and the seconds by stage since that round's record.
+
+    They are of the last save, the mean over the ranks. Raises RunDirError.
     """
     _note(run_dir, "ended", {"time": _now(), "round": round_number, "seconds": dict(seconds)})
 
 
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
-    """Note with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
+    """Notes with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)
-    noted = starts[-1].get("losses") if starts else None
-    known = noted if isinstance(noted, list) else []
+    known = starts[-1].get("losses", []) if starts else []
     _note(run_dir, "losses", [*known, *(loss for loss in losses if loss not in known)])
 
 
@@ -99,37 +98,31 @@ def _write(run_dir: RunDir, starts: Sequence[Mapping[str, Any]]) -> None:
     write_text(run_dir.manifest_path, json.dumps(json_safe({"starts": starts}), indent=2) + "\n")
 
 
-def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The sum by stage of what `add_end` has noted: seconds that no record has."""
-    total: dict[str, float] = {}
-    for start in starts:
-        ended = start.get("ended")
-        seconds = ended.get("seconds") if isinstance(ended, Mapping) else None
-        for stage, value in seconds.items() if isinstance(seconds, Mapping) else ():
-            if isinstance(value, (int, float)):
-                total[stage] = total.get(stage, 0.0) + value
-    return total
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
-    """The starts so far; none if the file is missing or is no manifest, and without entries that are none.
+    """Reads the starts so far; [] if the file is missing or is no manifest. Raises RunDirError if it cannot be read."""
+    match read_json(run_dir.manifest_path):
+        case {"starts": [*starts]} if all(isinstance(start, dict) for start in starts):
+            return starts
+    return []
 
-    Raises RunDirError if it cannot be read.
-    """
-    found = read_json(run_dir.manifest_path)
-    try:
-        starts = json_safe(found.get("starts")) if isinstance(found, dict) else None
-    except RecursionError:
-        return []
-    return [entry for entry in starts if isinstance(entry, dict)] if isinstance(starts, list) else []
+
+def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Returns the sum by stage of the seconds that `add_end` has noted, which no record has."""
+    total: Counter[str] = Counter()
+    for start in starts:
+        total.update(start.get("ended", {}).get("seconds", {}))
+    return dict(total)
 
 
 def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[str, Any]]:
-    """The starts that some of the `done` rounds come from; of others, later starts have made all rounds again."""
+    """Returns the starts that some of the `done` rounds come from; later starts have made the others' rounds again."""
     found: list[Mapping[str, Any]] = []
     for start in reversed(starts):
-        after = start.get("resumed_round")
-        after = after if isinstance(after, int) else 0
+        after = start.get("resumed_round") or 0
         if after < done:
             found.insert(0, start)
             done = after
@@ -137,44 +130,33 @@ def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[
 
 
 def brought(run_dir: RunDir) -> dict[str, dict[str, Any]]:
-    """What the run's last start had that is not built in: an entry for each section (`made_with.brought`)."""
-    starts = reversed(read_starts(run_dir))
-    found: dict[str, Any] = next((start[BROUGHT] for start in starts if isinstance(start.get(BROUGHT), dict)), {})
-    return {section: entry for section, entry in found.items() if isinstance(entry, dict)}
+    """Returns the entry of each section that was not built in at the run's last start (`made_with.brought`)."""
+    return _newest(read_starts(run_dir), BROUGHT) or {}
 
 
 def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each tier by the last start that has some: `name`, and `params`, `macs`, `down_bytes` and `up_bytes`,
-    None where unknown. Empty where no start has any, as those of older versions.
-    """
-    found: list[Any] = next((start[SIZES] for start in reversed(starts) if isinstance(start.get(SIZES), list)), [])
-    return [
-        {"name": row["name"], **{key: row[key] if type(row.get(key)) is int else None for key in _SIZES}}
-        for row in found
-        if isinstance(row, dict) and isinstance(row.get("name"), str)
-    ]
+    """Returns a row for each tier: `name`, `params`, `macs`, `down_bytes` and `up_bytes`, None where unknown."""
+    return [dict(row) for row in _newest(starts, SIZES) or []]
 
 
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+def _newest(starts: Sequence[Mapping[str, Any]], key: str) -> Any:
+    return next((start[key] for start in reversed(starts) if key in start), None)
 
 
 def git_commit(folder: Path) -> str | None:
-    """The commit that the source in `folder` is at, with `-dirty` if a module of it has changed; None where git has no
-    answer.
-    """
+    """Returns the commit of the source in `folder`, with `-dirty` if a module has changed; None without an answer."""
     try:
         if not git(folder, "ls-files", "--error-unmatch", "__init__.py"):
             return None
         commit = git(folder, "rev-parse", "--verify", "HEAD")
         changed = git(folder, "status", "--porcelain", "--untracked-files=no", "--", "*.py")
-        return commit + DIRTY * bool(changed)
+        return f"{commit}{DIRTY}" if changed else commit
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """What git answers in `folder`. Raises OSError or SubprocessError.
+    """Returns the output of git in `folder`. Raises OSError or SubprocessError.
 
     Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
     even without optional locks.)

@@ -49,7 +49,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(
     assert code == 0 and f"resuming after round {saved}" in out, errors
 
 
-WITH_A_PATH = ("    /", "run directory: ")
+WITH_A_PATH = ("  mpirun ", "run directory: ")
 
 
 def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None:
