@@ -11,6 +11,7 @@ runs/<label>-<timestamp>/
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shutil
@@ -52,10 +53,18 @@ class RunDir:
     @classmethod
     def new(cls, parent: str | os.PathLike[str], label: str) -> RunDir:
         """Makes a fresh `<parent>/<label>-<timestamp>`, with -2, -3, ... where that exists. Raises RunDirError."""
-        base = Path(parent) / f"{_safe(label)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "run"
+        base = Path(parent) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        path = base
         with writing(base):
             base.parent.mkdir(parents=True, exist_ok=True)
-            return cls(_make_fresh(base))._with_folders()
+            for number in itertools.count(2):
+                try:
+                    path.mkdir()  # atomic: of two runs that start in the same second, one gets the next name
+                    break
+                except FileExistsError:
+                    path = base.with_name(f"{base.name}-{number}")
+            return cls(path)._with_folders()
 
     @classmethod
     def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
@@ -174,15 +183,12 @@ def meant(path: Path) -> str:
 
     For a folder of runs it names them. Returns '' where there is no run.
     """
-    with contextlib.suppress(OSError, ValueError):
-        for above in path.parents[:2]:
-            if RunDir(above).has_config():
-                return f"; did you mean {above}?"
+    near = [above for above in path.parents[:2] if RunDir(above).has_config()]
+    with contextlib.suppress(OSError):
         if inner := _runs_in(path):
             return f"; runs in it: {', '.join(inner[:5])}{', ...' if len(inner) > 5 else ''}"
-        for name in get_close_matches(path.name, _runs_in(path.parent), n=1):
-            return f"; did you mean {path.parent / name}?"
-    return ""
+        near += [path.parent / name for name in get_close_matches(path.name, _runs_in(path.parent), n=1)]
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _runs_in(folder: Path) -> list[str]:
@@ -203,22 +209,6 @@ def runs_below(folder: Path) -> Iterator[RunDir]:
         yield run
     for path in inner:
         yield from runs_below(path)
-
-
-def _make_fresh(base: Path) -> Path:
-    path = base
-    number = 1
-    while True:
-        try:
-            path.mkdir()  # atomic: of two runs that start in the same second, one gets the next name
-            return path
-        except FileExistsError:
-            number += 1
-            path = base.with_name(f"{base.name}-{number}")
-
-
-def _safe(label: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "run"
 
 
 def _listed(folder: Path) -> list[Path]:
