@@ -119,8 +119,8 @@ class CallAdvice(Advice):
 
     _resume_alone = "resume=True alone"
 
-    def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
-        folder = moved_to or str(self._folder())
+    def resume_command(self, lr: float | None = None) -> str:
+        folder = str(self._folder())
         return f"fedmpi.run({self._config(folder, lr)}, run_dir={folder!r}, resume=True)"
 
     def init_command(self, lr: float) -> str:

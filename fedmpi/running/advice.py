@@ -13,7 +13,6 @@ from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.ending import Again
 from fedmpi.report.terminal import folded, wrapped
-from fedmpi.store.lock import GoneError
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
@@ -48,10 +47,10 @@ class Advice:
 
     # What `library.api.CallAdvice` says in other words.
 
-    def resume_command(self, lr: float | None = None, *, moved_to: str = "") -> str:
+    def resume_command(self, lr: float | None = None) -> str:
         """What to type to continue the run, with this learning rate where one is given, wherever it is typed."""
         words = [] if lr is None else [f"train.lr={lr:.3g}"]
-        return self.again.command("--run-dir", moved_to or str(self._folder()), "--resume", *words)
+        return self.again.command("--run-dir", str(self._folder()), "--resume", *words)
 
     def init_command(self, lr: float) -> str:
         """Returns what to type to begin a new run from the newest state of this one."""
@@ -86,8 +85,6 @@ class Advice:
         if (run_dir := self.run_dir) is None:
             return "", NOTHING_SAVED
         cause = cause_of(error)
-        if isinstance(cause, GoneError) and cause.moved_to:
-            return "", f"{_TO_CONTINUE}: {self.resume_command(moved_to=cause.moved_to)}"
         if not run_dir.holds_run():  # it is gone, or has not begun
             return "", f"nothing is left to continue in {run_dir.path}"
         if isinstance(cause, DivergenceError):
@@ -112,12 +109,10 @@ class Advice:
 
     def note_failure(self, error: BaseException | None = None) -> bool:
         """Notes in the run directory that this rank ends the job: whether because the run diverged, what has failed
-        where, and what to do; False if another rank has done so before. A directory that was moved gets it where it is
-        now, another one that has taken the run's name gets none.
+        where, and what to do; False if another rank has done so before. A directory
+        that holds no run, because it was removed or moved, gets none.
         """
         cause, run_dir = cause_of(error), self.run_dir
-        if isinstance(cause, GoneError) and cause.moved_to:
-            run_dir = RunDir(Path(cause.moved_to))
         if run_dir is not None and run_dir.holds_run():
             kind = NOTE_DIVERGED if isinstance(cause, DivergenceError) else NOTE_FAILED
             advice = "; ".join(filter(None, self._how_to_continue(error)))

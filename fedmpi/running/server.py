@@ -33,7 +33,7 @@ from fedmpi.running.remarks import remarks
 from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
-from fedmpi.store.lock import GoneError, RunLock
+from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.saving import Saving
 
@@ -80,7 +80,7 @@ class Server:
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
         self._open.callback(setup.comm.call_while_waiting, None)
-        setup.comm.call_while_waiting(self._look)
+        setup.comm.call_while_waiting(lock.beat)
 
     def _write_config_and_partition(self) -> None:
         setup, folder = self._setup, self._folder
@@ -141,24 +141,11 @@ class Server:
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
         """Shows how many clients of the running phase are done."""
-        self._look()
+        self._lock.beat()
         self._progress.clients(num_done, num_clients)
-
-    def _look(self) -> None:
-        """A sign of life, since a round may be longer than others wait for one; and whether the directory is there.
-        Raises `GoneError`, unless the directory may come back and saves that fail are only to be reported.
-        """
-        self._unless_it_may_come_back(self._lock.beat)
 
     def _tell(self, text: str) -> None:
         self.say("\n".join(wrapped(text)))
-
-    def _unless_it_may_come_back(self, look: Callable[[], None]) -> None:
-        try:
-            look()
-        except GoneError as gone:
-            if gone.for_good or self._setup.config.output.on_save_error == "stop":
-                raise
 
     def report_losses(self, losses: Sequence[Loss], round_number: int) -> None:
         """Ranks died, and those left are in this round."""
@@ -188,7 +175,7 @@ class Server:
         self._warn_of_untrained(round_number, result)
         self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number):
-            self._unless_it_may_come_back(self._lock.refresh)
+            self._lock.refresh()
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
             self._is_due |= self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
@@ -220,14 +207,10 @@ class Server:
 
     def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
         """The record first: no checkpoint is of a round that has none."""
-        try:
-            self._records.round_done(record)
-            if self._is_due:
-                self._save(round_number, state)
-                self._is_due = False
-        except RunDirError:
-            self._unless_it_may_come_back(self._lock.refresh)  # which knows more, of a folder that went away just now
-            raise
+        self._records.round_done(record)
+        if self._is_due:
+            self._save(round_number, state)
+            self._is_due = False
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config

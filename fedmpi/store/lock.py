@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from fedmpi.errors import FAILED, RunDirError
+from fedmpi.errors import RunDirError
 from fedmpi.store.files import MISSING, open_file, reading, writing
 from fedmpi.store.run_dir import RunDir
 
@@ -28,20 +28,6 @@ from fedmpi.store.run_dir import RunDir
 STALE_AFTER_S = 600.0
 _BEAT_EVERY_S = 1.0
 _LONGEST_NOTE_BYTES = 4096
-
-
-class GoneError(RunDirError):
-    """The run directory is gone.
-
-    `for_good` says that no mount and no `mv` brings it back, `moved_to` where it is now ('' if that is not known).
-    """
-
-    exit_code = FAILED  # a failure on the way, no mistake of the user's
-
-    def __init__(self, folder: Path, problem: str, *, for_good: bool = False, moved_to: str = "") -> None:
-        self.for_good = for_good
-        self.moved_to = moved_to
-        super().__init__(str(folder), problem)
 
 
 @dataclass(frozen=True)
@@ -73,7 +59,7 @@ class Holder:
 
 
 class RunLock:
-    """Holds a run directory while the block runs, and notices when the directory is gone.
+    """Holds a run directory while the block runs.
 
     >>> with RunLock(run_dir) as lock:
     ...     lock.beat()  # now and then
@@ -85,15 +71,12 @@ class RunLock:
         self._me = Holder.this_process()
         self._now = now
         self._handle = -1
-        self._folder = -1
         self._beaten_s = now()
-        self._has_begun = False
 
     def __enter__(self) -> RunLock:
         """Raises RunDirError if another run holds the directory."""
         with writing(self._path):
             self._take()
-            self._folder = os.open(self._run_dir.path, os.O_RDONLY | os.O_DIRECTORY)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,8 +84,6 @@ class RunLock:
             if _read(self._handle) == self._me:
                 os.ftruncate(self._handle, 0)
         self._close()
-        with contextlib.suppress(OSError):
-            os.close(self._folder)
 
     def beat(self) -> None:
         """Calls `refresh`, but once a second at most: may be called at any time."""
@@ -112,16 +93,14 @@ class RunLock:
     def refresh(self) -> None:
         """Marks the file as fresh, for commands on other hosts; takes a deleted lock again.
 
-        Raises RunDirError if another run has taken it (somebody deleted the file), `GoneError` if the run directory is
-        gone. Any other error of the file system shows when the run writes its next file.
+        Raises RunDirError if another run has taken it (somebody deleted the file). An error of the file system, such as
+        a run directory that is gone, shows when the run writes its next file.
         """
         self._beaten_s = self._now()
         with contextlib.suppress(OSError):
-            if not self._is_in_place():
-                self._check_folder()
+            if not self._is_in_place() and self._run_dir.holds_run():
                 self._close()
                 self._take()
-            self._has_begun = self._has_begun or self._run_dir.config_path.exists()
             os.utime(self._handle)
 
     def _is_in_place(self) -> bool:
@@ -130,27 +109,6 @@ class RunLock:
             return os.path.samestat(os.lstat(self._path), os.fstat(self._handle))
         except OSError:
             return False
-
-    def _check_folder(self) -> None:
-        """Raises `GoneError`, or OSError where the file system does not say."""
-        folder = self._run_dir.path
-        with contextlib.suppress(*MISSING):
-            if os.path.samestat(os.stat(folder), os.fstat(self._folder)):
-                if self._has_begun and not self._run_dir.holds_run():
-                    problem = "all in the run directory was removed while the run used it"
-                    raise GoneError(folder, f"{problem}; begin again in another --run-dir", for_good=True)
-                return
-        name = "; something else has its name now" if os.path.lexists(folder) else ""
-        if os.fstat(self._folder).st_nlink == 0:
-            problem = "the run directory was removed while the run used it"
-            raise GoneError(folder, f"{problem}{name}; begin again in another --run-dir", for_good=True)
-        moved_to = ""
-        with contextlib.suppress(OSError):  # Linux alone says where it is
-            moved_to = os.readlink(f"/proc/self/fd/{self._folder}")
-        if os.path.isdir(moved_to):
-            raise GoneError(folder, f"the run directory was moved to {moved_to}{name}", moved_to=moved_to)
-        problem = "the run directory was moved, or its file system is not mounted any more"
-        raise GoneError(folder, f"{problem}{name}; bring it back, then resume")
 
     def _take(self) -> None:
         self._handle = open_file(self._path, os.O_RDWR | os.O_CREAT, 0o644)
