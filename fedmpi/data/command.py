@@ -143,10 +143,8 @@ def fetch(arguments: argparse.Namespace) -> None:
         print(f"{options.name} needs no files")
         return
     print(f"{options.name}: {source.page}; terms: {source.terms}")
-    if source.other:
-        print(source.other)
     if not options.files():
-        raise DataError(options.name, "these files cannot be downloaded; the line above says how to make them")
+        raise DataError(options.name, "LEAF's files cannot be downloaded; fedmpi/data/README.md says how to make them")
     for file in options.files():
         _fetch_one(file, _root(options), arguments.force)
     if isinstance(options, PreparedOptions):

@@ -62,8 +62,6 @@ class Source:
     page: str
     terms: str
     files: tuple[File, ...]
-    other: str = ""
-    """Other forms of the same data that the reader takes, and how to get them."""
 
 
 def track(steps: Iterable[T], words: str) -> Iterable[T]:

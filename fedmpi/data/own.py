@@ -15,7 +15,6 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -55,16 +54,13 @@ class ArrayOptions(DataOptions):
         raise NotImplementedError
 
     def info(self) -> DataInfo:
-        return known(self).info
+        return known(self)
 
     def read(self) -> Dataset:
-        if (dataset := known(self).dataset) is None:
-            known.cache_clear()
-            dataset = self.read()
-        return dataset
+        return _read(self)[0]
 
     def forget(self) -> None:
-        known(self).dataset = None
+        _read.cache_clear()
 
 
 class FileOptions(ArrayOptions):
@@ -104,16 +100,15 @@ class FileOptions(ArrayOptions):
         return divided
 
 
-@dataclass
-class _Known:
-    dataset: Dataset | None
-    """None once it was forgotten."""
-    info: DataInfo
+@functools.lru_cache(maxsize=1)
+def known(options: ArrayOptions) -> DataInfo:
+    """Returns the facts of the examples, also after these are forgotten. Raises DataError."""
+    return _read(options)[1]
 
 
 @functools.lru_cache(maxsize=1)
-def known(options: ArrayOptions) -> _Known:
-    """Reads and checks the examples, once in a process. Raises DataError."""
+def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
+    """Reads and checks the examples, once in a process until they are forgotten. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
     kind = _kind(where, arrays)
@@ -138,7 +133,7 @@ def known(options: ArrayOptions) -> _Known:
     values: dict[str, Any] = arrays
     dataset = Dataset(**values)
     info = _info(where, options, kind, dataset)
-    return _Known(check(where, dataset, info), info)
+    return check(where, dataset, info), info
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:

@@ -131,8 +131,8 @@ def _find(options: PreparedOptions) -> Path:
         if (root / file.path).is_file():
             return root / file.path
     where = f"data.root={options.root}"
-    if not files and options.source:
-        raise DataError(where, f"say --from FOLDER: these files cannot be downloaded. {options.source.other}")
+    if not files:
+        raise DataError(where, "say --from FOLDER: these files cannot be downloaded; README.md of fedmpi.data says how")
     names = " or ".join(name for file in files for name in (file.path, *file.contents))
     raise DataError(where, f"no {names} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
 

@@ -13,7 +13,7 @@ from own_data import arrays_of, save_npz
 from small_runs import finished
 
 from fedmpi import registry
-from fedmpi.data.own import known
+from fedmpi.data import own
 from fedmpi.running import made_with
 
 RunMain = Callable[..., tuple[int, str, str]]
@@ -129,7 +129,8 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     assert "brought" not in last_start(Path(run))
     (tmp_path / "moved").mkdir()
     moved = path.rename(tmp_path / "moved" / "mine.npz")
-    known.cache_clear()  # as a new process has read nothing
+    own.known.cache_clear()
+    own._read.cache_clear()  # as a new process has read nothing
     code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
     assert code == 2 and f"{path}: no such file" in errors
     assert run_main("rounds=2", f"data.path={moved}", "--run-dir", run, "--resume")[0] == 0

@@ -9,7 +9,7 @@ from textwrap import dedent
 
 import pytest
 
-from fedmpi.data.own import known
+from fedmpi.data import own
 
 ROOT = Path(__file__).resolve().parents[2]
 RunMain = Callable[..., tuple[int, str, str]]
@@ -33,7 +33,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    known.cache_clear()
+    own.known.cache_clear()
+    own._read.cache_clear()
     yield
     for name in names:
         sys.modules.pop(name, None)

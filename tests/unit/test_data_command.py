@@ -145,7 +145,7 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
     code, out, _ = run_data("fetch", "har", "data.form=features", "--data-dir", tmp_path)
     assert code == 0 and f"prepare har data.form=features --data-dir {tmp_path}" in out.splitlines()[-1]
     code, out, error = run_data("fetch", "shakespeare", "data.form=leaf", "--data-dir", tmp_path)
-    assert code == 2 and "preprocess.sh" in out and "cannot be downloaded" in error
+    assert code == 2 and "README.md says how to make them" in error
     code, out, error = run_data("fetch", "digits")
     assert (code, error) == (0, "")
     told(out)

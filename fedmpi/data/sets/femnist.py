@@ -44,8 +44,6 @@ class Femnist(CountedOptions):
         "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
         "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
         (FILE,),
-        other="LEAF's JSON is made by its own script: `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in "
-        "data/femnist of https://github.com/TalwalkarLab/leaf; then `prepare femnist --from .../data/femnist/data`",
     )
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""

@@ -49,14 +49,7 @@ FILE = File(
 
 
 class Shakespeare(CountedOptions):
-    source = Source(
-        "https://github.com/karpathy/char-rnn",
-        "public domain (the text)",
-        (FILE,),
-        other="LEAF's JSON is made by its own script: `./preprocess.sh -s niid --sf 1.0 -k 0 -t sample` in "
-        "data/shakespeare of https://github.com/TalwalkarLab/leaf; then `prepare shakespeare data.form=leaf "
-        "--from .../data/shakespeare/data`",
-    )
+    source = Source("https://github.com/karpathy/char-rnn", "public domain (the text)", (FILE,))
     name: str = "shakespeare"
     """Plays by role, the next character: tinyshakespeare or LEAF's files."""
     form: Literal["speakers", "leaf"] = "speakers"
