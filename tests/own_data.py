@@ -70,7 +70,6 @@ class Squares(DataOptions):
         return Dataset(images, labels, images[:10], labels[:10])
 
 
-def by_place(num: int, /) -> None: ...
 
 
 def free(
@@ -89,7 +88,6 @@ def free(
 def shadowing(read: int = 1) -> None: ...
 
 
-def typed(how: dict[str, int]) -> None: ...
 
 
 def no_dict() -> list[int]:
@@ -100,8 +98,6 @@ def ragged() -> dict[str, list[list[int]]]:
     return {"train_x": [[1], [2, 3]]}
 
 
-def more_keys() -> dict[str, np.ndarray]:
-    return {**arrays_of("vectors"), "weights": np.zeros(3)}
 
 
 def failing(by: int = 0) -> float:

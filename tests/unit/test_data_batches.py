@@ -8,7 +8,6 @@ from fedmpi import registry
 from fedmpi.data.batches import DeviceData, batch_bounds, crop
 from fedmpi.data.dataset import DataInfo, Dataset, load_data
 from fedmpi.data.partition import make_partition
-from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
 
 
@@ -61,14 +60,6 @@ def test_crop_by_hand() -> None:
     assert crops[..., 0].tolist() == [[[0, 0], [1, 2]], [[0, 0], [2, 1]], [[4, 0], [0, 0]], [[1, 2], [3, 4]]]
 
 
-def test_layout_and_types() -> None:
-    device = device_data()
-    draws = device.draws(np.arange(12), 1, torch.Generator().manual_seed(0))
-    for x, y in (device.train_batch(draws, 0, 0, 6), device.test_batch(0, 5), device.test_batch_of(torch.tensor([1]))):
-        assert x.shape[1:] == (3, 8, 9) and x.dtype == torch.float32 and y.dtype == torch.int64
-        assert x.is_contiguous(memory_format=torch.channels_last) and len(x) == len(y)
-
-
 def test_test_batches_are_normalized_only() -> None:
     """(pixel / 255 - mean) / std, to float32 rounding, whatever training does; examples in stored order."""
     device = device_data()
@@ -112,14 +103,6 @@ def test_a_fixed_list_keeps_its_order() -> None:
     draws = device.draws(examples, 1, torch.Generator().manual_seed(0), shuffle=False)
     assert draws.examples.tolist() == [[4, 5, 6, 7]] and draws.corners.shape == (1, 4, 2)
     assert torch.equal(device.train_batch(draws, 0, 0, 4)[1], device.train_y[4:8])
-
-
-def test_examples_are_not_copied_on_the_cpu() -> None:
-    options = Digits()
-    dataset = load_data(options)
-    device = DeviceData(options.info(), dataset, "cpu", augment=True)
-    assert device.train_x.data_ptr() == dataset.train_x.ctypes.data
-    assert (len(device.train_y), len(device.test_y)) == (1437, 360)
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("vector", np.float32), ("tokens", np.int16)])

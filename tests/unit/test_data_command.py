@@ -1,7 +1,6 @@
 """`fedmpi data`: its words, what it prints, its exit codes; and that a run itself never opens a socket."""
 
 import io
-import json
 import os
 import tarfile
 from pathlib import Path
@@ -61,16 +60,6 @@ MISTAKES = [
 def test_a_mistake_is_one_line(run_data: RunData, no_network: None, argv: list[str], named: str) -> None:
     code, _, error = run_data(*argv)
     assert code == 2 and named in error and error.count("\n") == 1 and "Traceback" not in error
-
-
-def test_words_and_options_in_any_order(run_data: RunData, no_network: None, tmp_path: Path) -> None:
-    for argv in (
-        ["prepare", "har", "data.form=features", "--data-dir", tmp_path],
-        ["prepare", "--data-dir", tmp_path, "har", "data.form=features"],
-        ["prepare", "har", "--data-dir", tmp_path, "data.form=features"],
-    ):
-        code, _, error = run_data(*argv)
-        assert code == 2 and "fetch har data.form=features --data-dir" in error
 
 
 # ---- a run
@@ -161,10 +150,3 @@ def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_pa
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
     assert f"data  {load_data(Digits()).digest}\n" in out
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_show_reads_a_config_and_the_data_folder(run_data: RunData, no_network: None, tmp_path: Path) -> None:
-    config = tmp_path / "c.yaml"
-    config.write_text(json.dumps({"data": {"name": "cifar10"}}))
-    code, _, error = run_data("show", config, "--data-dir", tmp_path / "d")
-    assert code == 2 and f"data.root={tmp_path / 'd'}" in error and "fetch cifar10" in error

@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from data_fixtures import SHARED_DATA, SOURCES, refusal
+from data_fixtures import SOURCES, refusal
 
 from fedmpi import registry
 from fedmpi.data import command as data_command
@@ -62,14 +62,6 @@ def test_checksums_are_torchvision_s() -> None:
     md5s = [md5 for options in (Cifar10, Cifar100) for md5 in (*options.train.values(), *options.test.values())]
     for text in (*pinned, *md5s, emnist.checksum.removeprefix("md5:")):
         assert f'"{text}"' in theirs, text
-
-
-def test_real_files_are_there_already() -> None:
-    """MNIST, QMNIST's labels and the Shakespeare text are beside the project as distributed."""
-    if not (SHARED_DATA / "mnist").is_dir():
-        pytest.skip(f"needs {SHARED_DATA / 'mnist'}")
-    for file in (*SOURCES["qmnist"].files, SOURCES["shakespeare"].files[0]):
-        assert fetch(file, SHARED_DATA / ("mnist" if "MNIST" in file.path else "")) is False
 
 
 def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path) -> None:
@@ -146,11 +138,6 @@ def test_passing_trouble_is_tried_again(server: Server, tmp_path: Path, trouble:
     vars(server).update(trouble)
     assert fetch(File("set/file.bin", (server.url,), SHA256), tmp_path)
     assert only_file(tmp_path) == CONTENT and server.num_requests == 3
-
-
-def test_the_next_address_is_tried(server: Server, tmp_path: Path) -> None:
-    nobody = server.url.replace("http://127.0.0.1", "http://127.0.0.1:1/x?")
-    assert fetch(File("set/file.bin", (nobody, server.url), SHA256), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +241,6 @@ def test_a_bad_archive_is_one_line_and_leaves_nothing(
     assert files_below(tmp_path) == {"odd": BAD[case], "out/mine": b"m"}
 
 
-def test_a_zip_stays_in_its_folder(tmp_path: Path) -> None:
-    (tmp_path / "a.zip").write_bytes(zip_bytes({"../up.txt": b"1", "/root.txt": b"2"}))
-    install(tmp_path / "a.zip", tmp_path / "out")
-    assert files_below(tmp_path / "out") == {"up.txt": b"1", "root.txt": b"2"}
-
-
 # ---- reading
 
 
@@ -276,11 +257,6 @@ def test_what_is_no_text_file_is_one_line(tmp_path: Path, kind: str) -> None:
         path.write_bytes(b"\xff\xfe")
     line = refusal(lambda: files.read_text(path))
     assert line.startswith(f"{path}: cannot be read as text (") and ("no regular file" in line) == (kind != "no text")
-
-
-def test_line_ends_are_those_of_every_system(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"one\r\ntwo\rthree\n")
-    assert files.read_text(tmp_path / "a") == "one\ntwo\nthree\n"
 
 
 def test_one_path_is_found_or_all_are_named(tmp_path: Path) -> None:

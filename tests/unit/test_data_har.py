@@ -4,34 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, refusal
+from data_fixtures import refusal
 from golden_file import Told
 
-from fedmpi.data.dataset import check
-from fedmpi.data.files import install
 from fedmpi.data.sets.har import Har
 
-ARCHIVE = SHARED_DATA / "hapt" / "HAPT_RawData.tar.xz"
-
-
 # ---- real signals
-
-
-@pytest.mark.skipif(not ARCHIVE.is_file(), reason=f"real HAPT needs {ARCHIVE}")
-def test_all_real_signals(tmp_path: Path) -> None:
-    """The promised counts, windows as awk cuts them out of the files, subjects on both sides."""
-    install(ARCHIVE, tmp_path)
-    options = Har(standardize=False)
-    ours = check("here", options.prepare(tmp_path), options.used())
-    # labels.txt: user 1 walks first in samples 7496-8078 of experiment 1; window 1 begins 64 samples later.
-    acc, gyro = (np.loadtxt(tmp_path / f"HAPT/RawData/{sensor}_exp01_user01.txt") for sensor in ("acc", "gyro"))
-    expected = np.hstack([acc[7495 + 64 : 7495 + 64 + 128], gyro[7495 + 64 : 7495 + 64 + 128]])
-    assert np.array_equal(ours.train_x[1].reshape(128, 6), expected.astype(np.float32))
-    assert ours.groups is not None and ours.test_groups is not None
-    assert np.bincount(ours.train_y).tolist() == [1340, 1233, 1118, 1407, 1548, 1534]
-    for groups, labels in ((ours.groups, ours.train_y), (ours.test_groups, ours.test_y)):
-        assert len(np.unique(groups * 6 + labels)) == 30 * 6  # everybody's six activities are in both parts
-    assert not {row.tobytes() for row in ours.train_x} & {row.tobytes() for row in ours.test_x}
 
 
 # ---- HAPT's format in small files: sample i of experiment e has the values 1000 e + i + axis / 10
@@ -83,13 +61,6 @@ def test_windows_by_hand(small: Path) -> None:
     assert ours.train_x.dtype == np.float32 and ours.train_x.shape == (8, 24)
 
 
-def test_a_cut_inside_a_stretch_parts_it(small: Path) -> None:
-    """Of subject 1's 20 samples of walking 12 are test: 2 of experiment 1, which are no window, and 10 of the other."""
-    ours = small_options(test_share=0.6).prepare(small)
-    assert firsts(ours.train_x) == [1012, 1014, 1016, 1002, 3004]  # 8 samples of walking, 4 of standing, 4 of subject 2
-    assert firsts(ours.test_x) == [2000, 2002, 2004, 2006, 1006, 1008, 3008, 3010]
-
-
 @pytest.mark.parametrize("test_share", [0.1, 0.25, 0.5, 0.73])
 def test_no_sample_is_on_both_sides(small: Path, test_share: float) -> None:
     ours = small_options(test_share=test_share, window=1, step=1).prepare(small)
@@ -115,13 +86,6 @@ def test_standardized_by_the_training_windows(small: Path) -> None:
     axis = plain.train_x.reshape(-1, 6)[:, 2].astype(np.float64)
     expected = (plain.test_x.reshape(-1, 6)[:, 2] - axis.mean()) / axis.std()
     assert np.allclose(ours.test_x.reshape(-1, 6)[:, 2], expected, atol=1e-6)
-
-
-def test_an_axis_that_never_changes_is_only_shifted(small: Path) -> None:
-    for path in (small / "HAPT" / "RawData").glob("gyro*.txt"):
-        np.savetxt(path, np.loadtxt(path) * [1, 0, 1] + [0, 2.5, 0])
-    ours = small_options(standardize=True).prepare(small)
-    assert np.isfinite(ours.train_x).all() and (ours.test_x.reshape(-1, 6)[:, 4] == 0).all()
 
 
 @pytest.mark.parametrize(
@@ -174,22 +138,6 @@ def test_features_of_each_subject(uci: Path) -> None:
     assert ours.test_groups is not None and ours.test_groups.tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("test_share", [0.2, 0.5, 0.8, 0.9, 0.99])
-def test_no_training_example_is_in_the_test_part_or_beside_it(uci: Path, test_share: float) -> None:
-    """Where all of a group's examples are test, none is left to train, however large the share."""
-    ours = Har(form="features", test_share=test_share).prepare(uci)
-    train, test = set(firsts(ours.train_x)), set(firsts(ours.test_x))
-    assert not train & (test | {number - 1 for number in test})
-
-
-def test_features_as_distributed(uci: Path) -> None:
-    options = Har(form="features", split="original", num_train=12, num_test=6, num_groups=2)
-    ours = check("here", options.prepare(uci), options.used())
-    assert ours.train_x[:, 5].tolist() == list(range(12)) and ours.test_x[:, 0].tolist() == list(range(100, 106))
-    assert ours.groups is not None and ours.groups.tolist() == [0] * 8 + [1] * 4
-    assert ours.test_groups is not None and ours.test_groups.tolist() == [2] * 6
-
-
 def test_features_that_do_not_fit_are_one_line(uci: Path, told: Told) -> None:
     (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
     told(refusal(lambda: Har(form="features").prepare(uci)))
@@ -197,25 +145,3 @@ def test_features_that_do_not_fit_are_one_line(uci: Path, told: Told) -> None:
 
 # The examples of UCI HAR by subject (from 1) and activity (laying, sitting, standing, walking, down, up), as many
 # analyses of it print them.
-UCI_COUNTS = """
-50 47 53 95 49 53  48 46 54 59 47 48  62 52 61 58 49 59  54 50 56 60 45 52  52 44 56 56 47 47  57 55 57 57 48 51
-52 48 53 57 47 51  54 46 54 48 38 41  50 50 45 52 42 49  58 54 44 53 38 47  57 53 47 59 46 54  60 51 61 50 46 52
-62 49 57 57 47 55  51 54 60 59 45 54  72 59 53 54 42 48  70 69 78 51 47 51  71 64 78 61 46 48  65 57 73 56 55 58
-83 73 73 52 39 40  68 66 73 51 45 51  90 85 89 52 45 47  72 62 63 46 36 42  72 68 68 59 54 51  72 68 69 58 55 59
-73 65 74 74 58 65  76 78 74 59 50 55  74 70 80 57 44 51  80 72 79 54 46 51  69 60 65 53 48 49  70 62 59 65 62 65
-"""
-
-
-def test_counts_that_are_promised() -> None:
-    """`fedmpi plan` reads no file: the counts of the complete files, each subject's activities divided as above."""
-    counts = [int(count) for count in UCI_COUNTS.split()]
-    assert len(counts) == 180 and sum(counts) == 7352 + 2947
-    in_test = sum(int(count * 0.2 + 0.5) for count in counts)
-    info = Har(form="features").info()
-    assert (info.num_test, info.num_train, info.num_groups) == (in_test, sum(counts) - in_test - 180, 30)
-    assert info.example_shape == (561,) and info.shares_groups
-    info = Har(form="features", split="original").info()
-    assert (info.num_train, info.num_test, info.num_groups, info.shares_groups) == (7352, 2947, 21, False)
-    info = Har().info()
-    assert info.kind == "vector" and info.example_shape == (768,) and info.num_classes == 6
-    assert Har(num_train=5).used().num_train == 5

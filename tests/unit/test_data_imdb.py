@@ -1,89 +1,16 @@
 """Film reviews: real ones, and small files in the distributed format."""
 
-import itertools
-import tarfile
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, refusal
+from data_fixtures import refusal
 
-from fedmpi.data import prepare
-from fedmpi.data.dataset import check, load_data
+from fedmpi.data.dataset import check
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
 
-ARCHIVE = SHARED_DATA / "imdb" / "aclImdb_labelled.tar.xz"
-
-
 # ---- real reviews
-
-NUM_REAL = 200
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Counter[str]]:
-    """A folder with the first 200 reviews of each kind and all addresses, and how many there are of each kind."""
-    if not ARCHIVE.is_file():
-        pytest.skip(f"real IMDB reviews need {ARCHIVE}")
-    folder, counts = tmp_path_factory.mktemp("imdb"), Counter[str]()
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Pythons before 3.11.4 have none
-        for member in archive:
-            path = Path(member.name)
-            is_review = path.parent.name in imdb.CLASSES and imdb.FILE_NAME.fullmatch(path.name) is not None
-            counts[str(path.parent)] += is_review
-            if path.name.startswith("urls_") or (is_review and int(path.name.split("_")[0]) < NUM_REAL):
-                archive.extract(member, folder)
-    return folder, counts
-
-
-def test_real_reviews(real: tuple[Path, Counter[str]]) -> None:
-    """The promised counts of the whole (reviews and films), and the first reviews, read word by word."""
-    folder, counts = real
-    assert {name: count for name, count in counts.items() if count} == dict.fromkeys(
-        (f"aclImdb/{part}/{kind}" for part in ("train", "test") for kind in ("neg", "pos")), 12_500
-    )
-    addresses = [(folder / f"aclImdb/train/urls_{kind}.txt").read_text().splitlines() for kind in imdb.CLASSES]
-    films, first_films = set(itertools.chain(*addresses)), set(addresses[0][:NUM_REAL] + addresses[1][:NUM_REAL])
-    info = Imdb().info()
-    assert (len(films), 25_000, 25_000) == (info.num_groups, info.num_train, info.num_test)
-
-    options = Imdb(root=str(folder), num_train=400, num_test=400, num_groups=len(first_films))
-    prepare.save(options, options.prepare(folder))
-    ours = load_data(options)
-    assert ours.train_y.tolist() == ours.test_y.tolist() == [0] * NUM_REAL + [1] * NUM_REAL
-    assert ours.train_x.max() == 1000 and (ours.train_x[:, -1] > 0).all()
-
-    def review(part: str, kind: str, number: int) -> str:
-        (path,) = (folder / "aclImdb" / part / kind).glob(f"{number}_*.txt")
-        return path.read_text(encoding="utf-8")
-
-    counted = Counter[str]()
-    for kind in imdb.CLASSES:
-        for number in range(NUM_REAL):
-            counted.update(by_hand(review("train", kind, number)))
-    kept = sorted(counted, key=lambda word: (-counted[word], word))[:1000]
-    for x, (part, kind, number) in (
-        (ours.train_x[0], ("train", "neg", 0)),
-        (ours.train_x[NUM_REAL + 7], ("train", "pos", 7)),
-        (ours.test_x[NUM_REAL - 1], ("test", "neg", NUM_REAL - 1)),
-    ):
-        expected = [word for word in by_hand(review(part, kind, number)) if word in kept]
-        assert [kept[token - 1] for token in x if token] == expected
-    # "Bromwell High is a cartoon comedy. It ran at the same time ...", of which three words are frequent here.
-    assert [kept[token - 1] for token in ours.train_x[NUM_REAL] if token][:3] == ["high", "comedy", "time"]
-
-
-def by_hand(text: str) -> list[str]:
-    """The words of a review, a character at a time."""
-    words = []
-    for piece in text.lower().replace("<br />", " ").split():
-        word = "".join(character for character in piece if character.isalpha())
-        if word and word not in imdb.STOP_WORDS:
-            words.append(word)
-    return words
 
 
 # ---- small files in the same format

@@ -15,7 +15,7 @@ from small_data import TEST, TRAIN, dataset, options_in
 from fedmpi import registry
 from fedmpi.data import command as data_command
 from fedmpi.data import prepare
-from fedmpi.data.dataset import DataInfo, Dataset, check, load_data
+from fedmpi.data.dataset import Dataset, check, load_data
 from fedmpi.data.sets.har import Har
 from fedmpi.errors import DataError
 from fedmpi.store import hdf5
@@ -87,15 +87,6 @@ def test_each_array_is_checked(name: str, values: np.ndarray | None, problem: st
     assert problem in refusal(lambda: check("here", changed, options_in(Path()).used()))
 
 
-def test_empty_parts_are_one_line() -> None:
-    nothing, labels = np.empty((0, 48), np.float32), np.empty(0, np.int64)
-    with pytest.raises(DataError) as caught:
-        check("here", Dataset(nothing, labels, nothing, labels), DataInfo("vector", (48,), 6, 0, 0))
-    reason = "too little data, or other options leave none"
-    expected = tuple(f"there are no {part} examples: {reason}" for part in ("training", "test"))
-    assert caught.value.problems == expected
-
-
 # ---- the command
 
 TEXT = "".join(f"{name}:\n{'To be or not to be, that is a question. ' * 40}\n\n" for name in ("First", "Second"))
@@ -126,15 +117,6 @@ def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path:
     assert len(load_data(options).train_y) == options.num_train > 0
     stays = ["tinyshakespeare"] if "root" in form else []
     assert sorted(path.name for path in root.iterdir()) == ["shakespeare.fedmpi.h5", *stays]
-
-
-def test_unpacked_originals_are_found_before_the_archive(tmp_path: Path) -> None:
-    options = registry.options("data", "femnist")(root=str(tmp_path))
-    for name in ("fed_emnist_train.h5", "fed_emnist.tar.bz2"):
-        (tmp_path / name).touch()
-    assert prepare._find(options) == tmp_path
-    (tmp_path / "fed_emnist_train.h5").unlink()
-    assert prepare._find(options) == tmp_path / "fed_emnist.tar.bz2"
 
 
 def test_messages_name_the_users_own_archive(run_data: RunData, tmp_path: Path, told: Told) -> None:
@@ -201,9 +183,3 @@ def test_shapes_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
         load_data(options)
     other = prepare.other_counts(options, dataset)
     assert other == ["data.num_train=3", "data.num_test=3", "data.num_groups=1"]
-
-
-def test_what_is_read_as_distributed_needs_no_preparing(run_data: RunData, told: Told) -> None:
-    code, out, error = run_data("prepare", "cifar10")
-    assert (code, error) == (0, "")
-    told(out)

@@ -4,13 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_fixtures import SHARED_DATA, refusal, write_leaf
+from data_fixtures import refusal, write_leaf
 
-from fedmpi.data import prepare
-from fedmpi.data.dataset import check, load_data
+from fedmpi.data.dataset import check
 from fedmpi.data.sets.shakespeare import ALPHABETS, Shakespeare
-
-REAL = SHARED_DATA / "tinyshakespeare"
 
 
 def small_options(**changes: object) -> Shakespeare:
@@ -25,31 +22,6 @@ def texts(options: Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:
 
 
 # ---- the whole real text
-
-
-@pytest.mark.skipif(not (REAL / "input.txt").is_file(), reason=f"real tinyshakespeare needs {REAL}/input.txt")
-def test_tinyshakespeare(tmp_path: Path) -> None:
-    """The promised counts (checked by load); 65 characters in all; a role's examples are its own speeches, in time."""
-    text = (REAL / "input.txt").read_text()
-    assert "".join(sorted(set(text))) == ALPHABETS["speakers"]
-    options = Shakespeare(root=str(tmp_path))
-    prepare.save(options, options.prepare(REAL))
-    ours = load_data(options)
-    assert ours.groups is not None and ours.test_groups is not None
-    assert set(ours.groups) == set(ours.test_groups) == set(range(181))
-    train, test = (texts(options, x, y) for x, y in ((ours.train_x, ours.train_y), (ours.test_x, ours.test_y)))
-    # The alphabet's first role is a lady; her text by hand: blocks that begin with her name, 500 characters or more.
-    blocks = text.strip().split("\n\n")
-    speeches: dict[str, str] = {}
-    for block in blocks:
-        name, _, speech = block.strip("\n").partition("\n")
-        speeches[name] = speeches[name] + "\n" + speech if speeches.get(name) else speech
-    role = min(name for name, speech in speeches.items() if len(speech) >= 500)
-    whole = speeches[role]
-    cut = len(whole) - int(len(whole) * 0.2 + 0.5)
-    assert train[0] == f"{whole[:80]}|{whole[80]}" and train[1] == f"{whole[10:90]}|{whole[90]}"
-    assert test[0] == f"{whole[cut : cut + 80]}|{whole[cut + 80]}"
-    assert (ours.groups == 0).sum() == len(range(0, cut - 80, 10))
 
 
 # ---- a small text
@@ -91,14 +63,6 @@ def test_windows_by_hand(play: Path) -> None:
     assert texts(options, ours.test_x, ours.test_y) == ["GHI|J", "l\nm|n", "mno|p", "opq|r"]
     assert ours.groups is not None and ours.groups.tolist() == [0] * 2 + [1] * 5
     assert ours.test_groups is not None and ours.test_groups.tolist() == [0] + [1] * 3
-
-
-def test_roles_need_an_example_on_both_sides(play: Path) -> None:
-    """Of a fifth for test ADAM gets 2 characters, too few for an example, and ZOE 4."""
-    options = small_options(test_share=0.2)
-    ours = options.prepare(play)
-    assert set(texts(options, ours.train_x, ours.train_y)) & {"ABC|D", "abc|d"} == {"abc|d"}
-    assert texts(options, ours.test_x, ours.test_y) == ["opq|r"]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from fedmpi.data.partitions.dirichlet_feddf import DirichletFeddf
 from fedmpi.data.partitions.iid import Iid
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
-from fedmpi.data.show import class_counts
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.store import hdf5
 
@@ -90,13 +89,6 @@ def test_iid_cuts_file_order() -> None:
 # ---- dirichlet_feddf
 
 
-@pytest.mark.parametrize(("num_examples", "num_clients"), [(50_000, 20), (1437, 20), (5000, 25), (1000, 4)])
-def test_feddf_sizes_are_exactly_equal(num_examples: int, num_clients: int) -> None:
-    """Every client has floor(N / n); at most n - 1 examples are left over."""
-    partition = make_partition(DirichletFeddf(), labels_of(num_examples), num_clients, seed=1)
-    assert set(partition.sizes) == {num_examples // num_clients}
-
-
 @pytest.mark.parametrize(
     ("num_clients", "groups"), [(20, [10, 10]), (25, [10, 10, 5]), (10, [10]), (4, [4]), (11, [10, 1])]
 )
@@ -148,17 +140,6 @@ def test_feddf_by_hand(monkeypatch) -> None:
 # ---- dirichlet (Hsu et al.)
 
 
-def test_hsu_sizes_are_equal_and_skew_follows_alpha() -> None:
-    """alpha = 1e-3: nearly one class each (until classes run out); alpha = 1e6: every client's counts are
-    multinomial with the prior, whose variance is below 100 * 0.09 = 9, so 60 % of the prior is 13 sigma away."""
-    labels = np.repeat(np.arange(10), 2000)
-    skewed = class_counts(make_partition(Dirichlet(alpha=1e-3), labels, 200, 0), labels, 10)
-    even = class_counts(make_partition(Dirichlet(alpha=1e6), labels, 200, 0), labels, 10)
-    assert (skewed.sum(axis=1) == 100).all() and (even.sum(axis=1) == 100).all()
-    assert np.median(skewed.max(axis=1)) == 100
-    assert np.median(even.max(axis=1)) < 25
-
-
 def test_hsu_serving_by_hand() -> None:
     """Three clients want 2 each of class 0, which has 3 left; classes 1 and 2 have 1 and 2.
 
@@ -204,14 +185,6 @@ def test_class_dirichlet_redraws_until_the_minimum(monkeypatch) -> None:
     assert held(partition) == [[0, 1], [3, 5, 2, 4]]
 
 
-def test_class_dirichlet_that_cannot_succeed_says_so() -> None:
-    """Each class goes almost whole to one client: 3 classes cannot feed 4 clients."""
-    with pytest.raises(ConfigError) as caught:
-        make_partition(ClassDirichlet(alpha=1e-6), labels_of(60, 3), 4, seed=0)
-    assert "\n" not in caught.value.text()
-    assert "4 clients 2 examples" in caught.value.text() and "partition.min_size" in caught.value.text()
-
-
 # ---- dirichlet_equal
 
 
@@ -249,16 +222,6 @@ def test_a_class_that_runs_out_by_hand(case: str) -> None:
 
 
 # ---- quantity_skew
-
-
-def test_quantity_skew() -> None:
-    """Every example has an owner, nobody is below the minimum, sizes are far apart, classes are not."""
-    labels = np.random.default_rng(0).integers(0, 4, 20_000)
-    partition = make_partition(QuantitySkew(alpha=0.3, min_size=10), labels, 50, 0)
-    assert sorted(partition.indices) == list(range(20_000)) and partition.sizes.min() >= 10
-    assert partition.sizes.max() > 5 * np.median(partition.sizes)
-    largest = labels[partition.client(int(partition.sizes.argmax()))]
-    assert (np.abs(np.bincount(largest) / len(largest) - 0.25) < 0.05).all()
 
 
 # ---- shards

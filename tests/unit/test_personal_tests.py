@@ -58,16 +58,6 @@ def test_matching_divides_the_test_set(num_clients: int) -> None:
             assert abs((test[tests.client(client)] == label).sum() - share) < 1
 
 
-def test_a_class_that_nobody_trains_is_not_tested() -> None:
-    tests = personal_tests("matching", OWNED, made_of(TRAIN, np.array([0, 3, 3])), 0)
-    assert tests.indices.tolist() == [0]
-
-
-def test_the_seed_decides() -> None:
-    one, same, other = (personal_tests("matching", OWNED, DATA, seed) for seed in (0, 0, 2))
-    assert np.array_equal(one.indices, same.indices) and not np.array_equal(one.indices, other.indices)
-
-
 def test_groups_by_hand() -> None:
     """Writers 0, 1, 2 wrote the training examples in thirds; client 0 has writers 0 and 1, client 1 all, client 2 the
     last two; writer 3 has test examples only and is nobody's."""
@@ -75,16 +65,6 @@ def test_groups_by_hand() -> None:
     data = made_of(TRAIN, TEST[:6], writers, [2, 0, 3, 1, 0, 2])
     tests = personal_tests("groups", OWNED, data, 0)
     assert [tests.client(client).tolist() for client in range(3)] == [[1, 3, 4], [0, 1, 3, 4, 5], [0, 3, 5]]
-
-
-def test_natural_clients_have_disjoint_tests() -> None:
-    """One writer a client: every writer's test examples once, and nobody else's; writer 4 has none at all."""
-    groups = np.random.default_rng(0).integers(5, size=200)
-    data = made_of(np.zeros(200, np.int64), np.zeros(60, np.int64), groups, np.arange(60) % 4)
-    partition = Partition(np.argsort(groups, kind="stable"), np.concatenate([[0], np.cumsum(np.bincount(groups))]))
-    tests = personal_tests("groups", partition, data, 0)
-    assert [tests.client(writer).tolist() for writer in range(4)] == [list(range(w, 60, 4)) for w in range(4)]
-    assert tests.size(4) == 0
 
 
 @pytest.mark.parametrize("how", ["matching", "classes", "groups"])

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from fedmpi.config.load import load
-from fedmpi.data.dataset import Dataset
 from fedmpi.data.partition import PartitionOptions, make_partition
 from fedmpi.data.partitions.dirichlet import Dirichlet, QuantitySkew
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.iid import Iid
 from fedmpi.data.partitions.natural import Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
-from fedmpi.data.personal import personal_tests
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running.forecast import forecast
@@ -72,21 +70,6 @@ def test_partitions_do_not_loop_over_clients(options: PartitionOptions) -> None:
     # What is done in blocks (of 4,096 clients, of 16,384 draws, of a share of what is left) takes more of them.
     in_blocks = options.name in ("dirichlet", "dirichlet_equal", "lottery")
     assert many < (20 * few if in_blocks else few + 20)
-
-
-@pytest.mark.parametrize("how", ["matching", "classes", "groups"])
-def test_personal_tests_cost_the_chosen(how: str) -> None:
-    """100 of 500 and 100 of 50,000 clients: the same steps."""
-    labels = np.random.default_rng(0).integers(10, size=2 * MANY)
-    everything = Dataset(np.empty(0), labels, np.empty(0), labels[:3000], labels, labels[:3000])
-
-    def choose(num_clients: int) -> None:
-        partition = make_partition(Iid(), labels, num_clients, 0)
-        tests = personal_tests(how, partition, everything, 0, 100)
-        assert (tests.sizes > 0).sum() == 100
-
-    few, many = (steps(lambda n=n: choose(n)) for n in (FEW, MANY))
-    assert many <= few
 
 
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])

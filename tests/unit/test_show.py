@@ -35,11 +35,6 @@ def test_table_by_hand() -> None:
     assert len(show.table(PARTITION, LABELS, 3).splitlines()) == 5
 
 
-def test_equal_numbers_are_one_number() -> None:
-    lines = show.table(make_partition(Iid(), np.zeros(4000, np.int64), 2, 0), np.zeros(4000, np.int64), 1)
-    assert "per client          2,000\n" in lines
-
-
 def test_shares_are_sorted_by_favourite_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """Favourites 0 (two thirds), 2, none, 1: columns are clients 0, 3, 1; of two columns the first and the last."""
     assert np.allclose(show.sorted_shares(np.array(COUNTS)), [[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 1]])

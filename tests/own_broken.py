@@ -1,1 +1,0 @@
-raise RuntimeError("not\n today")
