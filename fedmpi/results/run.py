@@ -192,23 +192,12 @@ class Run:
 
     @cached_property
     def nets(self) -> list[dict[str, Any]]:
-        """Returns a row for each net: `name`, `params`, `macs`, `down_bytes`, `up_bytes`, None where unknown, and
-        accuracies. The clients' own nets have none.
+        """Returns a row for each net but the clients' own: `name`; where known, `params`, `macs`, `down_bytes` and
+        `up_bytes`.
         """
-        best = self.best
         sizes = {row["name"]: row for row in manifest.sizes(self.starts)}
-        names = dict.fromkeys([*sizes, *best.last])
-        names.pop(CLIENTS, None)
-        unknown = dict.fromkeys(("params", "macs", "down_bytes", "up_bytes"))
-        rows = []
-        for name in names:
-            accuracies = {
-                "accuracy_last": best.last.get(name),
-                "accuracy_best": best.best.get(name),
-                "best_round": best.best_round.get(name),
-            }
-            rows.append({"name": name, **unknown, **sizes.get(name, {}), **accuracies})
-        return rows
+        names = dict.fromkeys([*sizes, *self.best.last])
+        return [sizes.get(name, {"name": name}) for name in names if name != CLIENTS]
 
     @cached_property
     def seconds(self) -> dict[str, float]:

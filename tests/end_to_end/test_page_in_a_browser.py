@@ -14,9 +14,8 @@ import pytest
 from fast import fast
 from small_runs import undisturbed
 
-from fedmpi.results.page import page_of
+from fedmpi.results.page import extras_of, page_of
 from fedmpi.results.run import Run
-from fedmpi.results.show import extras_of
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')

@@ -146,7 +146,7 @@ def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None
     run.report_dir.mkdir(exist_ok=True)
     rows = [{"name": "1", "accuracy_last": 0.1, "accuracy_best": 0.1, "best_round": 1}]
     (run.report_dir / "summary.json").write_text(json.dumps({"tiers": rows, "time_s": {"wall": 9}}))
-    assert [row["accuracy_last"] for row in Run(run.path).nets] == [0.75] and Run(run.path).seconds["other"] == 1.0
+    assert Run(run.path).best.last == {"1": 0.75} and Run(run.path).seconds["other"] == 1.0
 
 
 @pytest.mark.parametrize("rounds", [2, 5])
