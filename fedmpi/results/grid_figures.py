@@ -13,7 +13,7 @@ from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line
 from fedmpi.results.grid_file import Measure
-from fedmpi.results.measures import nets_of, points
+from fedmpi.results.measures import curve, nets_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,10 +54,7 @@ def _curves(results: Results, setting: str, net: str, x: str, axes: Axes) -> Non
     for place, method in enumerate(results.grid.content.methods):
         runs = results.finals(setting, method)
         if runs:
-            found = []
-            for run in runs:
-                found += points(run, Measure(quantity="accuracy", net=nets_of(run.records, net)[0]), x)
-            figure.draw_line(axes, figure.over_seeds(method, found, len(runs)), place)
+            figure.draw_line(axes, curve(method, runs, Measure(quantity="accuracy", net=net), x), place)
     axes.set_title("clients' own nets" if net == "clients" else f"{net} net")
     axes.set_ylabel("test accuracy")
     figure.as_percent(axes)

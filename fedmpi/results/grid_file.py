@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -70,11 +70,6 @@ class Measure(Section):
     def is_share(self) -> bool:
         """Says that the number is shown in percent, and differences in points."""
         return self.quantity in ("accuracy", "time_share")
-
-    @property
-    def is_of_a_net(self) -> bool:
-        """Says that a tested net has the number; else it belongs to the run, whose clients alone may have nets."""
-        return self.quantity == "accuracy" or self.is_to_target
 
     @property
     def is_to_target(self) -> bool:
@@ -202,11 +197,14 @@ class GridFile(Section):
         for path, name, known in self._names():
             if name not in known:
                 meant = explain.suggest(name, known)
-                yield path, f"no {explain.found(name)}.{meant} Known: {explain.listed(known) or 'none'}"
+                yield (
+                    path,
+                    f"{explain.found(name)} cannot stand here.{meant} Allowed: {explain.listed(known) or 'none'}",
+                )
         yield from self._mistakes_of_tuning()
         yield from printed.mistakes(self.printed, self.settings, self.methods)
 
-    def _names(self) -> Iterator[tuple[yaml_text.Path, str, Mapping[str, Any]]]:
+    def _names(self) -> Iterator[tuple[yaml_text.Path, str, Collection[str]]]:
         """Yields each name that stands for another entry of the file: its path, itself, and the known ones."""
         for place, question in enumerate(self.questions):
             path = ("questions", place)
@@ -220,11 +218,11 @@ class GridFile(Section):
                 yield (*path, "settings", number), setting, self.settings
         if self.tuning is not None:
             yield ("tuning", "measure"), self.tuning.measure, self.measures
-        for section, bases in (("settings", self._bases_of_settings), ("methods", self._bases_of_methods)):
+        for section, bases in (("settings", _bases(self.settings)), ("methods", _bases(self.methods))):
             for name, base in bases.items():
+                # An entry that extends this one is no base for it.
+                others = [other for other in bases if name not in _chain(other, bases)]
                 if base:
-                    # A base that extends this entry is none for it.
-                    others = {other: base for other in bases if name not in _chain(other, bases)}
                     yield (section, name, "extends"), base, others
 
     def _mistakes_of_tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
@@ -241,18 +239,10 @@ class GridFile(Section):
         if shared := sorted({*self.tuning.seeds} & {*self.seeds}):
             yield ("tuning", "seeds"), f"seed {shared[0]} is one of the final seeds, too; take others"
 
-    @property
-    def _bases_of_settings(self) -> dict[str, str]:
-        return {name: setting.get("extends", "") for name, setting in self.settings.items()}
-
-    @property
-    def _bases_of_methods(self) -> dict[str, str]:
-        return {name: method.extends for name, method in self.methods.items()}
-
     def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
         """Returns what is set on the config of a run, the later on top of the earlier."""
-        settings = [self.settings[name] for name in _chain(setting, self._bases_of_settings)]
-        methods = [self.methods[name].set for name in _chain(method, self._bases_of_methods)]
+        settings = [self.settings[name] for name in _chain(setting, _bases(self.settings))]
+        methods = [self.methods[name].set for name in _chain(method, _bases(self.methods))]
         own = [{key: value for key, value in layer.items() if key != "extends"} for layer in settings]
         return [self.set, *own, *methods]
 
@@ -264,6 +254,11 @@ class GridFile(Section):
     def settings_of(self, question: Question) -> tuple[str, ...]:
         """Returns those in which a question is asked; none for one that cannot be decided."""
         return () if question.undecidable else question.settings or tuple(self.settings)
+
+
+def _bases(section: Mapping[str, Any]) -> dict[str, str]:
+    """Returns which entry each entry of `settings` or `methods` extends, '' for none."""
+    return {name: dict(entry).get("extends", "") for name, entry in section.items()}
 
 
 def _chain(name: str, bases: Mapping[str, str]) -> list[str]:

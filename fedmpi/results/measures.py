@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 from fedmpi.report.records import Record, is_whole, net_scores
+from fedmpi.results import figure
 from fedmpi.results.archive import RunRecord
+from fedmpi.results.figure import Line
 from fedmpi.results.grid_file import Measure
 from fedmpi.results.run import accuracy_of, moved, to_target
 
@@ -16,26 +19,19 @@ _FLOAT32_BYTES = 4
 # of 10 clients with 11.17 million parameters each.
 _MEGA = 1024 * 1e6
 _TO_TARGET = ("bytes_to_target", "macs_to_target", "rounds_to_target")
-Point = tuple[int, float, float]
-"""The round, or the kernel, and x and y."""
 
 
-def _kernels(key: str) -> Callable[[Record, str], float | None]:
-    """Returns a reader of a layer's number in the method's diagnostics; of several numbers it reads the mean."""
-
-    def read(record: Record, layer: str) -> float | None:
-        kernels = record.get("method", {}).get("kernels", {}).get(layer)
-        number = None if kernels is None else kernels[key]
-        return number[1] if isinstance(number, list) else number
-
-    return read
+def _kernels(key: str, record: Record, layer: str) -> float | None:
+    """Returns a layer's number in the method's diagnostics; of several numbers, as lowest, mean, highest, the mean."""
+    number = record.get("method", {}).get("kernels", {}).get(layer, {}).get(key)
+    return number[1] if isinstance(number, list) else number
 
 
 _SERIES: dict[str, Callable[[Record, str], float | None]] = {
     "accuracy": accuracy_of,
     "train_loss": lambda record, net: record["train_loss"],
-    "kernels_needed": _kernels("effective_kernels"),
-    "clients_per_kernel": _kernels("clients_per_kernel"),
+    "kernels_needed": partial(_kernels, "effective_kernels"),
+    "clients_per_kernel": partial(_kernels, "clients_per_kernel"),
 }
 _SUMS: dict[str, Callable[[Record], float]] = {
     "rounds": lambda record: 1,
@@ -53,7 +49,8 @@ def value(run: RunRecord, measure: Measure) -> float | None:
         return _seconds(run, measure)
     if measure.quantity in _SUMS:
         return _total(run.records, measure.quantity)
-    nets = nets_of(run.records, measure.net) if measure.is_of_a_net else [measure.net]
+    is_of_a_net = measure.quantity == "accuracy" or measure.is_to_target
+    nets = nets_of(run.records, measure.net) if is_of_a_net else [measure.net]
     numbers = [number for net in nets if (number := _of_net(run.records, measure, net)) is not None]
     return float(statistics.fmean(numbers)) if numbers and len(numbers) == len(nets) else None
 
@@ -67,21 +64,30 @@ def one_round_more(run: RunRecord, measure: Measure) -> float | None:
     return None if total is None else total * (1 + 1 / run.rounds)
 
 
-def points(run: RunRecord, measure: Measure, x: str = "round") -> list[Point]:
-    """Returns the points of a curve. x is the round, the sum `x` of `_SUMS` up to that round, or `kernel`, where y is
-    the mean number of clients over the rounds.
+def curve(label: str, runs: Sequence[RunRecord], measure: Measure, x: str = "round", scale: float = 1.0) -> Line:
+    """Averages the runs' curves, with y times `scale`; the band is from the lowest to the highest."""
+    found = []
+    for run in runs:
+        found += [(number, place, scale * y) for number, place, y in points(run, measure, x)]
+    return figure.over_seeds(label, found, len(runs))
+
+
+def points(run: RunRecord, measure: Measure, x: str = "round") -> list[tuple[int, float, float]]:
+    """Returns (round, x, y) of the points of a curve. x is the round, the sum `x` of `_SUMS` up to that round, or
+    `kernel`: then the points are those of the kernels, and y is the mean number of clients over the rounds.
     """
     if x == "kernel":
         layers = [record.get("method", {}).get("kernels", {}).get(measure.net, {}) for record in run.records]
         counts = [layer["clients_of_kernel"] for layer in layers if "clients_of_kernel" in layer]
         means = map(statistics.fmean, zip(*counts, strict=True))
         return [(number, number, mean) for number, mean in enumerate(means, 1)]
+    (net,) = nets_of(run.records, measure.net)
     xs = [record["round"] for record in run.records]
     if x in _SUMS:
         xs = list(accumulate(map(_SUMS[x], run.records)))
     found = []
     for record, place in zip(run.records, xs, strict=True):
-        y = _SERIES[measure.quantity](record, measure.net)
+        y = _SERIES[measure.quantity](record, net)
         if y is not None:
             found.append((record["round"], float(place), float(y)))
     return found

@@ -104,7 +104,7 @@ def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Res
             base = _measure(table, other)
             theirs = {seed: measures.value(run, base) for seed, run in baselines.items()}
             numbers = {seed: _compared(table, number, theirs.get(seed)) for seed, number in numbers.items()}
-        known = {seed: _in_unit(table, number) for seed, number in numbers.items() if number is not None}
+        known = {seed: _scale(table) * number for seed, number in numbers.items() if number is not None}
         found.append(Result(cell, own, known, list(_costs(own, baselines))))
     return found
 
@@ -128,10 +128,10 @@ def _costs(runs: Mapping[int, RunRecord], baselines: Mapping[int, RunRecord]) ->
             yield ours / theirs
 
 
-def _in_unit(table: Table, number: float) -> float:
-    """Returns the number as the table has it: shares in its unit, other quantities by its scale."""
+def _scale(table: Table) -> float:
+    """Returns what our numbers are multiplied by to have the table's unit."""
     is_percent = table.quantity in ("accuracy", "accuracy_drop") and table.unit == "%"
-    return (100 * number if is_percent else number) / table.scale
+    return (100 if is_percent else 1) / table.scale
 
 
 def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
@@ -203,7 +203,9 @@ def _draw_panel(table: Table, labels: Labels, columns: Sequence[str], results: S
     for column, of_column in groupby(results, key=lambda result: result.cell.column):
         own = list(of_column)
         if own[0].cell.row == "" and own[0].runs:
-            figure.draw_line(axes, _curve(table, labels, own[0]), columns.index(column))
+            measure = _measure(table, own[0].cell)
+            curve = measures.curve(column, list(own[0].runs.values()), measure, labels.x, _scale(table))
+            figure.draw_line(axes, curve, columns.index(column))
         at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
         _draw_points(axes, table.kind, columns.index(column), sorted(at, key=lambda one: one[0]))
     axes.set_title(results[0].cell.block)
@@ -240,12 +242,3 @@ def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None
     if labels.x == "relative_cost":
         return mean_std(result.costs)[0]
     return as_number(cell.row)
-
-
-def _curve(table: Table, labels: Labels, result: Result) -> Line:
-    """Averages the seeds of a curve; the band is the lowest and the highest."""
-    points = []
-    for run in result.runs.values():
-        for number, x, y in measures.points(run, _measure(table, result.cell), labels.x):
-            points.append((number, x, _in_unit(table, y)))
-    return figure.over_seeds(result.cell.column, points, len(result.runs))

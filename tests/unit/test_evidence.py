@@ -25,7 +25,7 @@ def test_sign_flips_by_hand(differences: list[float], p: float) -> None:
     assert sign_flip_p(differences) == p
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_sign_flips_as_the_definition_has_them(seed: int) -> None:
     """The share of all sign patterns whose mean is at least as far from 0."""
     differences = np.random.default_rng(seed).normal(0.5, 1, 7)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedmpi.config.address import CONFIGS
-from fedmpi.results import figure, grid_file, printed_report
+from fedmpi.results import figure, grid_file, measures, printed_report
 from fedmpi.results.figure import Line
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import Result
@@ -81,7 +81,7 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
         run = SimpleNamespace(nets=[{"name": cell.given.net, "params": 12345}])
         results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, [0.5]))
     monkeypatch.setattr(printed_report, "results", lambda *_: results)
-    monkeypatch.setattr(printed_report, "_curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
+    monkeypatch.setattr(measures, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
     panels = printed_report.panels(SimpleNamespace(printed=tables), figure_name, [])
     check_layout(figure.compose(panels, MADE_WITH))
 

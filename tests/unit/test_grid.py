@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,11 @@ from fedmpi.running import start
 from fedmpi.store import manifest
 from fedmpi.store.files import make_folder
 
+runs_here = runs_in_this_process
+called = calling(main)
+SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
+         "set": {"evaluation": {"every": 2}}}  # fmt: skip
+
 
 @pytest.mark.parametrize("method", ["fedhm", "scaffold", "hermes", "prism"])
 def test_a_seed_decides_the_same_for_all_methods(method: str) -> None:
@@ -37,6 +42,8 @@ def test_a_seed_decides_the_same_for_all_methods(method: str) -> None:
     first, own, other = (small_config(*more) for more in ((), (f"method.name={method}",), ("seed=1",)))
     assert initial_digest(own) == initial_digest(first) != initial_digest(other)
     assert cohorts(own) == cohorts(first) != cohorts(other)
+    mixed = ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25")
+    assert initial_digest(small_config(*mixed)) != initial_digest(first)
 
 
 def cohorts(config: Config) -> list[int]:
@@ -46,99 +53,96 @@ def cohorts(config: Config) -> list[int]:
     return [client for cohort in drawn for client, _ in cohort]
 
 
-def test_split_mix_begins_with_values_of_its_own() -> None:
-    mixed = ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25")
-    assert initial_digest(small_config(*mixed)) != initial_digest(small_config("method.name=fedavg"))
+@dataclass(frozen=True)
+class Short:
+    """`fedmpi grid` on a small grid: four trials and four final runs; `runs` are the commands so far."""
+
+    grid: Grid
+    out: Path
+    results: Path
+    called: Called
+    runs: list[Sequence[str]]
+
+    def __call__(self, *words: object) -> tuple[int, str, str]:
+        return self.called(self.grid.path, "--out", self.out, "--results", self.results, *words)
+
+    def make_some(self, count: int = 1) -> list[Job]:
+        """Makes the first trials."""
+        jobs = list(GridFolder(self.grid, self.out, self.results).jobs(trials(self.grid)[:count]).values())
+        launch.make(jobs, before_start=lambda job: notes.write_note(self.grid, job))
+        return jobs
+
+    def refused(self, *words: object) -> str:
+        """The one line that this command ends with, without a run."""
+        num_runs = len(self.runs)
+        code, _, error = self(*words)
+        assert code == 2 and len(error.splitlines()) == 1 and len(self.runs) == num_runs, error
+        return error
+
+    def text(self, name: str) -> str:
+        return (self.results / name).read_text()
 
 
-@pytest.fixture(autouse=True)
-def is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests see fedmpi as an installed package: the checkout that they run in may have uncommitted changes."""
+@pytest.fixture
+def short(tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch) -> Short:
+    """fedmpi looks as if it were installed: the checkout that the tests run in may have uncommitted changes."""
     monkeypatch.setattr(notes, "_PACKAGE", tmp_path / "no_checkout")
+    return Short(grid_of(tmp_path, **SHORT), tmp_path / "out", tmp_path / "results", called, runs_here)
 
 
-runs_here = runs_in_this_process
-called = calling(main)
-SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
-         "set": {"evaluation": {"every": 2}}}  # fmt: skip
-
-
-def folder_of(grid: Grid, out: Path) -> GridFolder:
-    return GridFolder(grid, out, out / "results")
-
-
-def make_some(grid: Grid, out: Path, count: int = 1) -> list[Job]:
-    """Makes the first trials."""
-    jobs = list(folder_of(grid, out).jobs(trials(grid)[:count]).values())
-    launch.make(jobs, before_start=lambda job: notes.write_note(grid, job))
-    return jobs
-
-
-def test_a_whole_grid(tmp_path: Path, called: Called, runs_here: list[Sequence[str]]) -> None:
+def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     """Four trials, then four final runs with what was chosen; nothing is made twice; the report needs no folders."""
-    grid = grid_of(tmp_path, **SHORT)
-    out = tmp_path / "out"
-    results = tmp_path / "results"
-    words = [grid.path, "--out", out, "--results", results]
-    assert called(*words, "--report")[0] == 2, "no run is finished"
-    code, printed, error = called(*words, "--jobs", 2)
-    assert code == 0 and len(runs_here) == 8, error
+    assert "no run is finished" in short.refused("--report")
+    code, printed, error = short("--jobs", 2)
+    assert code == 0 and len(short.runs) == 8, error
     assert "not decidable here" in printed and "descriptive" in printed
-    choice = folder_of(grid, out).choices()["all", "avg"]
-    lr = yaml_text.parse((out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
+    choice = GridFolder(short.grid, short.out, short.results).choices()["all", "avg"]
+    lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
     assert lr == choice.values["train.lr"]
-    first = {path.name: path.read_bytes() for path in results.iterdir()}
+    first = {path.name: path.read_bytes() for path in short.results.iterdir()}
     drawn = {f"all-{what}.svg" for what in ("curves", "differences", "energy")}
     assert {"report.md", "table.tex", "values.csv", "records.json.gz", *drawn} == set(first)
-    assert "initial values" in first["report.md"].decode()
 
-    assert called(*words)[0] == 0 and len(runs_here) == 8
-    assert called(*words, "--list")[1].count("finished ") == 8
-    out.rename(tmp_path / "elsewhere")
-    assert called(*words, "--report")[0] == 0
-    assert {path.name: path.read_bytes() for path in results.iterdir()} == first, "from the records alone, to the byte"
+    assert short()[0] == 0 and len(short.runs) == 8
+    assert short("--list")[1].count("finished ") == 8
+    short.out.rename(tmp_path / "elsewhere")
+    assert short("--report")[0] == 0
+    again = {path.name: path.read_bytes() for path in short.results.iterdir()}
+    assert again == first, "from the records alone, to the byte"
 
-    grid.path.write_text(grid.path.read_text().replace("Two rates", "Three rates") + "# a comment\n")
-    assert called(*words, "--report")[0] == 0, "the title is not fixed before the runs"
-    grid.path.write_text(grid.path.read_text().replace("Is hm better?", "Is avg better?"))
+    path = short.grid.path
+    path.write_text(path.read_text().replace("Two rates", "Three rates") + "# a comment\n")
+    assert short("--report")[0] == 0, "the title is not fixed before the runs"
+    path.write_text(path.read_text().replace("Is hm better?", "Is avg better?"))
     for does in ([], ["--report"], ["--list"]):
-        code, _, error = called(*words, *does)
-        assert code == 2 and str(grid.path) in error and "has changed" in error and len(runs_here) == 8
-        assert "(8 such runs)" in error, "known by their records alone"
+        error = short.refused(*does)
+        assert str(path) in error and "has changed" in error and "(8 such runs)" in error, "known by records alone"
 
 
-def test_a_file_or_a_config_that_changed_after_a_run_is_refused(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]]
-) -> None:
+def test_a_file_or_a_config_that_changed_after_a_run_is_refused(tmp_path: Path, short: Short) -> None:
     """Known by the run's folder, whose note is written before it begins, and by its record."""
-    grid = grid_of(tmp_path, **SHORT)
-    words = [grid.path, "--out", tmp_path / "out", "--results", tmp_path / "results"]
-    make_some(grid, tmp_path / "out")
-    (note,) = (tmp_path / "out").glob("*.grid.json")
-    assert json.loads(note.read_text())["grid"] == grid.digest
-    before = grid.path.read_text()
-    grid.path.write_text(before.replace("margin: 0.02", "margin: 0.5"))
-    code, _, error = called(*words)
-    assert code == 2 and "(1 such run)" in error
-    grid.path.write_text(before)
-    assert called(*words, "--report")[0] == 0
+    short.make_some()
+    (note,) = short.out.glob("*.grid.json")
+    assert json.loads(note.read_text())["grid"] == short.grid.digest
+    before = short.grid.path.read_text()
+    short.grid.path.write_text(before.replace("margin: 0.02", "margin: 0.5"))
+    assert "(1 such run)" in short.refused()
+    short.grid.path.write_text(before)
+    assert short("--report")[0] == 0
     base = tmp_path / "base.yaml"
     before = base.read_text()
     for changed in ("rounds: 2", "batch_size: "):
         base.write_text(before.replace(changed, f"{changed}1"))
-        code, _, error = called(*words)
-        assert code == 2 and "tuning-all-avg-trial0-seed100" in error and "another config" in error, changed
-        assert len(error.splitlines()) == 1
-    assert len(runs_here) == 1
+        error = short.refused()
+        assert "tuning-all-avg-trial0-seed100" in error and "another config" in error, changed
 
 
-def test_records_do_not_say_where_the_data_are(tmp_path: Path, runs_here: list[Sequence[str]]) -> None:
-    grid = grid_of(tmp_path, **SHORT)
-    (job,) = make_some(grid, tmp_path / "out")
+def test_records_do_not_say_where_the_data_are(short: Short) -> None:
+    (job,) = short.make_some()
     elsewhere = replace(job, overrides=(*job.overrides, 'data.root="/home/me"'))
     note = notes.note_of(job.folder)
     assert note is not None
-    record = archive.record_run(trials(grid)[0], elsewhere, note, all_diagnostics=False)
+    record = archive.record_run(trials(short.grid)[0], elsewhere, note, all_diagnostics=False)
     assert tuple(record.overrides) == job.overrides
 
 
@@ -151,30 +155,25 @@ def test_a_grid_without_questions_may_grow(
     words = ["tiny.yaml", "--methods", "fedavg,fedhm", "--out", "out", "--seeds"]
     code, printed, error = called(*words, "0,1", "--only", "fedavg", "--jobs", 1)
     assert code == 0 and len(runs_here) == 2 and "largest" in printed, error
-    report = (tmp_path / "out" / "results" / "report.md").read_text()
-    assert "2 final runs are missing" in report and "| fedavg | - | 2 |" in report
+    report = Path("out/results/report.md")
+    assert "2 final runs are missing" in report.read_text() and "| fedavg | - | 2 |" in report.read_text()
     assert called(*words, "0,1")[0] == 0 and len(runs_here) == 4
     assert called(*words, "2", "--methods", "fedavg")[0] == 0 and len(runs_here) == 6, "the other method's, too"
-    rows = list(csv.DictReader((tmp_path / "out" / "results" / "values.csv").read_text().splitlines()))
-    assert [(row["method"], row["seed"]) for row in rows] == [(name, f"{n}") for n in range(3) for name in METHODS]
-    text = (tmp_path / "out" / "final-all-fedavg-seed0" / "rounds.jsonl").read_text()
-    records = [json.loads(line) for line in text.splitlines()]
+    rows = list(csv.DictReader(Path("out/results/values.csv").read_text().splitlines()))
+    both = ("fedavg", "fedhm")
+    assert [(row["method"], row["seed"]) for row in rows] == [(name, f"{n}") for n in range(3) for name in both]
+    records = [json.loads(line) for line in Path("out/final-all-fedavg-seed0/rounds.jsonl").read_text().splitlines()]
     assert float(rows[0]["largest"]) == records[-1]["tiers"]["1"]["accuracy"]
     moved = sum(record["protocol_down_bytes"] + record["protocol_up_bytes"] for record in records)
     assert (float(rows[0]["bytes"]), float(rows[0]["macs"])) == (moved, sum(one["training_macs"] for one in records))
-    lines = (tmp_path / "out" / "results" / "report.md").read_text().splitlines()
-    assert any(line.startswith("- fedhm: share of the energy") for line in lines)
+    assert "\n- fedhm: share of the energy" in report.read_text()
     smaller = ["out/grid.yaml", "--only", "fedhm", "--seeds", "0", "--budget", "rounds=0.5", "train.lr=0.2"]
     assert called(*smaller)[0] == 0 and len(runs_here) == 7
     (folder,) = (tmp_path / "runs").iterdir()
     assert "train.lr=0.2" in folder.name and "rounds_x0.5" in folder.name
-    text = (folder / "results" / "report.md").read_text()
-    assert "set on all runs: train.lr=0.2, rounds x 0.5" in text
+    assert "set on all runs: train.lr=0.2, rounds x 0.5" in (folder / "results" / "report.md").read_text()
     config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).value
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
-
-
-METHODS = ("fedavg", "fedhm")
 
 
 @pytest.mark.parametrize(
@@ -182,10 +181,11 @@ METHODS = ("fedavg", "fedhm")
     [
         ("", "--methods nothing"),
         ("none.yaml", "none.yaml"),
+        ("rates.yaml --seeds 0,7", "--seeds 7"),  # it has questions
+        ("rates.yaml --submit", "--submit --slurm"),
         ("--methods fedhn", "'fedhn' 'fedhm'"),
         ("--methods fedavg,fedavg", "fedavg twice"),
         ("--methods fedavg --seeds 0,x", "0,1,2 '0,x'"),
-        ("--methods fedavg --budget nan", "0.05 'nan'"),
         ("--methods fedavg --budget rounds=1,local=2", "epochs"),
         ("--methods fedavg --only fedhm", "--only fedhm fedavg"),
         ("--methods fedavg seed=1", "--seeds"),
@@ -196,11 +196,10 @@ def test_mistakes_are_one_line(
     tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch, words: str, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    grid_of(tmp_path, **SHORT)
     code, _, error = called(*words.split(), "--out", "out")
     assert code == 2 and "Traceback" not in error and all(word in error for word in said.split()), error
     assert not list(tmp_path.glob("out/*-seed*"))
-    code, _, error = called(grid_of(tmp_path, **SHORT).path, "--seeds", "0,7", "--out", "out")
-    assert code == 2 and "--seeds" in error and "7" in error, "seeds of a grid with questions are those of its file"
 
 
 def test_all_are_the_shipped_configs_without_their_bases(tmp_path: Path, called: Called) -> None:
@@ -226,126 +225,108 @@ class Own(FedAvg):
 
 
 @pytest.fixture
-def own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The module of a method of the user's, which a study may name `study_code:Own`."""
+def own(tmp_path: Path, short: Short, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Short, Path]]:
+    """A grid with a method of the user's, and its module."""
     path = tmp_path / "study_code.py"
     path.write_text(OWN_METHOD)
     monkeypatch.syspath_prepend(tmp_path)
-    yield path
+    own = {"set": {"method": {"name": "study_code:Own"}}, "grid": FILE["methods"]["avg"]["grid"]}
+    yield replace(short, grid=grid_of(tmp_path, **SHORT, methods={"hm": own, "avg": FILE["methods"]["avg"]})), path
     sys.modules.pop("study_code", None)
 
 
-def grid_of_own_code(folder: Path) -> Grid:
-    own = {"set": {"method": {"name": "study_code:Own"}}, "grid": FILE["methods"]["avg"]["grid"]}
-    return grid_of(folder, **SHORT, methods={"hm": own, "avg": FILE["methods"]["avg"]})
-
-
 def test_a_grid_or_code_that_is_not_committed_makes_no_run(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], own_code: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, own: tuple[Short, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file, a module of fedmpi's or of the user's; other files may have changes."""
-    grid = grid_of_own_code(tmp_path)
+    grid, own_code = own
     package = tmp_path / "package"
     module, text = package / "__init__.py", package / "README.md"
     package.mkdir()
     for path in (module, text):
         path.write_text("first\n")
-    words = [grid.path, "--out", tmp_path / "out"]
     git(tmp_path, "init")
     git(tmp_path, "add", ".")
-    code, _, error = called(*words)
-    assert code == 2 and str(grid.path) in error and "commit" in error and not runs_here
+    assert str(grid.grid.path) in grid.refused() and "commit" in grid.refused()
     git(tmp_path, "commit", "-m", "A grid and its code")
     commit = manifest.git(tmp_path, "rev-parse", "HEAD")
     monkeypatch.setattr(notes, "_PACKAGE", package)
     for changed, named in ((module, package), (own_code, own_code)):
         before = changed.read_text()
         changed.write_text(before + "# more\n")
-        code, _, error = called(*words)
-        assert code == 2 and str(named) in error and "not committed" in error and len(error.splitlines()) == 1
+        error = grid.refused()
+        assert str(named) in error and "not committed" in error
         changed.write_text(before)
-    assert not runs_here
     text.write_text("second\n")
-    assert called(*words)[0] == 0 and len(runs_here) == 8
-    assert f"commit {commit}" in (tmp_path / "out" / "results" / "report.md").read_text()
+    assert grid()[0] == 0 and len(grid.runs) == 8
+    assert f"commit {commit}" in grid.text("report.md")
     module.write_text("second\n")
-    assert called(*words)[0] == 0, "no run is left"
+    assert grid()[0] == 0, "no run is left"
 
 
-def test_own_code_that_changed_after_a_run_is_refused(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], own_code: Path
-) -> None:
+def test_own_code_that_changed_after_a_run_is_refused(tmp_path: Path, own: tuple[Short, Path]) -> None:
     """Known by a run's folder, also before it is finished, and by its record."""
-    grid = grid_of_own_code(tmp_path)
-    words = [grid.path, "--out", tmp_path / "out", "--results", tmp_path / "results"]
-    make_some(grid, tmp_path / "out")
+    grid, own_code = own
+    grid.make_some()
     for _ in range(2):
         own_code.write_text(OWN_METHOD + "# more\n")
-        code, _, error = called(*words)
-        assert code == 2 and len(error.splitlines()) == 1 and "method study_code:Own" in error, error
-        assert trials(grid)[0].folder_name in error and "(1 such run)" in error and len(runs_here) == 1
+        error = grid.refused()
+        assert "method study_code:Own" in error
+        assert trials(grid.grid)[0].folder_name in error and "(1 such run)" in error
         own_code.write_text(OWN_METHOD)
-        assert called(*words, "--report")[0] == 0
-        if (tmp_path / "out").exists():
-            (tmp_path / "out").rename(tmp_path / "gone")
+        assert grid("--report")[0] == 0
+        if grid.out.exists():
+            grid.out.rename(tmp_path / "gone")
 
 
 @pytest.mark.parametrize("count", [1, 6])
-def test_records_alone_continue_a_grid_elsewhere(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], count: int
-) -> None:
+def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short, count: int) -> None:
     """After one trial, and among the final runs: another clone makes the rest, and the same tables."""
-    grid = grid_of(tmp_path, **SHORT)
-    here = [grid.path, "--out", tmp_path / "here", "--results", tmp_path / "results"]
-    elsewhere = [grid.path, "--out", tmp_path / "elsewhere", "--results", tmp_path / "results"]
-    assert called(grid.path, "--jobs", 1, "--out", tmp_path / "whole")[0] == 0
-    make_some(grid, tmp_path / "here", min(count, 4))
+    whole = replace(short, out=tmp_path / "whole", results=tmp_path / "all")
+    assert whole("--jobs", 1)[0] == 0
+    short.make_some(min(count, 4))
     if count > 4:
-        assert called(*here, "--only", "avg", "--jobs", 1)[0] == 0
-    assert called(*here, "--report")[0] == 0
-    (tmp_path / "here").rename(tmp_path / "gone")
-    runs_here.clear()
-    assert called(*elsewhere)[0] == 0 and len(runs_here) == 8 - count
-    tables = [path / "values.csv" for path in (tmp_path / "results", tmp_path / "whole" / "results")]
-    assert tables[0].read_text() == tables[1].read_text()
+        assert short("--only", "avg", "--jobs", 1)[0] == 0
+    assert short("--report")[0] == 0
+    short.runs.clear()
+    assert replace(short, out=tmp_path / "elsewhere")()[0] == 0 and len(short.runs) == 8 - count
+    assert short.text("values.csv") == whole.text("values.csv")
 
 
-def test_a_failed_run_ends_no_other_and_is_tried_again(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid = grid_of(tmp_path, **SHORT)
+def test_a_failed_run_ends_no_other_and_is_tried_again(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
     works = launch._started
-    words = [grid.path, "--out", tmp_path / "out"]
 
     def fails(command: Sequence[str], *others: Any) -> Any:
         return Ended(1) if any("trial1" in word for word in command) else works(command, *others)
 
     monkeypatch.setattr(launch, "_started", lambda *others: Ended(1))
-    code, printed, error = called(*words)
+    code, printed, error = short()
     assert code == 1 and printed.count("exit code 1") == 4 and not error, "nothing to report"
-
     monkeypatch.setattr(launch, "_started", fails)
-    code, printed, _ = called(*words)
-    assert code == 1 and printed.count("exit code 1") == 2 and len(runs_here) == 2
+    code, printed, _ = short()
+    assert code == 1 and printed.count("exit code 1") == 2 and len(short.runs) == 2
     monkeypatch.setattr(launch, "_started", works)
-    assert called(*words)[0] == 0 and len(runs_here) == 8
+    assert short()[0] == 0 and len(short.runs) == 8
 
 
-def test_what_runs_warn_of_is_in_the_report_once_for_each_method(tmp_path: Path, called: Called) -> None:
+@pytest.mark.parametrize(("other", "where"), [({"model": {"name": "mlp", "hidden": [8]}}, ""), ({}, "in two, ")])
+def test_what_runs_warn_of_is_in_the_report_once_for_each_method(
+    tmp_path: Path, called: Called, other: dict[str, Any], where: str
+) -> None:
     """An MLP has no norm layers, so HeteroFL's scaler enlarges its layers: by 2, because the smallest tier has half the
     width. The records alone suffice.
     """
-    mlp = {"model": {"name": "mlp", "hidden": [8]}}
-    scaled = {"set": {"method": {"name": "heterofl", "widths": [1, 0.5]}}}
-    for settings, where in (({"one": mlp, "two": mlp}, ""), ({"one": {}, "two": mlp}, "in two, ")):
-        grid = grid_of(tmp_path, settings=settings, tuning=None, seeds=[0, 1],
-                       methods={"hm": scaled, "avg": {"set": {"method": {"name": "fedavg"}}}})  # fmt: skip
-        runs = [made(run, 0.9, 0.8) for run in finals(grid, {})]
-        archive.write(tmp_path, grid.digest, runs)
-        assert called(grid.path, "--report", "--out", tmp_path / "out", "--results", tmp_path)[0] == 0
-        lines = [line for line in (tmp_path / "report.md").read_text().splitlines() if "enlarges" in line]
-        assert len(lines) == 1 and lines[0].startswith(f"- careful: {where}hm: without norm layers"), lines
-        assert "2-fold" in lines[0]
+    settings = {"one": other, "two": {"model": {"name": "mlp", "hidden": [8]}}}
+    both = {
+        "hm": {"set": {"method": {"name": "heterofl", "widths": [1, 0.5]}}},
+        "avg": {"set": {"method": {"name": "fedavg"}}},
+    }
+    grid = grid_of(tmp_path, settings=settings, tuning=None, seeds=[0, 1], methods=both)
+    archive.write(tmp_path, grid.digest, [made(run, 0.9, 0.8) for run in finals(grid, {})])
+    assert called(grid.path, "--report", "--out", tmp_path / "out", "--results", tmp_path)[0] == 0
+    lines = [line for line in (tmp_path / "report.md").read_text().splitlines() if "enlarges" in line]
+    assert len(lines) == 1 and lines[0].startswith(f"- careful: {where}hm: without norm layers"), lines
+    assert "2-fold" in lines[0]
 
 
 PRINTED = """
@@ -361,18 +342,18 @@ printed:
 
 
 def test_the_report_of_a_paper_has_its_tables_and_figures(tmp_path: Path, called: Called) -> None:
-    """Only cells of table 1 and figure 1 have a run; two of four runs are made."""
+    """Only the cells of table 1 and figure 1 have a run; two of four runs are made."""
     path = tmp_path / "paper.yaml"
     path.write_text(PRINTED)
     words = [path, "--out", tmp_path / "out"]
     assert called(*words, "--list", "--only", "table2")[1].count("not run") == 2
-    runs = [made(run, 0.9) for run in finals(read(path), {}) if run.method == "one"]
-    archive.write(make_folder(tmp_path / "out" / "results"), "", runs)
+    results = tmp_path / "out" / "results"
+    archive.write(make_folder(results), "", [made(run, 0.9) for run in finals(read(path), {}) if run.method == "one"])
     code, shown, error = called(*words, "--report")
     assert code == 0 and "table1: Accuracy" in shown, error
-    names = {file.name for file in (tmp_path / "out" / "results").iterdir()}
-    assert names == {"report.md", "table.tex", "values.csv", "printed.csv", archive.FILE, "figure1.svg"}
-    report = (tmp_path / "out" / "results" / "report.md").read_text()
+    names = {"report.md", "table.tex", "values.csv", "printed.csv", archive.FILE, "figure1.svg"}
+    assert {file.name for file in results.iterdir()} == names
+    report = (results / "report.md").read_text()
     assert "2 final runs are missing" in report and "![figure1.svg](figure1.svg)" in report
     assert "| IID | FedAvg | 11M | 0.95 | 0.90 (0.00) | -0.05 | 0,1 | 1 |  |" in report
 
@@ -390,13 +371,12 @@ def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_killed_grid_continues(tmp_path: Path, called: Called) -> None:
+def test_a_killed_grid_continues(tmp_path: Path, short: Short) -> None:
     """Killed with SIGKILL in the middle, and continued: every value is that of a grid that was left alone."""
-    grid = grid_of(tmp_path, **SHORT)
-    words = [str(grid.path), "--jobs", "2"]
     text = "from fedmpi.results import grid, notes; from pathlib import Path; import sys"
     text += "; notes._PACKAGE = Path('no_checkout'); sys.exit(grid.main())"
-    program = [sys.executable, "-c", text, *words, "--out", str(tmp_path / "killed")]
+    words = [short.grid.path, "--jobs", "2", "--out", short.out, "--results", short.results]
+    program = [sys.executable, "-c", text, *map(str, words)]
     process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     while " finished" not in process.stdout.readline():
@@ -406,32 +386,26 @@ def test_a_killed_grid_continues(tmp_path: Path, called: Called) -> None:
     process.stdout.close()
     while subprocess.run(program, capture_output=True).returncode == 1:
         pass  # a run of the killed study may still be under way, and is left alone
-    assert called(*words, "--out", tmp_path / "whole")[0] == 0
-    tables = [(tmp_path / name / "results" / "values.csv").read_text() for name in ("killed", "whole")]
-    assert tables[0] == tables[1] and len(tables[0].splitlines()) == 9
+    whole = replace(short, out=tmp_path / "whole", results=tmp_path / "all")
+    assert whole("--jobs", "2")[0] == 0
+    assert short.text("values.csv") == whole.text("values.csv") and len(short.text("values.csv").splitlines()) == 9
 
 
-def test_slurm_makes_the_trials_then_the_final_runs(
-    tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slurm_makes_the_trials_then_the_final_runs(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs; each run has its note; what is finished is left out."""
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
-    grid = grid_of(tmp_path, **SHORT)
-    out = tmp_path / "out"
-    words = [grid.path, "--out", out]
-    code, said, error = called(*words, "--slurm", "time=10", "array=%2")
-    text = (out / "job.sbatch").read_text()
-    assert code == 0 and f"written: {out}/job.sbatch" in said and runs_here == [], error
+    job = short.out / "job.sbatch"
+    code, said, error = short("--slurm", "time=10", "array=%2")
+    assert code == 0 and f"written: {job}" in said and short.runs == [], error
+    text = job.read_text()
     assert "#SBATCH --array=1,2,3,4%2\n" in text and "#SBATCH --time=10\n" in text and text.count("/tuning-") == 8
-    assert len([*out.glob("*.grid.json")]) == 4
-    make_some(grid, out, 4)
-    assert called(*words, "--slurm")[0] == 0
-    text = (out / "job.sbatch").read_text()
+    assert len([*short.out.glob("*.grid.json")]) == 4
+    short.make_some(4)
+    assert short("--slurm")[0] == 0
+    text = job.read_text()
     assert "#SBATCH --array=1,2,3,4\n" in text and text.count("/final-") == 8 and "/tuning-" not in text
-    assert len([*out.glob("*.grid.json")]) == 8
-    assert called(*words, "--submit")[::2] == (2, "command line: --submit needs --slurm\n")
-    assert called(*words, "--jobs", 2)[0] == 0
-    assert called(*words, "--slurm")[:2] == (0, "all runs are finished; no job is written\n")
-    run_dir = next(path for path in out.glob("final-*") if path.is_dir())
-    code, _, error = called(grid.path, "--out", run_dir)
-    assert code == 2 and "holds a run, and a grid has a folder for each of its runs" in error
+    assert len([*short.out.glob("*.grid.json")]) == 8
+    assert short("--jobs", 2)[0] == 0
+    assert short("--slurm")[:2] == (0, "all runs are finished; no job is written\n")
+    run_dir = next(path for path in short.out.glob("final-*") if path.is_dir())
+    assert "holds a run, and a grid has a folder for each of its runs" in replace(short, out=run_dir).refused()

@@ -51,6 +51,7 @@ def grids(*counts: int) -> dict[str, Any]:
         ({"methods": {"a b": {}}}, "methods pattern"),
         ({"sedes": [1]}, "sedes 'seeds'"),
         ({"title": None}, "title required"),
+        ({"settings": {"a": {"extends": "b"}, "b": {"extends": "a"}, "c": {}}}, "settings.a.extends 'b' c"),
     ],
 )
 def test_mistakes_name_the_key(tmp_path: Path, changed: Mapping[str, Any], words: str) -> None:

@@ -133,15 +133,12 @@ def test_quantities_by_hand() -> None:
 
 
 def test_a_target_of_the_block_in_the_unit_of_the_paper() -> None:
-    """60 bytes until 0.5 of one seed, in units of 4 bytes: 15; the other seed never comes to it, nor any to 0.7."""
-    text = """
-cost: {title: t, quantity: bytes_to_target, scale: 4, targets: {A: 0.5, B: 0.7}, blocks: {
-  A: {FedAvg: {cells: {x: [s/one, 1, 15]}}}, B: {FedAvg: {cells: {x: [s/one, 1, 15]}}}}}
-"""
+    """60 bytes until 0.5 of one seed, in units of 4 bytes: 15; the other seed never comes to it."""
+    column = "{FedAvg: {cells: {x: [s/one, 1, 15]}}}"
+    text = f"cost: {{title: t, quantity: bytes_to_target, scale: 4, targets: {{A: 0.5}}, blocks: {{A: {column}}}}}"
     runs = [ran("s/one", 0, 0.6, 0.6), ran("s/one", 1, 0.4, 0.4)]
-    reached, not_reached = printed_report.results(content(text), "cost", runs)
+    (reached,) = printed_report.results(content(text), "cost", runs)
     assert (reached.ours, reached.notes) == (15, ["1 of 2 seeds have this number"])
-    assert (not_reached.ours, not_reached.notes) == (None, ["0 of 2 seeds have this number"])
 
 
 def test_a_comparison_is_with_the_same_seed() -> None:
@@ -180,39 +177,26 @@ by_row: {title: t, quantity: relative_cost, baseline: "0.8", blocks: {
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("quantity: accuracy\n", "quantity: acuracy\n", "quantity"),
-        ('"90.0"', "9o.0", "value"),
+        ("quantity: accuracy\n", "quantity: acuracy\n", "Input should be 'accuracy'"),
+        ('"90.0"', "9o.0", "String should match"),
         ("[0.5, lost]", "[0.5, lost, 3, 4]", "4M"),
-        ("value: 91.25", "valve: 91.25", "valve"),
-        ("cells: {all: [iid/one, 1]}", "cells: {}", "cells"),
-        ("title: Cost", "title: Cost\n  targets: {IID: 91}", "targets"),
-    ],
-)
-def test_a_malformed_table_is_refused(old: str, new: str, problem: str) -> None:
-    with pytest.raises(ValidationError) as error:
-        content(PAPER.replace(old, new, 1))
-    assert problem in {str(part) for item in error.value.errors() for part in item["loc"]}
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
+        ("cells: {all: [iid/one, 1]}", "cells: {}", "at least 1 item"),
+        ("kind: curves\n", "kind: table\n", "`axes` belong to kind curves, bars and scatter"),
         ("noniid/two", "noniid/tow", "no run 'noniid/tow'; expected SETTING/METHOD of this file"),
         ("baseline: FedAvg", "baseline: Whole", "'Whole' is neither a column nor a row of block 'IID'"),
         ("quantity: relative_cost", "quantity: bytes_to_target", "`targets` must name the blocks: IID"),
         ("blocks: figure1", "blocks: figure3", "no table 'figure3' that has blocks of its own"),
     ],
 )
-def test_what_no_single_key_tells_is_refused(old: str, new: str, problem: str) -> None:
+def test_mistakes_in_a_table(old: str, new: str, problem: str) -> None:
+    """The words of pydantic, or of what no single key tells."""
     names = (["iid", "noniid"], ["one", "two"])
     assert list(printed.mistakes(content().printed, *names)) == []
-    found = list(printed.mistakes(content(PAPER.replace(old, new, 1)).printed, *names))
-    assert [text for _, text in found] == [problem]
-
-
-def test_axes_belong_to_figures() -> None:
-    with pytest.raises(ValidationError, match="axes"):
-        content(PAPER.replace("kind: curves\n", "kind: table\n", 1))
+    try:
+        found = [text for _, text in printed.mistakes(content(PAPER.replace(old, new, 1)).printed, *names)]
+    except ValidationError as error:
+        found = str(error).splitlines()[1:3]
+    assert any(problem in text for text in found), found
 
 
 # Figures, read back from the axes.
