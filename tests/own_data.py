@@ -70,8 +70,6 @@ class Squares(DataOptions):
         return Dataset(images, labels, images[:10], labels[:10])
 
 
-
-
 def free(
     labels: np.ndarray,
     num_clients: int,
@@ -88,16 +86,12 @@ def free(
 def shadowing(read: int = 1) -> None: ...
 
 
-
-
 def no_dict() -> list[int]:
     return [1]
 
 
 def ragged() -> dict[str, list[list[int]]]:
     return {"train_x": [[1], [2, 3]]}
-
-
 
 
 def failing(by: int = 0) -> float:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fast import fast
 from method_cases import CASES
 from small_runs import one_round, small_config, small_setup, undisturbed
 from torch import nn
@@ -21,7 +22,7 @@ from fedmpi.running.results import untrained
 from fedmpi.store.hdf5 import digest_of
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast("fedhm", "prism", "hermes", "scaffold", of=CASES))
 def test_a_scale_that_is_a_power_of_two_changes_nothing_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:

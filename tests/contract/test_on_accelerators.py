@@ -39,7 +39,7 @@ MORE_WAITS = {
 """Of a client, beside one in training (how it went) and one before its upload (whether that is within bounds)."""
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "hermes-all", of=CASES, slow=()))
+@pytest.mark.parametrize("case", fast("fedhm", of=CASES, slow=("hermes-all",)))
 def test_every_method(tmp_path: Path, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, all of it on the device, the server's part, too."""
     words = (*CASES[case], "evaluation.personal=on")
@@ -70,6 +70,7 @@ def test_other_nets_and_settings(tmp_path: Path, net: str) -> None:
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
+@pytest.mark.slow
 def test_attention_agrees_to_rounding(tmp_path: Path) -> None:
     """torch composes it of other operators for a device than for the CPU: after a round of 4 steps a client, 1e-5."""
     net = ("model.name=vit_small", "model.width=1", "model.embedding=12", "model.depth=1", "model.heads=2")
@@ -101,7 +102,7 @@ def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: st
     assert published_bytes(tmp_path, tiers, "root") == published_bytes(tmp_path, tiers, "shared")
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "prism", "scaffold", of=CASES, slow=()))
+@pytest.mark.parametrize("case", fast("fedhm", of=CASES, slow=("prism", "scaffold")))
 def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
     expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
@@ -139,6 +140,7 @@ def places(events: Sequence[Event]) -> str:
     return "\n".join(f"{count} {kind} in {where}" for (kind, where), count in tally.items())
 
 
+@pytest.mark.slow
 def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_path: Path) -> None:
     """Four clients of 15 examples take 2 steps each, in batches of 8."""
     words = ("method.name=fedavg", "partition.name=iid", "rounds=1", "train.on_divergence=upload_last_finite")
@@ -165,6 +167,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     assert all(any(event.on_host in place for place in places_of) for event in crossing), places(crossing)
 
 
+@pytest.mark.slow
 def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
     with with_accelerators() as pinned, device.log.kept() as events:
         run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *REDUCED)
@@ -173,6 +176,7 @@ def test_reduced_uploads_stay_on_the_device(tmp_path: Path) -> None:
     assert len(of(events, "up", within="rounds.exchange.finish")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bn", "limit"), [("batch", 2), ("restat", 6)])
 def test_a_test_waits_once_for_each_net(tmp_path: Path, bn: str, limit: int) -> None:
     """However many batches there are; re-estimated statistics have one more."""

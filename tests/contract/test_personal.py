@@ -120,6 +120,7 @@ def test_clients_are_in_records_table_and_report(tmp_path: Path, capsys: pytest.
 WORDS = ("method.name=lgfedavg", "clients.count=12", "clients.per_round=2", "rounds=2", "output.progress=off")
 
 
+@pytest.mark.slow
 def test_the_same_clients_in_every_round_with_the_same_scores(tmp_path: Path) -> None:
     """3 of 12: the records count them, and each scores what it scores where all are tested. Only clients
     that trained have files."""

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from fast import fast
 from model_inputs import params
 from narrow_nets import context, context_of, exchanged
 from small_runs import one_round, small_setup
@@ -110,7 +111,7 @@ def test_narrow_by_hand() -> None:
     assert [net.net for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
 
 
-@pytest.mark.parametrize("case", ["prism", "prism-cut", "orthdrop"])
+@pytest.mark.parametrize("case", fast("prism", of=["prism", "prism-cut", "orthdrop"]))
 def test_what_nobody_holds_stays(trial_of: Callable[[str], Trial], case: str) -> None:
     """To the bit: kernels that nobody drew, rows beyond q, cut inputs; what somebody holds has moved."""
     (phase,) = trial_of(case).phases
@@ -243,7 +244,7 @@ def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
     assert {n: v.shape for n, v in upload.items()} == {n: s.shape for n, s in method.upload_specs(0).items()}
 
 
-@pytest.mark.parametrize(("option", "ratios"), [("false", "[0.9,0.8]"), ("true", "[0.9]")])
+@pytest.mark.parametrize(("option", "ratios"), fast(("true", "[0.9]"), of=[("false", "[0.9,0.8]"), ("true", "[0.9]")]))
 def test_a_sub_model_that_is_larger_than_the_model_is_told(tmp_path: Path, option: str, ratios: str) -> None:
     """Kernels and rows by their shapes; what the line says makes it smaller does, and 0.01 more does not."""
     words = ("method.name=orthdrop", f"method.o2={option}")

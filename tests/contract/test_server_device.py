@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from by_hand import newest
+from fast import fast
 from pretend import device
 from pretend.runs import with_accelerators
 from small_runs import finished, run_alone, undisturbed
@@ -25,7 +26,9 @@ def run(folder: Path, rounds: int, server_device: str) -> bool:
     return bool(device.of(events, "up", within="rounds.exchange._receive"))
 
 
-@pytest.mark.parametrize(("first", "then"), [("auto", "cuda"), ("cuda", "auto"), ("cpu", "auto")])
+@pytest.mark.parametrize(
+    ("first", "then"), fast(("auto", "cuda"), of=[("auto", "cuda"), ("cuda", "auto"), ("cpu", "auto")])
+)
 def test_a_resume_keeps_it(tmp_path: Path, first: str, then: str) -> None:
     """`auto` is the accelerator here. The checkpoints are those of one run, in the words that it began with."""
     on_it = first != "cpu"
@@ -50,6 +53,7 @@ def test_another_kind_is_refused(tmp_path: Path) -> None:
         assert newest(tmp_path / first).round == 1
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_gone_is_named(tmp_path: Path) -> None:
     """A run whose clients train on the CPU, where there is no accelerator any more."""
     words = (*WORDS[:1], "mpi.device=cpu")

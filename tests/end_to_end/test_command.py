@@ -28,6 +28,7 @@ def test_the_plan_has_the_papers_sizes(run_main: RunMain, tmp_path: Path, names:
     assert all({"name", "macs"} <= tier.keys() for tier in tiers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_config_can_be_planned(run_main: RunMain, config: Path) -> None:
     code, out, errors = run_main("plan", "--json", str(config))

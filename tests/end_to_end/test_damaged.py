@@ -96,6 +96,7 @@ def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, ca
     assert finished(run) == expected
 
 
+@pytest.mark.slow
 @given(
     which=st.integers(0, 1000),
     kind=st.sampled_from(["cut off", "bit flipped", "replaced", "gone"]),

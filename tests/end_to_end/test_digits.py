@@ -44,6 +44,7 @@ def test_all_configs_are_here() -> None:
     assert {*GLOBAL, *PERSONAL, "fedavg_personal"} == names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", fast("fedhm", of=GLOBAL, slow=()))
 def test_global_methods_reach_80_percent(name: str, tmp_path: Path) -> None:
     accuracy = {net: score["accuracy"] for net, score in last_record(name, tmp_path, *GLOBAL[name])["tiers"].items()}

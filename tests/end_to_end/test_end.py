@@ -19,6 +19,7 @@ atexit.register(lambda: sys.stdout.write("registered for the end\\n"))"""
 STOPS = ("mpi.time_limit_s=0.001",)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words", "code"), fast(((), (), 0), of=[((), (), 0), (ULFM, (), 0), ((), STOPS, 75), (ULFM, STOPS, 75)])
 )

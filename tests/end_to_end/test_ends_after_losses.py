@@ -57,6 +57,7 @@ before(train_round, "simulate_client", trains)"""
     continues(run_dir, *words, "mpi.min_ranks=1")
 
 
+@pytest.mark.slow
 def test_the_server_dies_while_it_saves_the_end(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
     """After the signal: rank 1 becomes the server and saves as well, and the job still ends with 75."""
     words = (*TOPK, "output.checkpoint_every=1000")

@@ -65,6 +65,7 @@ def put_a_file_in_place_of(directory: Path, elsewhere: Path) -> None:
     pytest.fail(f"{directory} came back {attempt + 1} times")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "harm"), fast((2, "blocked"), of=((3, "removed"), (2, "blocked"))))
 def test_rank_0_that_cannot_save_ends_all(start: Start, run_dir: Path, tmp_path: Path, ranks: int, harm: str) -> None:
     """The run directory is removed under the run, or a file stands where checkpoints should go."""
@@ -94,6 +95,7 @@ def goes_on_as_it_says(launched: Launched, run_main: RunMain, run_dir: Path) -> 
 SIGNALS = ((1, signal.SIGINT), (2, signal.SIGTERM), (3, signal.SIGINT))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "number"), fast(SIGNALS[1], of=SIGNALS))
 def test_a_signal_loses_nothing_saved(
     start: Start, run_main: RunMain, run_dir: Path, ranks: int, number: signal.Signals
@@ -117,6 +119,7 @@ class Dying:
 before(train_round, "simulate_client", lambda setup, task, _: Dying() if task.round_number == 3 else None)"""
 
 
+@pytest.mark.slow
 def test_a_signal_in_a_destructor(start: Start, run_main: RunMain, run_dir: Path) -> None:
     """Python ignores exceptions there, so a handler must not rely on one."""
     launched = start(1, *ENDLESS, run_dir=run_dir, patch=IN_A_DESTRUCTOR)
@@ -124,6 +127,7 @@ def test_a_signal_in_a_destructor(start: Start, run_main: RunMain, run_dir: Path
     goes_on_as_it_says(launched, run_main, run_dir)
 
 
+@pytest.mark.slow
 def test_two_runs_do_not_share_a_directory(start: Start, run_main: RunMain, run_dir: Path) -> None:
     """The second is refused in one line while the first continues; after a SIGKILL of the first it takes over."""
     first = start(1, *ENDLESS, run_dir=run_dir)

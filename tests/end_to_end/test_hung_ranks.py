@@ -32,6 +32,7 @@ def ends(launched: Launched) -> int:
     return code
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_while_others_recover(start: Start, run_dir: Path) -> None:
     """It has noticed the loss, and does not come to shrink: a call that nothing can interrupt. The others do not end
     themselves one by one, which would leave the one that hangs. By rank 0's clock the limit is over once it hangs.

@@ -3,6 +3,7 @@
 import subprocess
 from pathlib import Path
 
+import pytest
 from launched import LIMIT_S, command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,6 +19,7 @@ def test_one_rank_is_missing():
 """
 
 
+@pytest.mark.slow
 def test_a_hung_rank_ends_the_job_with_its_stack(tmp_path: Path) -> None:
     """Rank 0 has passed, and waits for rank 1 where MPI ends."""
     (tmp_path / "test_it.py").write_text(TEST)

@@ -52,6 +52,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(
 WITH_A_PATH = ("  mpirun ", "run directory: ")
 
 
+@pytest.mark.slow
 def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None:
     """Whole lines from the first moment on, none of which is changed later; with `-s` pytest shows when each came."""
     shares = ("1", "0.9", "0.75", "0.6", "0.5", "0.3", "0.2")

@@ -121,6 +121,7 @@ from fedmpi.rounds import client
 before(client, "local_work", lambda _, client: {how} if rank == 1 and client.task.round_number == 3 else None)"""
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_excluded(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """Its own watchdog ends it, and the others continue. By its clock alone the limit is soon over."""
     words, patch = (*METHOD, "rounds=5"), hangs("(hours_go_by(), time.sleep(1000))")
@@ -200,6 +201,7 @@ if rank == {who}:
 STARTING = [("loading", 0), ("loading", 1), ("preparing", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "who"), fast(("loading", 0), of=STARTING, slow=[("preparing", 0)]))
 def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, where: str, who: int) -> None:
     launched = start(3, *METHOD, "rounds=3", run_dir=run_dir, patch=dies(who, where), options=ULFM)
@@ -210,6 +212,7 @@ def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, 
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=3")
 
 
+@pytest.mark.slow
 def test_a_rank_dies_before_mpi_starts(start: Start, run_dir: Path) -> None:
     """Without ULFM; the others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
     launched = start(2, *METHOD, run_dir=run_dir, patch="if rank == 0: die()")

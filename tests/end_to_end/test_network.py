@@ -32,6 +32,7 @@ def listens(pid: int) -> set[str]:
     return {address for address in found if not address.endswith("7F") and address != "0" * 24 + "01000000"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_ulfm", fast(True, of=(False, True)))
 def test_ranks_on_one_host_listen_on_nothing(start: Start, run_dir: Path, has_ulfm: bool) -> None:
     launched = start(2, *ENDLESS, run_dir=run_dir, options=ULFM if has_ulfm else ())

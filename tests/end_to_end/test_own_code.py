@@ -83,6 +83,7 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
     assert code == 0 and len(told) == 1 and "data mysets:blobs" in told[0] and "partition mysets:rows" in told[0]
 
 
+@pytest.mark.slow
 def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
     run_main: RunMain, tmp_path: Path, mine: Path
 ) -> None:

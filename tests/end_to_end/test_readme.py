@@ -46,6 +46,7 @@ def test_five_lines_of_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert '"round": 5' in capsys.readouterr().out.replace("'", '"')
 
 
+@pytest.mark.slow
 def test_a_model(run_main: RunMain) -> None:
     model = examples("README.md")[1]
     Path("mynets.py").write_text(model)

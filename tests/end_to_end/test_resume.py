@@ -57,6 +57,7 @@ def test_a_config_that_would_change_results_is_refused(
     assert finished(run_dir) == before
 
 
+@pytest.mark.slow
 def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Path) -> None:
     """Its learning rates depend on the number of rounds."""
     words = [word for word in SMALL if not word.startswith(("rounds=", "train.schedule.milestones"))]
@@ -93,6 +94,7 @@ def test_a_run_that_has_ended_goes_on_for_more_rounds(
     assert finished(run_dir) == finished(tmp_path / "one")
 
 
+@pytest.mark.slow
 def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(resume: Resume, run_dir: Path) -> None:
     expected = finished(run_dir)
     for _, path in RunDir(run_dir).checkpoints():
@@ -102,6 +104,7 @@ def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(resume: Resume, r
     assert finished(run_dir) == expected
 
 
+@pytest.mark.slow
 def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> None:
     """The results are those of a run with its whole record; only the record says that it lacks a round."""
     path = RunDir(run_dir).records_path
@@ -113,6 +116,7 @@ def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> Non
     assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
 
 
+@pytest.mark.slow
 def test_the_records_of_another_run_are_refused(
     resume: Resume, run_main: RunMain, run_dir: Path, tmp_path: Path
 ) -> None:
@@ -126,12 +130,14 @@ def test_the_records_of_another_run_are_refused(
     assert resume("rounds=3")[0] == 0
 
 
+@pytest.mark.slow
 def test_an_absent_run_is_begun(run_main: RunMain, tmp_path: Path) -> None:
     code, out, errors = run_main(*ARGUMENTS, "--run-dir", str(tmp_path / "new"), "--resume")
     assert code == 0 and len(finished(tmp_path / "new").records) == 2, errors
     assert f"nothing to continue in {tmp_path}/new: a new run begins at round 1" in rejoined(out)
 
 
+@pytest.mark.slow
 def test_what_a_run_leaves_behind(run_main: RunMain, tmp_path: Path) -> None:
     """TensorBoard has a point per round and tag, the closing files are there, the checkpoint says what it is of, and
     partition.h5 equals the one made again from the config."""
@@ -156,6 +162,7 @@ def test_what_a_run_leaves_behind(run_main: RunMain, tmp_path: Path) -> None:
     assert len(set(partition.sizes.tolist())) > 1
 
 
+@pytest.mark.slow
 def test_a_resume_for_fewer_rounds_says_one_thing(run_main: RunMain, tmp_path: Path) -> None:
     """That nothing is left to do; the page is that of all rounds, though the checkpoint of that round is gone."""
     words = ("output.report=true", "output.progress=plain", "output.keep_checkpoints=1")

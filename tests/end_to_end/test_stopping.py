@@ -45,6 +45,7 @@ def test_no_round_begins_that_would_not_end_in_time(start: Start, continues: Cal
     continues(run_dir, *METHOD)
 
 
+@pytest.mark.slow
 def test_a_start_makes_at_least_one_round(run_main: RunMain, tmp_path: Path) -> None:
     """Even when its time is over: put back into a queue again and again, the run still comes to its end."""
     words = (*SMALL, *METHOD, "mpi.time_limit_s=0.001", "--run-dir", str(tmp_path / "run"), "--resume")

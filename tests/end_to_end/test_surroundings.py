@@ -123,6 +123,7 @@ GONE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", fast("made anew", of=GONE))
 def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
     start: Start, run_dir: Path, tmp_path: Path, harm: str
@@ -165,6 +166,7 @@ def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(
     assert resumed.out.count("was removed while") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn")))
 def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Path, policy: str) -> None:
     """Whatever the policy: without it the client's next round would have other bits. The rank that trains says so."""

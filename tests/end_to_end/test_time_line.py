@@ -26,6 +26,7 @@ def spent(folder: RunDir) -> dict[str, float]:
     return total
 
 
+@pytest.mark.slow
 def test_every_save_is_in_the_time_line(run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three starts that save three times, at 0.2 s or more each: one that is stopped, one that ends, one more round."""
     save = checkpoint.save

@@ -43,6 +43,7 @@ def test_notebook_and_script_have_the_same_cells() -> None:
     assert not any(cell.get("outputs") for cell in notebook["cells"])
 
 
+@pytest.mark.slow
 def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder that has nothing; it leaves files in temporary folders only."""
     for name in ("home", "temporary"):

@@ -26,7 +26,12 @@ def checks(paper: str) -> Iterator[tuple[Claim, Callable[[], Ours] | None]]:
         yield claim, lambda runs=runs: claims.common([size_of(paper, *run) for run in runs])
 
 
-CLAIMS = [pytest.param(*check, id=f"{paper}: {check[0].key}") for paper in PAPERS for check in checks(paper)]
+SLOW = {"fedhm": pytest.mark.slow, "prism": pytest.mark.slow}
+CLAIMS = [
+    pytest.param(*check, id=f"{paper}: {check[0].key}", marks=SLOW.get(paper, ()))
+    for paper in PAPERS
+    for check in checks(paper)
+]
 
 
 @pytest.mark.parametrize(("claim", "ours"), [one for one in CLAIMS if not one.values[0].unchecked])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fast import fast
 from golden_file import Told
 
 from fedmpi.check import __main__ as command
@@ -39,12 +40,13 @@ def lines(place: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", fast("Remembers", "StandsStill", of=MISTAKES))
 def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = lines(f"broken_methods:{name}", tmp_path, capsys)
     assert any(line.startswith("FAIL") and MISTAKES[name] in line for line in said), said
 
 
+@pytest.mark.slow
 def test_the_command_on_one_and_three_ranks() -> None:
     """The example of the README passes; an option of its own is set; exit code 0."""
     words = ["fedavgm:FedAvgM", "method.beta=0.5"]

@@ -237,6 +237,7 @@ def test_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert found["findings"]["same bits"]["state"] == "ok"
 
 
+@pytest.mark.slow
 def test_the_page_on_two_ranks(tmp_path: Path) -> None:
     """The exit code is 0 unless something is wrong with this machine; a folder that is a file is."""
     (tmp_path / "file").write_text("")

@@ -71,6 +71,7 @@ def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
     check(key, load_data(data_command.data_options(name, words, str(root))).digest)
 
 
+@pytest.mark.slow
 def test_real_cifar10(cifar10_root: str) -> None:
     check("cifar10", load_data(options_of("cifar10", root=cifar10_root)).digest)
 

@@ -22,6 +22,7 @@ from fedmpi.errors import DataError
 # ---- CIFAR-10, real files
 
 
+@pytest.mark.slow
 def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(cifar10_root: str) -> None:
     """The mean of train pixels / 255 per channel is the table's, to its 4 digits; 5,000 and 1,000 of each class."""
     torchvision_datasets = pytest.importorskip("torchvision.datasets")

@@ -233,6 +233,7 @@ def test_a_cut_net_is_smaller_and_answers_alike(tmp_path: Path, trained_of: Trai
     assert found.holds and found.num_other == 0 and path.stat().st_size < written(tmp_path, whole, form).stat().st_size
 
 
+@pytest.mark.slow
 def test_costs_of_both_are_printed_where_a_net_is_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], run_of: Callable[[str], Path], trained_of: Trained
 ) -> None:
@@ -262,9 +263,9 @@ def test_the_best_saved_round_stays(tmp_path: Path) -> None:
     ("form", "words", "absent"),
     [
         ("pt2", ["fedhm", "--tier", "0.25", "--check"], "fedmpi"),
-        ("onnx", ["fedhm", "--tier", "0.25", "--dense"], "fedmpi torch"),
-        ("safetensors", ["fedhm", "--tier", "0.25"], ""),
-        ("safetensors", ["hermes", "--client", "0", "--cut"], ""),
+        pytest.param("onnx", ["fedhm", "--tier", "0.25", "--dense"], "fedmpi torch", marks=pytest.mark.slow),
+        pytest.param("safetensors", ["fedhm", "--tier", "0.25"], "", marks=pytest.mark.slow),
+        pytest.param("safetensors", ["hermes", "--client", "0", "--cut"], "", marks=pytest.mark.slow),
     ],
 )
 def test_what_it_prints_runs(

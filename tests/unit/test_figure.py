@@ -155,6 +155,7 @@ def test_numbers_at_ticks() -> None:
     assert left.lines[1].get_color() == right.lines[0].get_color() == figure.COLOURS[3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", figure.FORMATS)
 def test_the_same_lines_give_the_same_bytes(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"drawn{ending}"

@@ -146,6 +146,7 @@ def test_records_do_not_say_where_the_data_are(short: Short) -> None:
     assert tuple(record.overrides) == job.overrides
 
 
+@pytest.mark.slow
 def test_a_grid_without_questions_may_grow(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,6 +280,7 @@ def test_own_code_that_changed_after_a_run_is_refused(tmp_path: Path, own: tuple
             grid.out.rename(tmp_path / "gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 6])
 def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short, count: int) -> None:
     """After one trial, and among the final runs: another clone makes the rest, and the same tables."""
@@ -293,6 +295,7 @@ def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short, c
     assert short.text("values.csv") == whole.text("values.csv")
 
 
+@pytest.mark.slow
 def test_a_failed_run_ends_no_other_and_is_tried_again(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
     works = launch._started
 

@@ -158,6 +158,7 @@ def test_a_signal_is_not_lost(tmp_path: Path, when: str) -> None:
     assert (tmp_path / "running").exists() == (when == "running")
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
     """srun hears none while it makes the job's step."""
     hears = f"heard=x$heard; echo $heard >{tmp_path}/heard; [ $heard = x ] || exit 75"
@@ -166,6 +167,7 @@ def test_a_signal_that_is_lost_comes_again(tmp_path: Path) -> None:
     assert (tmp_path / "heard").read_text() == "xx\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ends", "code"), [("exit 1", 0), ("exit 0", 0), ("kill -USR1 $$", 0), ("exit 2", 2)])
 def test_a_signal_before_the_ranks_listen(tmp_path: Path, ends: str, code: int) -> None:
     """It kills some of them, and the others give up (1), all of them under ULFM (0), or mpirun itself (138): to be

@@ -144,6 +144,7 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
     return subprocess.run(arguments, capture_output=True, text=True, timeout=600, cwd=cwd, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["plan", "--run-dir run rounds=1"]))
 def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
     """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s. Torch
@@ -195,6 +196,7 @@ def test_a_mistake_costs_a_moment(argv: list[str], named: str, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("to", "code"), [(">/dev/full", 2), (">&- 2>&-", 0)])
 def test_nobody_can_read_it(to: str, code: int, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -61,6 +61,7 @@ def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixtu
     assert make(plan[:2]) == 0 and capsys.readouterr().out == "2 runs of 2 finished before\n"
 
 
+@pytest.mark.slow
 def test_a_run_on_ranks_continues(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
     """After its first round, stopped for lack of time."""
     job = plan[0]
