@@ -277,7 +277,7 @@ def a_saved_state_continues(trial: Trial) -> None:
     folder = RunDir(trial.new_folder())
     setup = trial.setup("rounds=2", "evaluation.personal=on", folder=folder.path)
     state, published, _ = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
-    checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, {}, "", 0, {}))
+    checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(folder, partial(require, False))
     require(loaded is not None and list(loaded.server) == list(state.params), "the saved state has other tensors")
     assert loaded is not None

@@ -1,11 +1,11 @@
-"""The last and the best accuracies of a run, and its seconds, which each checkpoint carries."""
+"""The last and the best accuracies of a run, and its seconds."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fedmpi.report.records import CLIENTS, Record, accuracies, scores_of
+from fedmpi.report.records import CLIENTS, Record, accuracies
 
 
 @dataclass
@@ -33,15 +33,6 @@ class Best:
                 self.best_round[tier] = record["round"]
         for stage, seconds in record.get("seconds", {}).items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-
-    def contradicts(self, records: Sequence[Record]) -> str:
-        """Returns which of these records cannot be of the same run, and why; '' if all can be."""
-        by_round = {record["round"]: record for record in records}
-        for tier, number in self.best_round.items():
-            scores = scores_of(by_round.get(number, {}), tier)
-            if scores and scores.get("accuracy") != self.best[tier]:
-                return f"in round {number} the accuracy of {tier!r} is {scores.get('accuracy')}, not {self.best[tier]}"
-        return ""
 
 
 def mean_accuracy(record: Record) -> float | None:

@@ -10,12 +10,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedmpi.config import address, explain, yaml_text
+from fedmpi.config import address, yaml_text
 from fedmpi.config.load import DEFAULT_NAME, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
 from fedmpi.mpi.communicator import Communicator, together
-from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
@@ -52,26 +51,13 @@ class Origin:
 def config_of(
     folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False, observed: bool = False
 ) -> Config:
-    """The config of a run, as `config.load` reads it; `trains` and `observed` as there. Raises ConfigError, which names
-    the package of an entry point that is no longer installed.
-    """
-    try:
-        return load(str(folder.config_path), overrides, of_run=True, trains=trains, observed=observed)
-    except ConfigError as error:
-        problems = list(error.problems)
-        for section, entry in manifest.brought(folder).items():
-            gone = f"no {section} {explain.found(entry.get('name'))}"
-            from_package = f"{gone} is installed; the run had it of {entry.get('distribution', entry.get('module'))}"
-            problems = [
-                f"{head}{from_package}, install that again" if rest else head
-                for head, rest, _ in (problem.partition(f"{gone}.") for problem in problems)
-            ]
-        raise ConfigError(error.where, *problems) from None
+    """Returns the config of a run, as `config.load` reads it; `trains` and `observed` as there. Raises ConfigError."""
+    return load(str(folder.config_path), overrides, of_run=True, trains=trains, observed=observed)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command asks for beside the config."""
+    """The words of the command beside the config."""
 
     run_dir: str | None = None
     """None for a fresh folder under `output.dir`."""
@@ -84,7 +70,7 @@ class Asked:
 
 
 def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bool) -> RunDir:
-    """The run directory, opened (or made) by rank 0 and known to all."""
+    """Opens the run directory, or makes it, on rank 0; all ranks know it."""
 
     def open_it() -> str:
         if not comm.is_root:
@@ -107,7 +93,7 @@ def _label(config: Config, origin: Origin | None) -> str:
 
 
 def take(folder: RunDir, config: Config, *, resumes: bool, has_origin: bool) -> None:
-    """Rank 0 holds the lock: says at once which run it is, so that whatever happens next can be resumed."""
+    """Writes at once which run it is, so that whatever happens next can be resumed. Rank 0 holds the lock."""
     if not resumes:
         folder.refuse_run()  # another may have come and gone since it was opened
     folder.failure_path.unlink(missing_ok=True)
@@ -116,7 +102,7 @@ def take(folder: RunDir, config: Config, *, resumes: bool, has_origin: bool) -> 
 
 
 def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Communicator) -> RunLock:
-    """The lock until `stack` closes; waits for one that is held. Raises `RunDirError`."""
+    """Takes the lock until `stack` closes; waits for one that is held. Raises `RunDirError`."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -129,6 +115,6 @@ def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Commu
 
 
 def slurm_job() -> str:
-    """The batch job's number (of one task of an array: its own), for the manifest; empty outside Slurm."""
+    """Returns the batch job's number (of one task of an array: its own), for the manifest; '' outside Slurm."""
     array, task = (os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))
     return f"{array}_{task}" if array or task else os.environ.get("SLURM_JOB_ID", "")

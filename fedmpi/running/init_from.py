@@ -6,12 +6,11 @@ the clients remember comes along where the settings that shape it are those of R
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import together
-from fedmpi.report.best import Best
 from fedmpi.rounds.state import Setup
 from fedmpi.running.folder import Origin
 from fedmpi.running.start import warn
@@ -87,7 +86,6 @@ def _fitted(setup: Setup, origin: Origin, parent: checkpoint.Snapshot) -> checkp
         round=0,
         server=parent.server if is_alike else {name: parent.server[name] for name in state},
         clients=parent.clients if is_alike else {},
-        progress=asdict(Best()),
         config=config.to_dict(),
         config_hash=config.hash(),
         seed=config.seed,

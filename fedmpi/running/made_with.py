@@ -6,7 +6,6 @@ the source of what is not built in (`brought`) with what the manifest notes of i
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.metadata
 import json
@@ -14,7 +13,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,7 @@ import torch
 import fedmpi
 from fedmpi import registry
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.errors import one_line
+from fedmpi.errors import counted, one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
@@ -50,6 +48,7 @@ VARIABLES = (
 )
 GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _MOST_CHARACTERS = 100
+_MOST_HOSTS = 3
 _MAX_SOURCE_BYTES = 2**27
 
 
@@ -58,6 +57,7 @@ def computed_with(worker_device: str, server_device: str, device: Device) -> dic
     variables = VARIABLES + (GPU_VARIABLES if device.has_gpu else ())
     found = {
         **{name: version for name, version in manifest.versions().items() if name != "torchvision"},
+        "python": ".".join(platform.python_version_tuple()[:2]),  # its last number changes no results
         "fedmpi": f"{fedmpi.__version__} (code {_digest_of_code(Path(fedmpi.__file__).parent)})",
         "libc": " ".join(platform.libc_ver()),
         "cpu": f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
@@ -99,19 +99,13 @@ def _gpu(device: Device) -> str:
 
 
 def changes(then: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """A warning if `now` gives other bits than `then`, with all that differs; empty if nothing does. What only one of
-    them has is left out: older versions recorded less.
-    """
-    names = [name for name in COMPARED if name in then and name in now and _telling(name, then) != _telling(name, now)]
+    """Returns a warning that names all that differs and may change bits; '' if nothing does."""
+    names = [name for name in COMPARED if name in then and name in now and then[name] != now[name]]
     if not names:
         return ""
-    before, after = (", ".join(f"{name} {_short(side[name])}" for name in names) for side in (then, now))
+    before = ", ".join(f"{name} {_short(then[name])}" for name in names)
+    after = ", ".join(f"{name} {_short(now[name])}" for name in names)
     return one_line(f"begun with {before}; continuing with {after}: bits may differ from now on")
-
-
-def _telling(name: str, found: Mapping[str, str]) -> str:
-    """The last number of Python's version changes no results."""
-    return str(found[name]).rpartition(".")[0] if name == "python" else str(found[name])
 
 
 def _short(value: object) -> str:
@@ -119,45 +113,36 @@ def _short(value: object) -> str:
 
 
 def brought(config: Config) -> dict[str, Any]:
-    """What the manifest notes: an entry for each section that names something not built in; empty if none does."""
-    found = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
-    found = {section: entry for section, entry in found.items() if entry}
-    return {manifest.BROUGHT: found} if found else {}
+    """Returns what the manifest notes of code that is not built in: an entry for each section that names some."""
+    sources = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
+    sources = {section: entry for section, entry in sources.items() if entry}
+    return {manifest.BROUGHT: sources} if sources else {}
 
 
 def _source(section: str, name: str) -> dict[str, str]:
-    """The file of the module that defines what `name` means, its digest, and the distribution it is installed by. Empty
-    for a built-in name. A module without a file has no `file` and no `digest`.
-    """
+    """Returns the module that defines `name`, its file and the file's digest if it has one; {} for a built-in name."""
     if registry.is_built_in(section, name):
         return {}
-    found = registry.made(section, name)
-    entry = {"name": name, "module": str(getattr(found, "__module__", name.partition(":")[0]))}
-    if file := getattr(sys.modules.get(entry["module"]), "__file__", None):
-        entry["file"] = file
-        with contextlib.suppress(OSError):
-            entry["digest"] = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
-    top = entry["module"].partition(".")[0]
-    installed = _distributions().get(top, [])
-    if installed:
-        entry["distribution"] = f"{installed[0]} {importlib.metadata.version(installed[0])}"
+    defined = registry.made(section, name)
+    entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
+    file = getattr(sys.modules.get(entry["module"]), "__file__", None)
+    if file and os.path.isfile(file):
+        digest = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
+        entry |= {"file": file, "digest": digest}
     return entry
 
 
-# Reads the files of every installed package, once.
-_distributions = functools.cache(importlib.metadata.packages_distributions)
-
-
 def changed_sources(run_dir: RunDir, config: Config) -> str:
-    """One line about sources that are not those of the run's last start; empty if they are, or are not known."""
-    told = unlike_sources(manifest.brought(run_dir), config)
-    if not told:
+    """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
+    changed = unlike_sources(manifest.brought(run_dir), config)
+    if not changed:
         return ""
-    return f"the source of {' and of '.join(told)} has changed since the last start; the rounds from here on may differ"
+    which = " and of ".join(changed)
+    return f"the source of {which} has changed since the last start; the rounds from here on may differ"
 
 
 def unlike_sources(before: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
-    """What of a config is not built in and has another source than `before` (as `manifest.brought` has it) knows."""
+    """Names the user's code whose source is not the one in `before` (as `manifest.brought` has it)."""
     return [
         f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
         for section, entry in brought(config).get(manifest.BROUGHT, {}).items()
@@ -165,49 +150,39 @@ def unlike_sources(before: Mapping[str, Mapping[str, Any]], config: Config) -> l
     ]
 
 
-@dataclass(frozen=True)
-class Gathered:
-    """A row of words from each rank, known to all of them."""
-
-    ranks: Sequence[int]
-    """As the job started."""
-    hosts: Sequence[str]
-    rows: Sequence[Mapping[str, str]]
-
-    @classmethod
-    def of(cls, comm: Communicator, row: Mapping[str, str]) -> Gathered:
-        """Every rank calls it with its own row."""
-        found = [json.loads(text) for text in comm.allgather_text(json.dumps([comm.host, dict(row)]))]
-        return cls(comm.members, [host for host, _ in found], [row for _, row in found])
-
-    def merged(self) -> dict[str, str]:
-        """All that the ranks have; different values of a name are joined."""
-        names = sorted({name for row in self.rows for name in row})
-        return {name: " and ".join(sorted({row[name] for row in self.rows if name in row})) for name in names}
-
-    def unlike(self, name: str) -> str:
-        """Which ranks have which value, the rarest first; empty if all ranks that have one have the same."""
-        groups: dict[str, list[int]] = {}
-        for place, row in enumerate(self.rows):
-            if name in row:
-                groups.setdefault(row[name], []).append(place)
-        if len(groups) < 2:
-            return ""
-        rarest_first = sorted(groups.items(), key=lambda group: len(group[1]))
-        return "; ".join(f"{_short(value)} on {self._who(places)}" for value, places in rarest_first)
-
-    def _who(self, places: Sequence[int]) -> str:
-        hosts = list(dict.fromkeys(self.hosts[place] for place in places))
-        more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
-        return f"{_ranges([self.ranks[place] for place in places])} ({', '.join(hosts[:3])}{more})"
+Row = Mapping[str, str]
 
 
-def _ranges(ranks: Sequence[int]) -> str:
-    """`rank 3`, or `ranks 0-2, 5`."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join('-'.join(map(str, run)) for run in runs)}"
+def gathered(comm: Communicator, row: Row) -> list[Row]:
+    """Returns the rows of all ranks. Every rank calls it with its own."""
+    own = {**row, "host": comm.host, "rank": str(comm.started_as)}
+    return [json.loads(text) for text in comm.allgather_text(json.dumps(own))]
+
+
+def merged(rows: Sequence[Row]) -> dict[str, str]:
+    """Returns all that the ranks have; different values of a name are joined."""
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for name in row.keys() - {"host", "rank"}:
+            values.setdefault(name, set()).add(row[name])
+    return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
+
+
+def unlike(rows: Sequence[Row], name: str) -> str:
+    """Returns which ranks have which value, the rarest first; '' if all that have one have the same."""
+    having: dict[str, list[Row]] = {}
+    for row in rows:
+        if name in row:
+            having.setdefault(row[name], []).append(row)
+    if len(having) < 2:
+        return ""
+    rarest_first = sorted(having, key=lambda value: len(having[value]))
+    return "; ".join(f"{_short(value)} on {_who(having[value])}" for value in rarest_first)
+
+
+def _who(rows: Sequence[Row]) -> str:
+    """Returns `rank 2 (node3)`, or of several `14 ranks (node1, node2, node4 and 3 more)`."""
+    hosts = list(dict.fromkeys(row["host"] for row in rows))
+    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
+    count = f"rank {rows[0]['rank']}" if len(rows) == 1 else counted(len(rows), "rank")
+    return f"{count} ({', '.join(hosts[:_MOST_HOSTS])}{more})"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -39,7 +36,7 @@ from fedmpi.store.saving import Saving
 
 
 class Server:
-    """Rank 0's part of a run beside the rounds: it keeps them, and tells its observers of them."""
+    """Keeps what rounds make (records, checkpoints, client memories), and tells observers and the terminal of them."""
 
     def __init__(
         self,
@@ -52,30 +49,34 @@ class Server:
         advice: Advice,
         observed: Sequence[Observed],
     ) -> None:
-        """`stack` ends what is opened here."""
-        self._setup, self._folder, self._lock, self._asked, self._advice = setup, folder, lock, asked, advice
+        """Continues after `snapshot`, None for round 1; `stack` ends what is opened here."""
         config = setup.config
-        self._done = done = snapshot.round if snapshot else 0
-        self._best = Best(**snapshot.progress) if snapshot else Best()
+        self._setup = setup
+        self._folder = folder
+        self._lock = lock
+        self._asked = asked
+        self._advice = advice
+        self._done = snapshot.round if snapshot else 0
+        mode = "off" if asked.quiet else config.output.progress
+        self._progress = Progress(mode, config.rounds, done_rounds=self._done)
+        self.say = self._progress.say
+        self.warn = self._progress.warn
+        self._write_config_and_partition()
+        self._records = Records(folder, resume_after=self._done or None, warn=self.warn)
+        before = [record for record in read_records(folder) if record["round"] <= self._done]
+        self._best = Best.of(before)
+        self._means = {record["round"]: mean_accuracy(record) for record in before}
+        self._sizes = sizes(setup)
         self._statistics = snapshot.statistics if snapshot else {}
         self._client_scores: ClientScores | None = None
-        # Who has written a memory since each of the last saves; the first save looks at all clients.
-        self._writers: deque[set[int]] = deque([set()], maxlen=config.output.keep_checkpoints + 2)
-        self._has_pruned = False
-        self._spared: list[int] = []
-        """Checkpoints that stay for another reason than being new: what they refer to was not written lately."""
-        self._is_due, self._has_untrained, self._last_saved = False, False, done
-        mode = "off" if asked.quiet else config.output.progress
-        self._progress = Progress(mode, config.rounds, done_rounds=done)
-        self.say, self.warn = self._progress.say, self._progress.warn
+        self._memories = setup.memories.versions() if setup.method.traits.keeps_memory else set()
         self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
+        self._is_due = False
+        self._has_untrained = False
         self._losses: list[dict[str, Any]] = []
         self._last_recorded: int | None = None
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
-        self._means, self._sizes = self._checked_means(), sizes(setup)
-        self._write_config_and_partition()
-        self._records = Records(folder, resume_after=done or None, warn=self.warn)
         self._observers = Observers([*_own_observers(setup, folder), *observed], self.warn)
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
@@ -83,44 +84,28 @@ class Server:
         setup.comm.call_while_waiting(lock.beat)
 
     def _write_config_and_partition(self) -> None:
-        setup, folder = self._setup, self._folder
-        folder.clear_temporaries()
-        if self._done <= setup.config.rounds:
-            write_text(folder.config_path, yaml_text.dump(setup.config.to_dict()))
-        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
-
-    def _checked_means(self) -> dict[int, float | None]:
-        """`mean_accuracy` of each of its own rounds that has a record. Raises RunDirError if the records are another
-        run's.
-        """
-        records = [record for record in read_records(self._folder) if record["round"] <= self._done]
-        if problem := self._best.contradicts(records):
-            advice = "put the right file back, or move this one away (then its rounds are marked as missing)"
-            problem = f"is of another run than the checkpoint: {problem}; {advice}"
-            raise RunDirError(str(self._folder.records_path), problem)
-        return {record["round"]: mean_accuracy(record) for record in records}
+        config = self._setup.config
+        self._folder.clear_temporaries()
+        if self._done <= config.rounds:
+            write_text(self._folder.config_path, yaml_text.dump(config.to_dict()))
+        write_atomic(self._folder.partition_path, self._setup.partition.packed(self._setup.data_digest))
 
     def announce(self, places: Sequence[str], warnings: Sequence[str], first_state: Mapping[str, Any]) -> None:
         """Says who got what and how, what to mind, where results go and how to continue after an interruption.
 
-        `first_state` says where the first state is from, if this start has taken it from another run.
+        `places` has host and device of each rank. `first_state` says where the first state is from, if this start has
+        taken it from another run.
         """
         config, setup = self._setup.config, self._setup
-        threads = config.mpi.threads
-        who = list(zip(setup.comm.members, places, strict=True))
-        ranks = [{"rank": rank, "place": place, "threads": threads} for rank, place in who]
-        resumed = self._done or None
-        more = {"job": slurm_job(), "data_digest": setup.data_digest, **made_with.brought(config), **first_state}
-        more |= self._advice.again.noted()
-        more[manifest.SIZES] = [row.costs() for row in self._sizes]
-        if setup.comm.library:
-            more["mpi"] = setup.comm.library
-        self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
-        manifest.add_start(self._folder, manifest.start_entry(ranks, self._asked.command, resumed, **more))
+        ranks = [
+            {"rank": rank, "place": place, "threads": config.mpi.threads}
+            for rank, place in zip(setup.comm.members, places, strict=True)
+        ]
+        self._note_start(ranks, first_state)
         server = "server and worker" if 0 in setup.workers else "server"
-        for rank, place in who:
-            role = server if rank == setup.comm.members[0] else "worker"
-            self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
+        for number, rank in enumerate(ranks):
+            role = "worker" if number else server
+            self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
         for warning in (*found, *warnings):
             self.warn(warning)
@@ -132,12 +117,23 @@ class Server:
                 self.say(f"resuming after round {self._done}")
         else:
             which = f"rounds 1 to {self._done} are done" if self._done > 1 else "round 1 is done"
-            fewer = f", and rounds is {config.rounds}" * (self._done > config.rounds)
+            fewer = f", and rounds is {config.rounds}" if self._done > config.rounds else ""
             self.say(f"nothing left to do: {which}{fewer}")
         for origin in first_state.values():
             changes = "; ".join(origin["config"]) or "with the same config"
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
+
+    def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
+        setup = self._setup
+        more: dict[str, Any] = {"job": slurm_job(), "data_digest": setup.data_digest}
+        more |= {**made_with.brought(setup.config), **first_state, **self._advice.again.noted()}
+        more[manifest.SIZES] = [row.costs() for row in self._sizes]
+        if setup.comm.library:
+            more["mpi"] = setup.comm.library
+        self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
+        entry = manifest.start_entry(ranks, self._asked.command, self._done or None, **more)
+        manifest.add_start(self._folder, entry)
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
         """Shows how many clients of the running phase are done."""
@@ -148,7 +144,7 @@ class Server:
         self.say("\n".join(wrapped(text)))
 
     def report_losses(self, losses: Sequence[Loss], round_number: int) -> None:
-        """Ranks died, and those left are in this round."""
+        """Says which ranks died, and that the others are in this round."""
         comm = self._setup.comm
         for loss in losses:
             entries = loss.entries(round_number)
@@ -161,7 +157,7 @@ class Server:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
-        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else empty)."""
+        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
         config, setup = self._setup.config, self._setup
         self._client_scores = result.client_scores or self._client_scores
         record = record_of(setup, round_number, result, times) | self._notes()
@@ -169,15 +165,14 @@ class Server:
         self._means[round_number] = mean_accuracy(record)
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         self._statistics = {net.name: score.statistics for net, score in scores if score.statistics is not None}
+        self._memories |= {
+            (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
+        }
+        self._warn_of_what_changed_nothing(round_number, record, result)
         must_hold = bool(stops) or round_number == config.rounds
-        if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
-            self.warn(f"round {round_number} changes nothing: the training of all its clients diverged")
-        self._warn_of_untrained(round_number, result)
-        self._writers[-1].update(report.client for report in result.reports if report.memory_digest)
         with setup.clock.stage("saving", round_number):
             self._lock.refresh()
             self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
-            self._is_due |= self._has_lost_checkpoint()
             self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
         self._last_recorded = round_number
         self._progress.round_done(record)
@@ -185,28 +180,22 @@ class Server:
         if stops:
             self._say_stopped(round_number, stops)
 
-    def _warn_of_untrained(self, round_number: int, result: RoundResult) -> None:
-        """Once: every client begins with the same loss scale, so the rounds that follow are like this one."""
-        if not self._has_untrained and (line := untrained(round_number, result.reports)):
+    def _warn_of_what_changed_nothing(self, number: int, record: Mapping[str, Any], result: RoundResult) -> None:
+        if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
+            self.warn(f"round {number} changes nothing: the training of all its clients diverged")
+        line = untrained(number, result.reports)
+        if line and not self._has_untrained:  # every client begins with the same loss scale: later rounds are alike
             self._has_untrained = True
             self.warn(line)
 
-    def _has_lost_checkpoint(self) -> bool:
-        """Whether the newest checkpoint was removed while the run continues: then the next save must not wait."""
-        path = self._folder.checkpoint_path(self._last_saved)
-        if self._is_due or self._last_saved == 0 or path.exists():
-            return False
-        self.warn(f"{path} was removed while the run used it; this round is saved in its place")
-        return True
-
     def _notes(self) -> dict[str, Any]:
-        """What the record has beside the round's results."""
+        """Returns what the record has beside the round's results."""
         notes = {"save_errors": self._saving.take_errors(), "losses": self._losses}
         self._losses = []
         return {name: entries for name, entries in notes.items() if entries}
 
     def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
-        """The record first: no checkpoint is of a round that has none."""
+        """Writes the record first: no checkpoint is of a round that has none."""
         self._records.round_done(record)
         if self._is_due:
             self._save(round_number, state)
@@ -218,7 +207,6 @@ class Server:
             round=round_number,
             server=state.params,
             clients=state.memories,
-            progress=asdict(self._best),
             config=config.to_dict(),
             config_hash=config.hash(),
             seed=config.seed,
@@ -226,19 +214,13 @@ class Server:
             data_digest=self._setup.data_digest,
             statistics=self._statistics,
         )
-        keep, best_of = config.output.keep_checkpoints, partial(best_round, self._means)
-        checkpoint.save(self._folder, snapshot, keep, best_of)
-        self._last_saved = round_number
-        rounds = [number for number, _ in self._folder.checkpoints()]
-        self._has_pruned &= all(number in rounds for number in self._spared)
-        self._spared = rounds[keep:]
-        live = checkpoint.referenced(self._folder) if state.memories else None
+        checkpoint.save(self._folder, snapshot, config.output.keep_checkpoints, partial(best_round, self._means))
+        live = checkpoint.referenced(self._folder) if self._memories else None
         if live is not None:
-            current = {(client, *version) for client, version in state.memories.items()}
-            recent = set().union(*self._writers) if self._has_pruned else None
-            self._setup.memories.prune(live | current, recent, up_to_round=round_number)
-            self._writers.append(set())
-            self._has_pruned = True
+            # While rank 0 saves a round, workers write memories of the next one, perhaps over those of a lost start.
+            stale = {memory for memory in self._memories - live if memory[1] <= round_number}
+            self._setup.memories.delete(stale)
+            self._memories -= stale
 
     def stop_early(self, done: int, before: ServerState, why: str) -> None:
         """Ends the run in the middle of a round; the last one that is `done`, with the state `before`, is saved."""
@@ -252,7 +234,7 @@ class Server:
         self._save(round_number, state)
 
     def _say_stopped(self, round_number: int, why: str) -> None:
-        """The run is to continue later, where it is now: for people and, in the manifest, for programs."""
+        """Says that the run is to continue later: to people and, in the manifest, to programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
         self._note_end()
         self._tell(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
@@ -260,7 +242,7 @@ class Server:
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
-        """The closing table and the report files."""
+        """Prints the closing table and writes the report files."""
         self._open.close()
         self._note_end()
         rows = tier_rows(self._sizes, self._best)
@@ -270,35 +252,30 @@ class Server:
         stream = io.StringIO() if self._asked.quiet else sys.stdout
         scores, said = self._client_scores, closing_lines(read_records(self._folder))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
-        had = self._page_written_ns()
         self._run_ended(max(self._done, self._setup.config.rounds))
-        if self._page_written_ns() != had:  # one of the observers writes it
+        if self._setup.config.output.report and self._folder.page_path.exists():
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
-
-    def _page_written_ns(self) -> int:
-        """When the run's page was written last, by the clock of the file system; 0 where there is none."""
-        with contextlib.suppress(OSError):
-            return self._folder.page_path.stat().st_mtime_ns
-        return 0
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best
         self._observers.call("run_ended", Ended(done, stopped, best.last, best.best, best.best_round))
 
     def _note_end(self) -> None:
-        """Puts on record what this start has spent since its last record: mostly the save that came after it. The other
-        ranks wait meanwhile, so their part of the mean is known without asking them.
+        """Notes in the manifest what this start has spent since its last record: mostly the save that came after it.
+
+        The other ranks wait meanwhile, so their part of the mean is known without asking them.
         """
-        if (done := self._last_recorded) is None:
+        if self._last_recorded is None:
             return
+        number = self._last_recorded
         taken, size = self._setup.clock.take(), self._setup.comm.size
         spent_s = {stage: seconds / size for stage, seconds in taken.items()} | {"wall": taken["wall"]}
         spent_s["idle"] += taken["wall"] * (size - 1) / size
         self._unrecorded_s = _sum(self._unrecorded_s, spent_s)
-        self._if_possible("the manifest", lambda: manifest.add_end(self._folder, done, spent_s))
+        self._if_possible("the manifest", lambda: manifest.add_end(self._folder, number, spent_s))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
-        """Does what a run that is saved can do without."""
+        """Writes what a run that is saved can do without."""
         try:
             with writing(self._folder.path):
                 write()

@@ -45,7 +45,6 @@ from fedmpi.report.terminal import warning
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.running import made_with
-from fedmpi.running.made_with import Gathered
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
@@ -127,20 +126,20 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     settings["output"] = None  # only rank 0 writes
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
-    gathered = Gathered.of(comm, {"config": own, "data": short_digest(data_digest)})
+    rows = made_with.gathered(comm, {"config": own, "data": short_digest(data_digest)})
     for name, where in (("config", config.where), ("data", place_of(config.data))):
-        if found := gathered.unlike(name):
+        if found := made_with.unlike(rows, name):
             problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
     """What the ranks compute with; rank 0 warns if they differ."""
-    gathered = Gathered.of(comm, made_with.computed_with(*kinds, device))
-    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := gathered.unlike(name))]
+    rows = made_with.gathered(comm, made_with.computed_with(*kinds, device))
+    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := made_with.unlike(rows, name))]
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
-    return gathered.merged()
+    return made_with.merged(rows)
 
 
 def warn(line: str) -> None:

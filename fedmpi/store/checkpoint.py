@@ -6,7 +6,7 @@ holds. Layout of `checkpoints/round-000012.h5`:
     /server      one dataset per tensor of the server state
     /clients     client, round, digest: the version of each client's memory that is valid (a file of its own)
     /statistics  by name of the tested net, the BatchNorm statistics that this round was tested with (float32), if any
-    attributes   round, seed, config (JSON), config_hash, progress (JSON), versions (JSON), data_digest,
+    attributes   round, seed, config (JSON), config_hash, versions (JSON), data_digest,
                  server_digest, clients_digest, statistics_digest, torch_dtypes (JSON)
 
 `server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever their ranks, exchange or output.
@@ -33,7 +33,7 @@ from fedmpi.tensors import Spec
 KIND = "checkpoint"
 BestOf = Callable[[Collection[int]], int | None]
 """Returns the best one of these rounds, None where none of them was tested."""
-_JSON = ("config", "progress", "versions")
+_JSON = ("config", "versions")
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,6 @@ class Snapshot:
     server: Params
     clients: Mapping[int, tuple[int, str]]
     """Client -> (round, digest) of the version of its memory that is valid now."""
-    progress: Mapping[str, Any]
-    """What the report carries from round to round (best accuracies, ...): JSON, so keys are strings."""
     config: Mapping[str, Any]
     config_hash: str
     seed: int
@@ -179,7 +177,7 @@ def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path) ->
 
 
 def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
-    """Returns (client, round, digest) of every memory that a checkpoint on disk refers to, for `MemoryStore.prune`.
+    """Returns (client, round, digest) of every memory that a checkpoint on disk refers to.
 
     None if a checkpoint cannot be read: then it is not known, and nothing should be deleted.
     """

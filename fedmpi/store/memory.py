@@ -7,7 +7,7 @@ before. Nothing is cached: a rank's memory does not grow with the number of clie
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 
 from fedmpi.errors import RunDirError
 from fedmpi.store import hdf5
@@ -55,22 +55,15 @@ class MemoryStore:
             advice = "--resume continues from a checkpoint before it"
             raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
 
-    def prune(
-        self, live: Set[tuple[int, int, str]], clients: Iterable[int] | None = None, *, up_to_round: int | None = None
-    ) -> int:
-        """Deletes every version that is not `live` and returns how many.
+    def versions(self) -> set[tuple[int, int, str]]:
+        """Returns (client, round, digest) of every version on disk."""
+        clients = self._run_dir.clients_with_memory()
+        return {(client, *version) for client in clients for version in self._run_dir.memory_versions(client)}
 
-        `live` is what checkpoints refer to (`checkpoint.referenced`) and what the next one will. With `clients`, only
-        theirs are looked at (those that have written since the last prune): O(len(clients)) directory reads. Versions
-        of rounds after `up_to_round` stay: while rank 0 saves a round, workers write those of the next one.
-        """
-        num_deleted = 0
-        for client in self._run_dir.clients_with_memory() if clients is None else clients:
-            for version in list(self._run_dir.memory_versions(client)):
-                is_later = up_to_round is not None and version[0] > up_to_round
-                if (client, *version) not in live and not is_later:
-                    num_deleted += remove(self._run_dir.memory_path(client, *version))
-        return num_deleted
+    def delete(self, versions: Iterable[tuple[int, int, str]]) -> None:
+        """Deletes these versions, (client, round, digest) of each."""
+        for version in versions:
+            remove(self._run_dir.memory_path(*version))
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:

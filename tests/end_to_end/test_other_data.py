@@ -11,7 +11,7 @@ from small_data import WORDS, dataset, options_in
 from small_runs import SMALL, finished
 
 from fedmpi.data import prepare
-from fedmpi.store import checkpoint, hdf5, manifest
+from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 ARGUMENTS = (
@@ -81,22 +81,3 @@ def test_the_same_data_may_lie_elsewhere(
     assert finished(run_dir) == finished(tmp_path / "one")
     digest = options_in(roots["first"]).read().digest
     assert {entry["data_digest"] for entry in manifest.read_starts(RunDir(run_dir))} == {digest}
-
-
-def without_digests(run_dir: Path) -> None:
-    """As an older version would have left it."""
-    folder = RunDir(run_dir)
-    for _, path in folder.checkpoints():
-        snapshot = replace(checkpoint.load(path), data_digest="")
-        checkpoint.save(folder, snapshot, keep=5)
-    _, arrays = hdf5.read(folder.partition_path, "partition")
-    folder.partition_path.write_bytes(hdf5.pack("partition", {}, arrays))
-
-
-def test_a_run_that_does_not_know_its_data_goes_on(run_main: RunMain, roots: dict[str, Path], run_dir: Path) -> None:
-    """It says so in one line; from then on it knows them, even if it saves nothing more."""
-    without_digests(run_dir)
-    code, _, errors = run_main("--run-dir", str(run_dir), "--resume")
-    assert code == 0 and len(errors.splitlines()) == 1 and "not say which" in errors, errors
-    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3", f"data.root={roots['other']}")
-    assert code == 2 and "other data" in errors, errors

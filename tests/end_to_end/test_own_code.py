@@ -14,7 +14,6 @@ from small_runs import finished
 
 from fedmpi import registry
 from fedmpi.data import own
-from fedmpi.running import made_with
 
 RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
@@ -52,7 +51,6 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     registry.installed.cache_clear()
-    made_with._distributions.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -68,7 +66,7 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
     assert code == 0 and f"--run-dir {run} --resume {' '.join(OWN)}" in out, errors
     entry = last_start(Path(run))["brought"]
     assert entry["data"]["file"] == str(mine) and len(entry["data"]["digest"]) == 32
-    assert entry["data"]["distribution"] == "mysets 1.5" and entry["partition"]["name"] == "mysets:rows"
+    assert entry["partition"]["name"] == "mysets:rows"
     forget()
     code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
     assert code == 2 and len(errors.splitlines()) == 1 and errors.rstrip().endswith(" ".join(OWN))
@@ -91,17 +89,15 @@ def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
     code, out, _ = run_main("list")
     assert code == 0 and "my_blobs" in out and "installed: mysets:blobs" in out and "mysets" not in sys.modules
     code, _, errors = run_main(*SMALL, "data.name=my_blobs", "partition.name=my_rows", "rounds=1", "--run-dir", run)
-    assert code == 0 and last_start(Path(run))["brought"]["data"]["distribution"] == "mysets 1.5", errors
+    assert code == 0 and last_start(Path(run))["brought"]["data"]["module"] == "mysets", errors
     forget()
     assert run_main("rounds=2", "--run-dir", run, "--resume")[0] == 0
     assert run_main("list")[0] == 0
     (mine.parent / "mysets-1.5.dist-info").rename(tmp_path / "gone")
     forget()
     code, _, errors = run_main("rounds=3", "--run-dir", run, "--resume")
-    data, partition = (line for line in errors.splitlines() if "install that again" in line)
     assert code == 2 and len(errors.splitlines()) == 3  # with the head that names the file
-    assert "data.name" in data and "'my_blobs'" in data and "'my_rows'" in partition
-    assert all(line.count("mysets 1.5") == 1 for line in (data, partition))
+    assert "data.name" in errors and "'my_blobs'" in errors and "'my_rows'" in errors
 
 
 def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Path) -> None:

@@ -28,7 +28,6 @@ def snapshot(round_number: int, **changes: object) -> Snapshot:
         round=round_number,
         server=server,
         clients={},
-        progress={"best": {"full": 0.1 + 0.2}},
         config={"seed": 1, "train": {"lr": 0.1}},
         config_hash="c" * 64,
         seed=1,
@@ -192,8 +191,8 @@ def save_for_ever(round_number, clients, announce):
         server = {f"w{i}": torch.full((200, 100), float(round_number)) for i in range(10)}
         memory = {"m": torch.full((9,), float(round_number))}
         clients = {**clients, round_number % 3: store.put(round_number % 3, round_number, memory)}
-        checkpoint.save(run_dir, Snapshot(round_number, server, clients, {}, {}, "", 0, {}))
-        store.prune(checkpoint.referenced(run_dir))
+        checkpoint.save(run_dir, Snapshot(round_number, server, clients, {}, "", 0, {}))
+        store.delete(store.versions() - checkpoint.referenced(run_dir))
         os.write(announce, b"x")
 
 def killed_after(last_round, clients):
@@ -291,14 +290,10 @@ def test_damage_and_mix_ups_are_refused(run_dir: RunDir, monkeypatch: pytest.Mon
         store.get(1, mine)
 
 
-def test_prune_spares_what_is_live_and_clients_it_was_not_asked_about(run_dir: RunDir) -> None:
+def test_memories_are_listed_and_deleted(run_dir: RunDir) -> None:
     store = MemoryStore(run_dir)
     versions = {(client, *store.put(client, number, params(number))) for client in (1, 2, 3000) for number in (1, 2)}
-    live = {version for version in versions if version[1] == 2}
-    assert store.prune(live, clients=[1]) == 1
-    assert {(client, *v) for client in run_dir.clients_with_memory() for v in run_dir.memory_versions(client)} == {
-        version for version in versions if version in live or version[0] != 1
-    }
-    assert store.prune(live) == 2
-    assert store.prune(live) == 0
-    assert {(client, *v) for client in run_dir.clients_with_memory() for v in run_dir.memory_versions(client)} == live
+    assert store.versions() == versions
+    stale = {version for version in versions if version[1] == 1}
+    store.delete(stale)
+    assert store.versions() == versions - stale
