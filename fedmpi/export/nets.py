@@ -35,7 +35,6 @@ from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
 from fedmpi.store.checkpoint import KIND
-from fedmpi.store.units import named_among
 
 
 @dataclass(frozen=True)
@@ -155,11 +154,10 @@ def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
     nets, tested = _nets(saved), saved.setup.method.tested()
     if tier is None and len(tested) == 1:
         tier = tested[0].name
-    found = None if tier is None else named_among(tier, nets)
-    if found is None:
+    if tier is None or tier not in nets:
         problem = "which net?" if tier is None else f"no net {tier!r};"
         raise ConfigError("--tier", f"{problem} allowed: {_names(saved)}")
-    return found, nets[found]
+    return tier, nets[tier]
 
 
 def _nets(saved: SavedRound) -> dict[str, int]:

@@ -10,7 +10,6 @@ from fedmpi.errors import ConfigError
 from fedmpi.report.records import divergences
 from fedmpi.results.figure import Line, over_seeds
 from fedmpi.results.run import Run
-from fedmpi.store.units import named_among
 
 MOST_PAIRED = 5
 """Of more settings than this, each is compared with the first alone."""
@@ -200,12 +199,11 @@ def chosen_nets(groups: Sequence[Group], asked: Sequence[str], y: str = "accurac
     if without and not (asked and known):
         why = f"{', '.join(without)}: clients' own nets are tested for accuracy alone"
         raise ConfigError("--y", f"no {y} was recorded of {why}; draw the accuracy, or leave these runs out")
-    chosen = {net: named_among(net, known) for net in asked}
-    if unknown := [net for net, name in chosen.items() if name is None]:
+    if unknown := [net for net in asked if net not in known]:
         allowed = ", ".join(known) or "none yet"
         raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {allowed}")
     first = (group.recorded(y)[0] for group in groups if group.recorded(y))
-    return list(dict.fromkeys([name for name in chosen.values() if name] or first))
+    return list(dict.fromkeys(asked or first))
 
 
 def name_of(net: str) -> str:
