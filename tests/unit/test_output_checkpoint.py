@@ -64,12 +64,6 @@ def test_the_file_says_what_it_is(run_dir: RunDir) -> None:
         assert sorted(file["clients"]) == ["client", "digest", "round"]
 
 
-def test_a_large_config_is_no_trouble(run_dir: RunDir) -> None:
-    """HDF5's old format holds 64 KB an attribute."""
-    config = {"blocks": list(range(30_000))}
-    assert checkpoint.load(checkpoint.save(run_dir, snapshot(1, config=config))).config == config
-
-
 def test_the_newest_k_stay(run_dir: RunDir) -> None:
     for round_number in range(1, 6):
         checkpoint.save(run_dir, snapshot(round_number), keep=2)

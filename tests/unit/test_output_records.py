@@ -15,7 +15,6 @@ from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, accuracies, gaps_of, is_whole, net_scores, read_records, rounds_done, scalars
 from fedmpi.results.run import accuracy_of
 from fedmpi.store import manifest
-from fedmpi.store.files import json_safe
 from fedmpi.store.manifest import add_start, start_entry
 from fedmpi.store.run_dir import RunDir
 
@@ -38,14 +37,6 @@ def test_a_record_is_on_disk_as_one_line_at_once(run_dir: RunDir) -> None:
     assert run_dir.records_path.read_text() == '{"round": 1, "x": [null, [null, 0.1]], "text": "a\\nb"}\n'
     write(run_dir, range(0))
     assert read_records(run_dir) == []
-
-
-def test_numpy_and_torch_numbers_are_numbers() -> None:
-    import numpy as np
-    import torch
-
-    value = {"a": np.float32(0.5), "b": torch.tensor(3), 7: np.float64("nan")}
-    assert json_safe(value) == {"a": 0.5, "b": 3, "7": None}
 
 
 def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None:

@@ -4,7 +4,6 @@ import errno
 import os
 import re
 from pathlib import Path
-from threading import Timer
 from types import SimpleNamespace
 
 import failing_disk
@@ -134,12 +133,3 @@ def test_a_file_of_another_node_is_waited_for(tmp_path: Path, monkeypatch: pytes
     began_s = clock()
     files.wait_until_visible(tmp_path / "never", patience_s=0.25)
     assert 0.25 <= clock() - began_s < 0.8
-
-
-def test_a_memory_of_another_node_is_waited_for(run_dir: RunDir, tmp_path: Path) -> None:
-    store = MemoryStore(run_dir)
-    version = store.put(7, 1, {})
-    path = run_dir.memory_path(7, *version)
-    path.rename(tmp_path / "under way")
-    Timer(0.3, lambda: (tmp_path / "under way").rename(path)).start()
-    assert store.get(7, version) == {}
