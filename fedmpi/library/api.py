@@ -18,7 +18,7 @@ from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override
 from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
-from fedmpi.library.boundary import checked, given_back
+from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.library.run import Run, StrPath
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.results.grid_runs import load_address
@@ -92,7 +92,7 @@ def run(
         origin = origin_of(directory, resume, other)
     check_ranks(config, claimed()[1])
     request = Asked(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress)
-    with given_back():
+    with restore_process_state():
         return _train(config, request)
 
 
@@ -107,11 +107,11 @@ def open_run(
     begun, where one is still running (unless `running`: then what is saved so far is read), and where its config is
     damaged.
     """
-    found = Run(path, _overrides(overrides, sections))
-    if found.state == "running" and not running:
+    opened = Run(path, _overrides(overrides, sections))
+    if opened.state == "running" and not running:
         advice = "wait for its end, or read what is saved so far with open_run(..., running=True)"
         raise RunDirError(os.fspath(path), f"is running; {advice}")
-    return found
+    return opened
 
 
 class CallAdvice(Advice):

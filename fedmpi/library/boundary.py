@@ -53,15 +53,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _problems(error: ValidationError, parameters: list[str]) -> list[str]:
-    """Returns a line for each argument; a union has several errors."""
-    found: dict[str, str] = {}
+    """Returns a line for each argument: of a union's several errors the first."""
+    lines: dict[str, str] = {}
     for one in error.errors(include_url=False):
         place = one["loc"][0]
         argument = parameters[place] if isinstance(place, int) else place
-        value = "nothing" if one["type"].startswith("missing") else explain.found(one["input"])
-        message = found[argument].rpartition(", got ")[0] + " or " if argument in found else ""
-        found[argument] = f"{message}{one['msg']}, got {value}"
-    return [f"{argument}: {text}" for argument, text in found.items()]
+        value = "" if one["type"].startswith("missing") else f", got {explain.found(one['input'])}"
+        lines.setdefault(argument, f"{argument}: {one['msg']}{value}")
+    return [*lines.values()]
 
 
 def _name_arguments(error: BaseException, function: str) -> None:
@@ -88,7 +87,7 @@ def _in_python(text: str) -> str:
 
 
 @contextmanager
-def given_back() -> Iterator[None]:
+def restore_process_state() -> Iterator[None]:
     """After the block, signal handlers, environment variables, filters of warnings and torch's settings (threads,
     determinism, precision, default dtype and device) are as they were before it, whether it raises or not.
     """

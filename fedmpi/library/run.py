@@ -25,7 +25,7 @@ from fedmpi.export.command import net_of, write
 from fedmpi.export.formats import FORMATS
 from fedmpi.export.nets import TrainedNet, cut_net
 from fedmpi.export.saved import SavedRound, chosen_round, saved_round
-from fedmpi.library.boundary import checked, given_back
+from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.report.records import scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
@@ -76,9 +76,9 @@ class Run:
         self._opened: SavedRound | None = None
 
     def _read(self) -> reader.Run:
-        found = reader.Run(self.path)
-        _ = found.values  # raises where there is no run
-        return found
+        run = reader.Run(self.path)
+        _ = run.values  # raises where there is no run
+        return run
 
     @cached_property
     def config(self) -> Config:
@@ -118,12 +118,12 @@ class Run:
     def scores(self) -> dict[str, Scores]:
         """Returns the scores by name of net, with `clients` for the clients' own; empty where none was tested."""
         run = self._read()
-        found = {}
+        scores = {}
         for name in run.tested:
             losses = dict(zip(*run.course(name, "loss"), strict=True))
             tests = [Score(number, share, losses.get(number)) for number, share in zip(*run.course(name), strict=True)]
-            found[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
-        return found
+            scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
+        return scores
 
     def partition(self) -> Clients:
         """Returns which client has which training examples, of which classes. Reads the data set.
@@ -141,7 +141,7 @@ class Run:
         counts = class_counts(partition, dataset.train_y, data.info().num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
-    @given_back()
+    @restore_process_state()
     @checked
     def net(self, tier: str | float | None = None, round: Round = "last", *, dense: bool = False) -> nn.Module:
         """Returns the net of a tier as a plain torch module on the CPU, in eval mode: (B, ...) -> logits (B, classes).
@@ -152,7 +152,7 @@ class Run:
         """
         return self._net(tier, None, round, dense=dense).net
 
-    @given_back()
+    @restore_process_state()
     @checked
     def client_net(self, client: int, round: Round = "last", *, dense: bool = False, cut: bool = False) -> nn.Module:
         """Returns the net that this client is tested with, as `net` does; `cut` leaves out the rows and columns that a
@@ -161,7 +161,7 @@ class Run:
         trained = self._net(None, client, round, dense=dense)
         return (cut_net(trained) if cut else trained).net
 
-    @given_back()
+    @restore_process_state()
     @checked
     def export(
         self,
@@ -183,8 +183,8 @@ class Run:
         written_as = FORMATS[format_of(path, format)]
         trained = self._net(tier, client, round, dense=dense)
         written = write(trained, written_as, path)
-        if check and not (found := measure.check(written, trained, written_as)).holds:
-            raise UserError(str(written), found.verdict())
+        if check and not (result := measure.check(written, trained, written_as)).holds:
+            raise UserError(str(written), result.verdict())
         return written
 
     @checked

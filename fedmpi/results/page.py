@@ -181,21 +181,21 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
 
 def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     """Returns the HTML of several runs: of one setting and seed one is shown, and none that was not tested yet."""
-    found = compared.grouped(runs)
-    groups = [Group(group.name, tuple(run for run in group.runs if run.tested)) for group in found]
+    all_groups = compared.grouped(runs)
+    groups = [Group(group.name, tuple(run for run in group.runs if run.tested)) for group in all_groups]
     groups = [group for group in groups if group.runs]
     seeds = [len(group.runs) for group in groups]
-    shown = groups or found
+    shown = groups or all_groups
     return _rendered(
         title=" and ".join(group.name for group in shown) if len(shown) < 4 else f"{len(shown)} settings",
         state=counted(sum(seeds), "run") if groups else "not tested yet",
         groups=groups,
         nets=[group.tested[0] for group in groups],
         seeds=_span(seeds) if groups else "",
-        notes=[*compared.cautions(runs, found), *left_out],
+        notes=[*compared.cautions(runs, all_groups), *left_out],
         charts={"accuracy": _curves(groups)},
         summaries=[_summary(group, net) for group in groups for net in group.tested],
-        differences=[_difference(found) for found in compared.differences(groups)],
+        differences=[_difference(one) for one in compared.differences(groups)],
         most_paired=compared.MOST_PAIRED,
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
@@ -308,7 +308,7 @@ def _by_tier(values: Mapping[int, Mapping[str, float] | None]) -> list[Line]:
         for tier, value in (by_tier or {}).items():
             if value:
                 points.setdefault(tier, {})[number] = value
-    return [Line(name_of(tier), *_points(found)) for tier, found in points.items()]
+    return [Line(name_of(tier), *_points(values)) for tier, values in points.items()]
 
 
 def _curves(groups: Sequence[Group]) -> _Charts:
@@ -347,13 +347,20 @@ def _summary(group: Group, net: str) -> list[Any]:
     return [group.name, name_of(net), len(values), _span(rounds), text, percent(min(values)), percent(max(values))]
 
 
-def _difference(found: Difference) -> list[Any]:
+def _difference(difference: Difference) -> list[Any]:
     """Returns the cells of a difference: settings, tier, seeds, round, mean, interval."""
-    ours, theirs = found.rounds
+    ours, theirs = difference.rounds
     rounds = _span(ours) if ours == theirs else f"{_span(ours)} and {_span(theirs)}"
     between = "-"
-    if len(found.values) in _SEEDS_WITH_INTERVAL:
-        low, high, confidence = interval(found.values)
+    if len(difference.values) in _SEEDS_WITH_INTERVAL:
+        low, high, confidence = interval(difference.values)
         between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
-    mean = f"{100 * np.mean(found.values):+.2f}"
-    return [f"{found.first} minus {found.second}", name_of(found.net), len(found.values), rounds, mean, between]
+    mean = f"{100 * np.mean(difference.values):+.2f}"
+    return [
+        f"{difference.first} minus {difference.second}",
+        name_of(difference.net),
+        len(difference.values),
+        rounds,
+        mean,
+        between,
+    ]

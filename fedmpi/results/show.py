@@ -64,17 +64,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show(
-    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, out: str | None, **given: Any
+    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, out: str | None, **options: Any
 ) -> int:
     if out and not html:
         raise ConfigError("--out", "says where --html writes; add --html")
-    for name, value in given.items():
+    for name, value in options.items():
         if value is not None and not figure:
             raise ConfigError(f"--{name}", "belongs to a figure; add --figure FILE.pdf")
     if html:
         show(str(_write_html(runs, out)))
     elif figure:
-        _write_figure(runs, figure, **given)
+        _write_figure(runs, figure, **options)
         show(figure)
     elif csv:
         path = file_to_write("--csv", csv)
@@ -156,14 +156,14 @@ def _write_html(paths: Sequence[Path], out: str | None) -> Path:
     return path
 
 
-def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] | None, **given: Any) -> None:
+def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] | None, **options: Any) -> None:
     from fedmpi.results.figure import FORMATS, save
 
     path = file_to_write("--figure", out)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError("--figure", f"'{out}' ends in none of {', '.join(FORMATS)}, which choose the format")
     runs, left_out = read_runs(paths)
-    save(figure_of(runs, left_out, tiers=tier or (), **given), path)
+    save(figure_of(runs, left_out, tiers=tier or (), **options), path)
 
 
 def figure_of(

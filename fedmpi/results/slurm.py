@@ -92,11 +92,11 @@ def hand_over(
     print(f"{counted(len(jobs), 'run')}: {where}", flush=True)
     if not left:
         return 0
-    given = dict(option.partition("=")[::2] for option in options)
-    array = ",".join(map(str, left)) + given.pop("array", "") if len(jobs) > 1 else ""
+    own = dict(option.partition("=")[::2] for option in options)
+    array = ",".join(map(str, left)) + own.pop("array", "") if len(jobs) > 1 else ""
     lines = [
         f"# Written by: {one_line(shlex.join(command))}",
-        *_sbatch_lines(name, ranks, folder, array, given),
+        *_sbatch_lines(name, ranks, folder, array, own),
         *_start_lines(ranks, launcher),
     ]
     for job in left.values():
@@ -118,13 +118,13 @@ def _filled(template: str, part: str, lines: Sequence[str]) -> str:
     return before + "\n".join(lines) + "\n" + after
 
 
-def _sbatch_lines(name: str, ranks: int, folder: Path, array: str, given: Mapping[str, str]) -> list[str]:
+def _sbatch_lines(name: str, ranks: int, folder: Path, array: str, own: Mapping[str, str]) -> list[str]:
     """Returns the `#SBATCH` lines: the defaults, and the user's options in place of them or behind them."""
     log = str(folder).replace("%", "%%") + f"/slurm-{'%A_%a' if array else '%j'}.log"
-    options = {"job-name": name, "array": array, "ntasks": str(ranks), **_DEFAULTS, "output": log, **given}
+    options = {"job-name": name, "array": array, "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
     if not array:
         del options["array"]
-    if "no-requeue" in given:
+    if "no-requeue" in own:
         del options["requeue"]
     return [f"#SBATCH --{key}" + (f"={_quoted(value)}" if value else "") for key, value in options.items()]
 

@@ -35,7 +35,7 @@ def test_numbers_are_the_files_own(tmp_path: Path) -> None:
 
 def test_the_rounds_to_a_target(tmp_path: Path) -> None:
     records = Run(a_run(tmp_path / "run", [{"1": 0.25}, {}, {"1": 0.75}])).records
-    assert to_target(records, "1", 0.5) == (450, 3000.0, 3) and to_target(records, "1", 0.8) is None
+    assert to_target(records, "1", 0.75) == (450, 3000.0, 3) and to_target(records, "1", 0.8) is None
     assert to_target(records[1:], "1", 0.5) is None  # the record of round 1 is missing
 
 
