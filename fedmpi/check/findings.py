@@ -20,7 +20,7 @@ from typing import Literal
 import psutil
 import torch
 
-from fedmpi.errors import DeviceError, LaunchError, counted, one_line, reason
+from fedmpi.errors import DeviceError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.mpirun import physical_cores
@@ -136,13 +136,11 @@ def mpi_library(ranks: Sequence[Seen]) -> Finding:
 # Two families of MPI, by their names in MPI.Get_library_version() and in `mpirun --version`. Within MPICH's each
 # launcher starts the ranks of each library, because all speak PMI.
 _FAMILIES = {"Open MPI": r"Open MPI|Open-MPI|PRTE|prte", "MPICH": r"MPICH|HYDRA|MVAPICH|Intel\(R\) MPI"}
-# A variable that a launcher of each family gives its ranks.
-_LAUNCHERS = {"OMPI_COMM_WORLD_RANK": "Open MPI", "MV2_COMM_WORLD_RANK": "MPICH", "I_MPI_HYDRA_UUID": "MPICH"}
 
 
 def launcher(ranks: Sequence[Seen], is_launched: bool, mpirun: str) -> Finding:
-    """Counts the ranks that a launcher has started (`check_launcher` has tested it), or else compares the version of
-    the mpirun in PATH with the MPI that mpi4py loads.
+    """Counts the ranks that a launcher has started, or else compares the version of the mpirun in PATH with the MPI
+    that mpi4py loads; what is unknown is trusted.
     """
     if is_launched:
         return ok("launcher", f"has started {counted(len(ranks), 'rank')}")
@@ -151,31 +149,16 @@ def launcher(ranks: Sequence[Seen], is_launched: bool, mpirun: str) -> Finding:
         advice = "install or load an MPI for runs on several ranks; one process needs none"
         return warning("launcher", f"{alone}; no mpirun in PATH", advice)
     library = ranks[0].library
-    if _fits(family_of(mpirun), library):
+    families = {family_of(mpirun), family_of(library)} - {""}
+    if len(families) < 2:
         return ok("launcher", f"{alone}; mpirun in PATH: {mpirun}")
     found = f"mpirun in PATH is {mpirun}, but mpi4py loads {library}"
     return problem("launcher", found, "put the mpirun of the MPI that mpi4py loads first in PATH")
 
 
-def check_launcher(environment: Mapping[str, str]) -> None:
-    """Raises `LaunchError` where a launcher of another MPI has started the ranks: as theirs starts, it may abort."""
-    family = next((family for variable, family in _LAUNCHERS.items() if variable in environment), "")
-    if not family:
-        return
-    library = library_version()
-    if not _fits(family, library):
-        found = f"a launcher of {family} has started the ranks, but mpi4py loads {library}"
-        raise LaunchError("MPI", f"{found}; start them with the mpirun of that MPI")
-
-
 def family_of(version: str) -> str:
     """Returns the family of MPI that a version's text names; empty for none or another one."""
     return next((family for family, pattern in _FAMILIES.items() if re.search(pattern, version)), "")
-
-
-def _fits(family: str, library: str) -> bool:
-    """Returns whether a launcher of this family starts ranks of a library; what is unknown is trusted."""
-    return family_of(library) in ("", family) or not family
 
 
 def first_line(words: Sequence[str]) -> str:

@@ -38,7 +38,6 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:
         check_launch()
-        findings.check_launcher(os.environ)
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:
         return _without_mpi(arguments, rank, error)

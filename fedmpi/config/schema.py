@@ -43,13 +43,9 @@ class Clients(Section):
     per_round: Count = 10
     """Clients sampled in each round, uniformly without replacement (the cohort)."""
     tier_blocks: Counts = ()
-    """Clients per tier, largest capacity first, as contiguous blocks of client numbers; empty means equal blocks (the
-    last takes the remainder).
-    """
+    """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks."""
     tier_assignment: Literal["fixed", "dynamic"] = "fixed"
-    """`fixed`: a client keeps its tier. `dynamic`: every round each client draws one, with the blocks' shares as
-    probabilities.
-    """
+    """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares."""
 
 
 class StepSchedule(Section):
@@ -82,12 +78,10 @@ class Train(Section):
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
     batch_size: Count = 64
-    """Examples in a mini-batch; the last, smaller batch is kept (a single left-over example joins the batch before it).
-    """
+    """Examples in a mini-batch; a smaller last one stays (a single example joins the batch before it)."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: steps of each entry's own length, weight decay
-    apart from them (Loshchilov and Hutter 2019; betas 0.9 and 0.999, eps 1e-8). A method's regularizer is part of the
-    gradient. Moments start at zero for every client and round.
+    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: Loshchilov and Hutter 2019, with betas 0.9 and
+    0.999, eps 1e-8. Moments start at zero for every client and round.
     """
     lr: Positive = 0.1
     """The learning rate in the first round (AdamW: 0.001 is usual)."""
@@ -98,8 +92,7 @@ class Train(Section):
     drop_last: bool = False
     """Leave out a last batch that is smaller than `batch_size`, as PriSM's code does."""
     weight_decay: NotNegative = 1e-4
-    """L2 on every parameter, BatchNorm and biases included (and lambda of the Frobenius decay where a method has one).
-    """
+    """L2 on every parameter, BatchNorm and biases included (and lambda of a method's Frobenius decay)."""
     schedule: Schedule = StepSchedule()
     """How the learning rate changes from round to round."""
     masked_loss: bool = True
@@ -111,7 +104,7 @@ class Train(Section):
     aggregation and tests stay float32."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
-    or upload its last finite parameters (it is left out if these are out of bounds, too, or if it sends gradients).
+    or upload its last finite parameters.
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
@@ -123,9 +116,8 @@ class Evaluation(Section):
     """How the nets of every tier are tested."""
 
     on: Literal["test", "validation"] = "test"
-    """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: they are tested on
-    a share of every client's training examples, on which nobody trains then, and the test examples are not used. A
-    client's own test data are its own share.
+    """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: on a share of every
+    client's training examples, on which nobody trains.
     """
     validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """The share of a client's examples, class by class, that `on: validation` tests on: 2 examples at least, and 2
@@ -136,22 +128,18 @@ class Evaluation(Section):
     batch_size: Count = 64
     """Test batch size; under batch statistics it is part of the result."""
     bn: Literal["batch", "restat", "milestone"] = "milestone"
-    """BatchNorm at test time: statistics of each test batch, statistics re-estimated over the union of the training
-    data, or the first until the first milestone and the second from then on (a schedule without milestones: the
-    first throughout).
+    """BatchNorm at test time: statistics of each test batch, statistics re-estimated over all training data, or the
+    first until the first milestone and the second from then on.
     """
     personal: Literal["auto", "on", "off"] = "auto"
     """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
     personal_test: Literal["auto", "matching", "classes", "groups"] = "auto"
-    """A client's own test data: test examples are divided so that they follow the clients' training classes, each
-    used once (`matching`); all test examples of the classes that the client trains on (`classes`); or all of the
-    writers, subjects or roles that it trains on (`groups`). `auto`: `groups` where the partition is by these and the
-    test examples come from the same ones, else `matching`.
+    """A client's own test data: test examples divided by the clients' training classes, each used once (`matching`);
+    all of the classes that the client trains on (`classes`); or all of its writers, subjects or roles (`groups`).
+    `auto`: `groups` where the partition is by these and the test examples come from the same ones, else `matching`.
     """
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """How many clients are tested with their own nets, the same ones in every round, chosen at random among those
-    that have test data; 0 tests all.
-    """
+    """How many clients are tested with their own nets, the same random ones in every round; 0 tests all."""
 
 
 class Mpi(Section):
@@ -166,8 +154,8 @@ class Mpi(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
     server_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where factorization and lifting run, on whichever rank does it; `auto` takes GPUs if every worker trains on one
-    and rank 0 sees one, which it may share, and in a run that continues what it has had. Results depend on it.
+    """Where factorization and lifting run; `auto` takes GPUs if every worker trains on one and rank 0 sees one, and in
+    a run that continues what it has had. Results depend on it.
     """
     factorization: Literal["root", "shared"] = free("root")
     """Who factorizes layers before each broadcast, where the method does (`fedhm`). `root`: rank 0, as a real server.
@@ -176,24 +164,20 @@ class Mpi(Section):
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
-    """Seconds that a start of the run may take: before a round that would not end in time (1.5 times the longest of
-    the last ones) it saves and stops, with exit code 75. 0: no limit but the Slurm job's (`SLURM_JOB_END_TIME`), which
-    always counts.
+    """Seconds that a start of the run may take: before a round that would not end in time it saves and stops, with exit
+    code 75. 0: no limit but the Slurm job's (`SLURM_JOB_END_TIME`), which always counts.
     """
     spare_time_s: NotNegative = free(30.0)
     """Seconds of that which stay free for saving and ending."""
     min_ranks: Count = free(1)
-    """With fewer ranks a job does not start; where it outlives lost ranks (`mpirun --with-ft ulfm`), with fewer left it
-    saves and stops, exit code 75.
-    """
+    """With fewer ranks a job does not start, or after a loss (`mpirun --with-ft ulfm`) saves and stops with code 75."""
     round_timeout_s: NotNegative = free(0.0)
     """Seconds of its own, waiting not counted, after which a rank that is not through a round counts as hung and ends
-    itself; the others continue without it, or end. It is what the job starts with: once workers are lost, those left
-    have twice the time, or more. 0: never.
+    itself. Once workers are lost, the others have twice the time, or more. 0: never.
     """
     startup_timeout_s: NotNegative = free(600.0)
-    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s`, also for what is
-    no round: setting up anew after a loss, and the end. 0: never.
+    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s`, also for setting
+    up anew after a loss, and for the end. 0: never.
     """
 
 
@@ -207,9 +191,8 @@ class Output(Section):
     keep_checkpoints: Count = free(2)
     """How many of the newest checkpoints stay. The checkpoint of the best saved round stays, too."""
     on_save_error: Literal["stop", "warn"] = free("stop")
-    """What a record or checkpoint that cannot be written (disk full, ...) does: end the run, or warn, note it in the
-    next record and try again after the next round. What clients remember must always be written, and so must the last
-    round, or the run ends with an error.
+    """What a record or checkpoint that cannot be written (disk full) does: end the run, or warn and try again after the
+    next round. Client memories and the last round must always be written.
     """
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
@@ -218,9 +201,7 @@ class Output(Section):
     observers: Places = free(())
     """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
     progress: Literal["auto", "live", "plain", "off"] = free("auto")
-    """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal; under a launcher, which
-    forwards whole lines only, and in files it is `plain`.
-    """
+    """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal, else `plain`."""
 
 
 NAMED_SECTIONS = ("data", "partition", "model", "method")

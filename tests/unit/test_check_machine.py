@@ -19,7 +19,6 @@ from fedmpi.check import __main__ as command_of_check
 from fedmpi.check import findings, machine
 from fedmpi.check.findings import Seen
 from fedmpi.check.small import Finished
-from fedmpi.errors import LaunchError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.placement import Gpu
 
@@ -66,18 +65,6 @@ def test_libraries() -> None:
 )
 def test_launchers(library: str, is_launched: bool, mpirun: str, state: str) -> None:
     assert findings.launcher([replace(ONE, library=library)], is_launched, mpirun).state == state
-
-
-def test_a_launcher_of_another_mpi_is_found_before_mpi_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MPICH's library aborts under Open MPI's mpirun; with an unknown launcher nobody asks for the library."""
-    monkeypatch.setattr(findings, "library_version", lambda: MPICH)
-    with pytest.raises(LaunchError, match="MPICH"):
-        findings.check_launcher({"OMPI_COMM_WORLD_RANK": "0"})
-    findings.check_launcher({"I_MPI_HYDRA_UUID": "x", "PMI_RANK": "0"})  # both speak PMI
-    monkeypatch.setattr(findings, "library_version", lambda: "Intel(R) MPI Library for Linux* OS, Version 2021.18.1")
-    findings.check_launcher({"MV2_COMM_WORLD_RANK": "0"})
-    monkeypatch.setattr(findings, "library_version", lambda: pytest.fail("loaded"))
-    findings.check_launcher({"PMI_RANK": "0"})
 
 
 def test_more_ranks_than_cores() -> None:
