@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 
@@ -33,46 +32,10 @@ _WHILE_SAVING = 2
 """Checkpoints beside the newest ones: the best one, and the one that is being written."""
 
 
-@dataclass(frozen=True)
-class MeasuredRound:
-    """One round as one process trained it here."""
-
-    device: str
-    seconds: Mapping[str, float]
-    """By stage of the round; `saving` is that of its checkpoint."""
-    peak_bytes: int
-    """The most resident memory of the process, as server and worker at once."""
-    checkpoint_bytes: int
-    memory_bytes: int
-    """Of the client memories that the round has written."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """The whole run on this machine, by its first round."""
-
-    round: MeasuredRound
-    workers_at_once: int
-    round_s: float
-    """A round with a test and a checkpoint."""
-    hours: float
-    all_ranks_bytes: int
-    disk_bytes: int
-
-    def lines(self) -> list[str]:
-        seconds = self.round.seconds
-        parts = ", ".join(f"{stage} {value:.3g}" for stage, value in seconds.items() if stage != "wall")
-        return [
-            f"measured on {self.round.device}: one round in {seconds['wall']:.3g} s ({parts})",
-            f"expected with {counted(self.workers_at_once, 'worker')} at once: {self.round_s:.3g} s for a round "
-            f"with test and checkpoint; {took(3600 * self.hours)} for the run, without start or network",
-            f"memory: {size(self.round.peak_bytes)} a rank at most, {size(self.all_ranks_bytes)} all ranks",
-            f"disk: {size(self.disk_bytes)}",
-        ]
-
-
-def measured_round(config: Config) -> MeasuredRound:
-    """Trains the first round of the run in a temporary folder, with a test and a checkpoint."""
+def measured_round(config: Config) -> dict[str, Any]:
+    """Trains the first round of the run in a temporary folder, with a test and a checkpoint. Returns its device, the
+    seconds of its stages, and bytes: of this process at most, of the checkpoint and of new client memories.
+    """
     # BatchNorm as after the first milestone, which takes longer.
     bn = "restat" if config.evaluation.bn == "milestone" else config.evaluation.bn
     evaluation = config.evaluation.model_copy(update={"every": 1, "bn": bn})
@@ -85,25 +48,22 @@ def measured_round(config: Config) -> MeasuredRound:
         starts = manifest.read_starts(run_dir)
         saving = manifest.seconds_after_records(starts).get("saving", 0.0)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return MeasuredRound(
-            device=starts[-1]["ranks"][0]["place"].partition(": ")[2],
-            seconds={**read_records(run_dir)[-1]["seconds"], "saving": saving},
-            peak_bytes=peak if sys.platform == "darwin" else 1024 * peak,  # Linux counts in KiB
-            checkpoint_bytes=run_dir.checkpoints()[0][1].stat().st_size,
-            memory_bytes=sum(path.stat().st_size for path in run_dir.memory_dir.rglob("*.h5")),
-        )
+        return {
+            "device": starts[-1]["ranks"][0]["place"].partition(": ")[2],
+            "seconds": {**read_records(run_dir)[-1]["seconds"], "saving": saving},
+            "peak_bytes": peak if sys.platform == "darwin" else 1024 * peak,  # Linux counts in KiB
+            "checkpoint_bytes": run_dir.checkpoints()[0][1].stat().st_size,
+            "memory_bytes": sum(path.stat().st_size for path in run_dir.memory_dir.rglob("*.h5")),
+        }
 
 
-def estimated(config: Config, plan: Forecast, measured: MeasuredRound, num_cores: int | None = None) -> Estimate:
+def estimated(config: Config, plan: Forecast, measured: dict[str, Any], num_cores: int | None = None) -> dict[str, Any]:
     """Multiplies the round by those of the run. `num_cores` are those of this machine unless given."""
     workers = len(worker_ranks(plan.ranks, server_trains=config.mpi.server_trains))
-    slots = (
-        torch.cuda.device_count()
-        if "cuda" in measured.device
-        else max(1, (num_cores or mpirun.cores()) // config.mpi.threads)
-    )
+    cores = num_cores or mpirun.cores()
+    slots = torch.cuda.device_count() if "cuda" in measured["device"] else max(1, cores // config.mpi.threads)
     at_once = min(workers, slots)
-    seconds = measured.seconds
+    seconds = measured["seconds"]
     trained_s = (seconds["local_training"] + seconds["submodel_creation"]) / at_once
     base_s = trained_s + seconds["aggregation"] + seconds["svd"]
     test_s = seconds["evaluation"] / at_once
@@ -111,12 +71,25 @@ def estimated(config: Config, plan: Forecast, measured: MeasuredRound, num_cores
     total_s = config.rounds * base_s + plan.tests_per_run * test_s + saves * seconds["saving"]
     checkpoints = min(config.output.keep_checkpoints + _WHILE_SAVING, saves)
     clients = min(config.clients.count, config.rounds * config.clients.per_round)
-    memories = measured.memory_bytes * (clients / config.clients.per_round + checkpoints)
-    return Estimate(
-        round=measured,
-        workers_at_once=at_once,
-        round_s=base_s + test_s + seconds["saving"],
-        hours=total_s / 3600,
-        all_ranks_bytes=measured.peak_bytes + (plan.ranks - 1) * (measured.peak_bytes - plan.data_bytes_node),
-        disk_bytes=round(checkpoints * measured.checkpoint_bytes + memories),
-    )
+    memories = measured["memory_bytes"] * (clients / config.clients.per_round + checkpoints)
+    return {
+        "round": measured,
+        "workers_at_once": at_once,
+        "round_s": base_s + test_s + seconds["saving"],
+        "hours": total_s / 3600,
+        "all_ranks_bytes": plan.ranks * measured["peak_bytes"] - (plan.ranks - 1) * plan.data_bytes_node,
+        "disk_bytes": round(checkpoints * measured["checkpoint_bytes"] + memories),
+    }
+
+
+def lines(estimate: dict[str, Any]) -> list[str]:
+    """Returns the estimate in words."""
+    measured = estimate["round"]
+    parts = ", ".join(f"{stage} {value:.3g}" for stage, value in measured["seconds"].items() if stage != "wall")
+    return [
+        f"measured on {measured['device']}: one round in {measured['seconds']['wall']:.3g} s ({parts})",
+        f"expected with {counted(estimate['workers_at_once'], 'worker')} at once: {estimate['round_s']:.3g} s for a "
+        f"round with test and checkpoint; {took(3600 * estimate['hours'])} for the run, without start or network",
+        f"memory: {size(measured['peak_bytes'])} a rank at most, {size(estimate['all_ranks_bytes'])} all ranks; "
+        f"disk: {size(estimate['disk_bytes'])}",
+    ]

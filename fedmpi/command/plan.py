@@ -55,11 +55,11 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
         notes.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
     if not arguments.measure:
         return plan.text("json") if arguments.json else "\n".join([plan.text("text"), *wrapped(*notes)])
-    from fedmpi.command.measured_plan import estimated, measured_round
+    from fedmpi.command.measured_plan import estimated, lines, measured_round
 
     repeatable_cublas()
     say("training one round here:")
     estimate = estimated(config, plan, measured_round(config))
     if arguments.json:
-        return json.dumps({**asdict(plan), "measured": asdict(estimate)}, indent=2)
-    return "\n".join([plan.text("text"), *wrapped(*notes, *estimate.lines())])
+        return json.dumps({**asdict(plan), "measured": estimate}, indent=2)
+    return "\n".join([plan.text("text"), *wrapped(*notes, *lines(estimate))])
