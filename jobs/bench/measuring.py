@@ -38,13 +38,11 @@ logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 from torch.utils import benchmark  # noqa: E402
 
 LONG = "rounds=1000000 evaluation.every=1000000 train.augment=false output.tensorboard=false"
-_TEN_CLIENTS = f"{LONG} partition.name=iid clients.count=10 clients.per_round=4 data.num_test=100"
-_IMAGES = f"{_TEN_CLIENTS} data.name=synthetic data.classes=10 train.masked_loss=false model.name=resnet18"
+_IMAGES = f"""{LONG} partition.name=iid clients.count=10 clients.per_round=4 data.num_test=100 data.name=synthetic
+    data.classes=10 train.masked_loss=false model.name=resnet18"""
 _SMALL = f"""{_IMAGES} data.shape=[1,8,8] data.num_train=960 model.width=0.25 model.blocks=[1,1,1,1]
     train.batch_size=32 train.local_epochs=10"""
 _LARGE = f"{_IMAGES} data.shape=[3,32,32] data.num_train=1280 train.batch_size=64 train.local_epochs=2"
-_CIFAR10 = f"""{_TEN_CLIENTS} data.name=cifar10 data.num_train=1280 train.batch_size=64 train.local_epochs=1
-    method.name=fedhm"""
 CASES = {
     "small": ("small CNN (8x8 inputs), FedAvg", f"{_SMALL} method.name=fedavg"),
     "small-fedhm": ("small CNN (8x8 inputs), FedHM", f"{_SMALL} method.name=fedhm"),
@@ -52,9 +50,6 @@ CASES = {
     "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
     "resnet18-heterofl": ("ResNet-18, HeteroFL", f"{_LARGE} method.name=heterofl"),
     "resnet18-topk": ("ResNet-18, top-k", f"{_LARGE} method.name=topk"),
-    "cifar10-fedhm": ("ResNet-18 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet18"),
-    "cifar10-fedhm34": ("ResNet-34 on CIFAR-10, FedHM", f"{_CIFAR10} model.name=resnet34"),
-    "digits-fedhm": ("the main job, FedHM on digits", "evaluation.every=34 output.tensorboard=false"),
 }
 """Title and overrides of each case. The overrides come on top of the packaged default, which is the main job."""
 SPREAD = "lowest - highest"

@@ -38,8 +38,8 @@ DEFAULTS = {
     "aggregate": "resnet18,resnet18-fedhm,resnet18-heterofl,resnet18-topk",
     "steps": "resnet18-fedhm,resnet18-heterofl",
 }
-SETTINGS = {"aggregate": "clients.per_round=10 data.num_train=40 train.batch_size=4 train.local_epochs=1", "steps": ""}
-"""Settings on top of a case. To aggregate, clients train hardly at all: only what they send matters."""
+# To aggregate, clients train hardly at all: only what they send matters.
+FEW_STEPS = "clients.per_round=10 data.num_train=40 train.batch_size=4 train.local_epochs=1"
 
 
 def main() -> None:
@@ -49,10 +49,13 @@ def main() -> None:
     arguments = parser.parse_intermixed_args()
     if not part:
         parser.error(f"expected a part first: {', '.join(DEFAULTS)}")
-    runs = {name: measuring.settings(arguments, f"{CASES[name][1]} {SETTINGS[part]}") for name in arguments.case}
-    for name, words in runs.items():
-        print(f"{CASES[name][0]}:")
-        PARTS[part](words, arguments)
+    for name in arguments.case:
+        title, given = CASES[name]
+        print(f"{title}:")
+        if part == "steps":
+            print_steps(measuring.settings(arguments, given), arguments)
+        else:
+            print_aggregate(measuring.settings(arguments, f"{given} {FEW_STEPS}"), arguments)
 
 
 # Lifting and adding uploads.
@@ -150,9 +153,6 @@ def train(trainer: LocalTrainer, count: int) -> None:
     numbers = torch.arange(count * trainer.batch_size).remainder(len(trainer.data.train_y))
     draws: Draws = trainer.data.draws(numbers.numpy(), 1, torch.Generator().manual_seed(0))
     trainer.run(draws, 1e-4, MaskedCrossEntropy(None), plain_step, lambda net: None)
-
-
-PARTS = {"aggregate": print_aggregate, "steps": print_steps}
 
 
 if __name__ == "__main__":

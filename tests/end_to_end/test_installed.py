@@ -7,7 +7,6 @@ copy takes more than a minute; fedmpi itself and Open MPI are installed.
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from fedmpi.mpi.mpirun import environment, files_in
 pytestmark = pytest.mark.nightly
 
 Ran = Callable[..., subprocess.CompletedProcess[str]]
-TOP = ("README.md", "LICENSE", "setup.cfg", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +55,6 @@ def test_the_wheel_has_the_package_and_what_it_reads(built: Path) -> None:
     sources = {str(path.relative_to(venvs.ROOT)) for path in (venvs.ROOT / "fedmpi").rglob("*.py")}
     assert names > sources | {f"fedmpi/{name}" for name in shipped(".yaml", ".sbatch", ".sh")}
     assert not [name for name in names if not name.startswith(("fedmpi/", "fedmpi-"))]
-
-
-def test_the_sdist_has_what_a_wheel_is_made_of(built: Path) -> None:
-    (path,) = built.glob("fedmpi-*.tar.gz")
-    with tarfile.open(path) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
-    assert names > {*TOP, *shipped(".yaml", ".sbatch", ".sh")}
 
 
 @pytest.fixture(scope="module")

@@ -129,7 +129,3 @@ def test_models_data_and_partitions_have_checks_of_their_own(
 def test_what_does_not_hold_is_said(place: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = lines(place, tmp_path, capsys)[0]
     assert said.startswith("FAIL") and why in said
-
-
-def test_the_bits_of_brought_data_stay(tmp_path: Path) -> None:
-    bits.bits_stay(tmp_path, things.words_of("data", "brought_things:noise", ()), 1)

@@ -57,7 +57,6 @@ def test_libraries() -> None:
         (OPEN_MPI, True, "", "ok"),
         (OPEN_MPI, False, "mpirun (Open MPI) 5.0.11", "ok"),
         (MPICH, False, "mpirun (Open MPI) 5.0.11", "problem"),
-        (OPEN_MPI, False, "HYDRA build details:", "problem"),
         ("", False, "mpirun (Open MPI) 5.0.11", "ok"),  # `mpi_library` says that there is none
         (OPEN_MPI, False, "", "warning"),
         (OPEN_MPI, False, "an mpirun of which nothing is known", "ok"),
@@ -94,14 +93,6 @@ def test_a_torch_without_the_gpus_architecture(monkeypatch: pytest.MonkeyPatch) 
     assert found.state == "problem" and "sm_70" in found.found
     monkeypatch.setattr(findings.torch.cuda, "get_arch_list", lambda: ["sm_70"])
     assert findings.gpus(findings.see(SerialComm()), has_driver=True).state == "ok"
-
-
-def test_the_server_takes_the_last_gpu_of_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(findings.torch.cuda, "get_arch_list", lambda: ["sm_70"])
-    server = SimpleNamespace(local_rank=0, server_here=True, size=3, is_root=True)
-    first, second = (SimpleNamespace(**{**vars(server), "local_rank": n, "is_root": False}) for n in (1, 2))
-    placed = [findings._placed(comm, [Gpu("V100", 70)] * 2)[0] for comm in (server, first, second)]
-    assert placed == ["cuda:1 (V100)", "cuda:0 (V100)", "cuda:1 (V100)"]
 
 
 # The run folder.
@@ -202,11 +193,6 @@ def test_ranks_that_do_not_find_each_other(
     assert command_of_check.main(["--json"] * as_json) == 1
     said = capsys.readouterr().out
     assert json.loads(said)["findings"]["launcher"]["state"] == "problem" if as_json else "problem  launcher" in said
-
-
-def test_words_that_are_no_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_of_check.main(["--rundir", "x"]) == 2
-    assert "--rundir" in capsys.readouterr().err
 
 
 def page(count: int, *words: str) -> tuple[int, dict[str, dict[str, str]]]:

@@ -66,15 +66,6 @@ def test_what_changes_results(override: str) -> None:
     assert line.startswith(f"{key}: run has ")
 
 
-@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
-def test_where_a_server_has_computed_is_no_part_of_a_config(device: str) -> None:
-    """`auto` takes what a run has had, whatever that says. Runs have the hash of `cpu` where they say `auto`."""
-    asked = config(f"mpi.server_device={device}")
-    assert config("mpi.server_device=auto").diff(asked.to_dict()) == []
-    assert asked.diff(config("mpi.server_device=auto").to_dict()) == []
-    assert (asked.hash() == config("mpi.server_device=auto").hash()) == (device != "cuda")
-
-
 def test_diff_says_what_run_has_and_what_is_asked(told: Told) -> None:
     saved = config("data.name=cifar10", "method.layer_ranks={a: 1}").to_dict()
     asked = config("data.name=cifar100", "data.root=elsewhere", "method.layer_ranks={b: 2}")

@@ -230,21 +230,6 @@ def test_values_as_the_papers_print_them(
     assert (cell.given.value, cell.run, cell.given.net) == (value, run, net)
 
 
-@pytest.mark.parametrize("name", ["table2", "table3"])
-def test_fedhms_large_tables(name: str) -> None:
-    """Six blocks of Split-Mix 4 rows, HeteroFL 4, V2 3, V3 2, FedAvg 1, FedHM 4. Rows 3 and 4 of the Non-IID blocks of
-    both CIFARs are lost in the text: 2 + 2 + 1 + 0 + 0 + 2 values each."""
-    cells = printed.cells_of(grid_file.read(CONFIGS / "papers" / "fedhm.yaml").content.printed, name)
-    counts: dict[tuple[str, str], int] = {}
-    lost: dict[str, int] = {}
-    for cell in cells:
-        counts[cell.block, cell.column] = counts.get((cell.block, cell.column), 0) + 1
-        if cell.given.value == "lost":
-            lost[cell.block] = lost.get(cell.block, 0) + 1
-    assert list(counts.values()) == [4, 4, 3, 2, 1, 4] * 6
-    assert lost == {"CIFAR-10 Non-IID": 7, "CIFAR-100 Non-IID": 7}
-
-
 @pytest.mark.parametrize("paper", DIGESTS)
 def test_cells_name_nets_that_their_runs_test(paper: str) -> None:
     tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed

@@ -9,16 +9,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from fast import fast
 from golden_file import Told
 
 from fedmpi.command import job
-from fedmpi.command.manners import described, say
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError, RoundError
+from fedmpi.errors import ConfigError
 from fedmpi.main import main, parse, read_config
-from fedmpi.mpi.communicator import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK")
@@ -113,21 +110,6 @@ def test_a_plan_trains_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_failure_is_described_in_one_block(told: Told) -> None:
-    """Rank, host, round, client, stage, cause, and the innermost lines of code; not the RoundError around it."""
-    try:
-        try:
-            raise ValueError("bad pixel")
-        except ValueError as cause:
-            raise RoundError("local_training", round_number=12, client=345) from cause
-    except RoundError as error:
-        comm = SerialComm()
-        lines = described(error, comm).splitlines()
-    assert "rank 0 " in lines[0] and f" {comm.host}, round 12, client 345, stage local_training" in lines[0]
-    told("\n".join(lines[:2]), comm.host)
-    assert lines[2].startswith(f"  at {__file__}:")
-
-
 HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn")
 
 
@@ -145,18 +127,13 @@ def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.Compl
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("argv", fast("--run-dir run rounds=1", of=["plan", "--run-dir run rounds=1"]))
-def test_no_rank_waits_for_torch_s_compiler(argv: str, tmp_path: Path) -> None:
+def test_no_rank_waits_for_torch_s_compiler(tmp_path: Path) -> None:
     """Importing it takes 2 s of every rank's start, and much of torch does so on the way; Triton takes 0.15 s. Torch
     2.7 imports sympy itself when a net without memory draws its initial values."""
     is_old = tuple(map(int, version("torch").split(".")[:2])) < (2, 8)
     words = ["clients.count=4", "clients.per_round=4", "train.local_epochs=1"]
-    done = run(
-        *argv.split(),
-        *words,
-        cwd=tmp_path,
-        heavy=("torch._dynamo", "torch._inductor", "triton", *(() if is_old else ("sympy",))),
-    )
+    heavy = ("torch._dynamo", "torch._inductor", "triton", *(() if is_old else ("sympy",)))
+    done = run("--run-dir", "run", "rounds=1", *words, cwd=tmp_path, heavy=heavy)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "LOADED []"), done.stderr
 
 
@@ -204,17 +181,6 @@ def test_nobody_can_read_it(to: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     line = "stdout: cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (code, line if code else "")
-
-
-def test_say_never_raises(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    with open(os.devnull, "w") as closed:
-        pass
-    for stream in (None, closed):
-        monkeypatch.setattr(sys, "stdout", stream)
-        monkeypatch.setattr(sys, "stderr", stream)
-        say("the end \ud800")
-        monkeypatch.undo()
-    assert capfd.readouterr().err == "the end ?\n" * 2
 
 
 @pytest.mark.parametrize(

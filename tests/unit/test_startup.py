@@ -11,7 +11,6 @@ from fedmpi.config.load import load
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.rounds.exchange import ClientReport
 from fedmpi.running import start
 from fedmpi.running.folder import Asked, open_run_dir
 from fedmpi.running.remarks import equal_tiers
@@ -50,21 +49,6 @@ def test_low_rank_that_does_nothing_is_said(tmp_path: Path, told: Told) -> None:
     told(said)
     method = small_setup(tmp_path, "method.name=fedhm").method
     assert method.warnings() == equal_tiers(method) == ()
-
-
-def test_the_smallest_tau_still_has_weights(tmp_path: Path) -> None:
-    """exp(-0.875 / 0.002) = exp(-437.5) = 1e-190 is a number; below 0.002 the config is refused."""
-    setup = small_setup(tmp_path, "method.name=fedhm", "method.tau=0.002")
-    task = type("Task", (), {"tier": 3})()
-    assert 0 < setup.method.client_weight(task) < 1e-189
-    with pytest.raises(ConfigError, match="method.tau"):
-        small_config("method.name=fedhm", "method.tau=0.001")
-
-
-def test_a_digest_may_end_in_zero() -> None:
-    """16 bytes in a field of 24: what follows is padding, the last of the 16 is not."""
-    report = ClientReport(5, 1, left_out=7, memory_digest="ab" * 15 + "00")
-    assert ClientReport.from_row(report.to_row()) == report
 
 
 def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
