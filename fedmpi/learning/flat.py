@@ -8,9 +8,8 @@ however many layers the net has. Nothing is allocated once a rank has started.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,66 +21,100 @@ from fedmpi.tensors import Layout, Params, specs_of
 
 
 class Buffers:
-    """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each. With `squares` also what
-    AdamW keeps beside: the mean of squared gradients, and how many steps each of the two groups has taken. With
-    `loss_scale` (what each client begins with) the loss is scaled.
+    """Parameters, gradients and momentum of whichever net trains, float32, `num_bytes` each. With `squares` also the
+    mean of squared gradients that AdamW keeps. With `loss_scale` (the scale that each client begins with) the loss is
+    scaled.
     """
 
     def __init__(
         self, num_bytes: int, device: torch.device | str, *, squares: bool = False, loss_scale: float | None = None
     ) -> None:
         self.device = torch.device(device)
-        self.parameters, self.gradients, self.momentum, self.squares = (
-            torch.zeros(size, dtype=torch.uint8, device=device) for size in (*[num_bytes] * 3, num_bytes * squares)
-        )
-        self.steps = torch.zeros(2, device=device)
+        self.parameters = torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+        self.gradients = torch.zeros_like(self.parameters)
+        self.momentum = torch.zeros_like(self.parameters)
+        self.squares = torch.zeros_like(self.parameters if squares else self.parameters[:0])
+        self.steps = torch.zeros(2, device=device)  # those that AdamW has taken in each of the two groups
         self.loss_scale = LossScale(loss_scale, device) if loss_scale else None
 
 
 @dataclass(frozen=True)
-class Sgd:
-    """torch's fused SGD of (parameter, gradient, momentum, weight decay) groups of flat vectors.
+class Group:
+    """A contiguous part of the flat vectors with one weight decay; `squares` and `steps` are AdamW's."""
 
-    As a function: torch.optim.SGD as a class imports torch._dynamo, 2 s at the start of every rank.
+    parameter: Tensor
+    gradient: Tensor
+    momentum: Tensor
+    squares: Tensor
+    steps: Tensor
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """torch's fused SGD. As a function: torch.optim.SGD as a class imports torch._dynamo, 2 s at the start of every
+    rank.
     """
 
+    groups: list[Group]
     momentum: float
-    groups: list[tuple[Tensor, Tensor, Tensor, float]]
 
     @torch.no_grad()
     def step(self, lr: float, left_out: Tensor | None = None) -> None:
-        """One step; none where `left_out` (0-dim float32, on the device) is 1."""
-        for parameter, gradient, momentum, weight_decay in self.groups:
-            kept: list[Tensor | None] = [momentum if self.momentum else None]
-            rule: dict[str, Any] = {"lr": lr, "momentum": self.momentum, "weight_decay": weight_decay}
-            rule["found_inf"] = left_out
-            sgd([parameter], [gradient], kept, fused=True, dampening=0.0, nesterov=False, maximize=False, **rule)
+        """Takes one step; none where `left_out` (0-dim float32, on the device) is 1."""
+        for group in self.groups:
+            sgd(
+                [group.parameter],
+                [group.gradient],
+                [group.momentum if self.momentum else None],
+                lr=lr,
+                momentum=self.momentum,
+                weight_decay=group.weight_decay,
+                found_inf=left_out,
+                fused=True,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
 
 
 @dataclass(frozen=True)
 class AdamW:
-    """torch's fused AdamW of (parameter, gradient, mean gradient, mean square, steps, weight decay) groups.
+    """torch's fused AdamW.
 
     I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101, Algorithm 2.
     """
 
+    groups: list[Group]
     beta1: float
     beta2: float
     eps: float
-    groups: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]]
 
     @torch.no_grad()
     def step(self, lr: float, left_out: Tensor | None = None) -> None:
-        """As that of `Sgd`."""
-        rule: dict[str, Any] = {"lr": lr, "beta1": self.beta1, "beta2": self.beta2, "eps": self.eps}
-        rule["found_inf"] = left_out
-        rule |= {"fused": True, "amsgrad": False, "maximize": False}
-        for param, grad, mean, square, steps, decay in self.groups:
-            adamw([param], [grad], [mean], [square], [], [steps], weight_decay=decay, **rule)
+        """Takes one step; none where `left_out` (0-dim float32, on the device) is 1."""
+        for group in self.groups:
+            adamw(
+                [group.parameter],
+                [group.gradient],
+                [group.momentum],
+                [group.squares],
+                [],
+                [group.steps],
+                lr=lr,
+                beta1=self.beta1,
+                beta2=self.beta2,
+                eps=self.eps,
+                weight_decay=group.weight_decay,
+                found_inf=left_out,
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+            )
 
 
 class FlatNet:
-    """A module living in `buffers`, with its optimizer.
+    """A module living in `buffers`, with its optimizer; `scale` is the loss scale (fp16), None in other precisions.
 
     `own_decay` names parameters that weight decay leaves alone. They come last in the buffer, so
     that each of the optimizer's two groups is one contiguous vector.
@@ -92,74 +125,49 @@ class FlatNet:
         self.params: Params = layout.views(buffers.parameters)
         self.grads: Params = layout.views(buffers.gradients)
         self.momenta: Params = layout.views(buffers.momentum)
+        self._parameter = buffers.parameters[: layout.num_bytes]
+        self._gradient = buffers.gradients[: layout.num_bytes]
         self._momentum = buffers.momentum[: layout.num_bytes]
         self._squares = buffers.squares[: layout.num_bytes]
-        self._gradient = buffers.gradients[: layout.num_bytes]
-        self._parameter = buffers.parameters[: layout.num_bytes]
+        self.gradient = self._gradient.view(torch.float32)
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
-        self._scale = buffers.loss_scale
-        if self._scale:
-            self._scale.attach(self.module)
+        self.scale = buffers.loss_scale
+        if self.scale:
+            self.scale.attach(self.module)
 
     @property
     def device(self) -> torch.device:
         return self._buffers.device
 
     def with_module(self, module: nn.Module) -> FlatNet:
-        """Another module of the same layout in the same buffers."""
+        """Returns another module of the same layout in the same buffers."""
         return FlatNet(module, self.layout, self._buffers)
 
     def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
-        """SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
-        param, grad, momenta = (flat.view(torch.float32) for flat in (self._parameter, self._gradient, self._momentum))
-        parts = self._groups(weight_decay, own_decay)
-        return Sgd(momentum, [(param[part], grad[part], momenta[part], decay) for part, decay in parts])
+        """Returns SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
+        return Sgd(self._groups(weight_decay, own_decay), momentum)
 
     def adamw(
         self, *, beta1: float, beta2: float, eps: float, weight_decay: float, own_decay: Collection[str]
     ) -> AdamW:
-        """AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`."""
-        flat = self._parameter, self._gradient, self._momentum, self._squares
-        param, grad, means, squares = (vector.view(torch.float32) for vector in flat)
-        groups = [
-            (param[part], grad[part], means[part], squares[part], steps, decay)
-            for (part, decay), steps in zip(self._groups(weight_decay, own_decay), self._buffers.steps, strict=True)
-        ]
-        return AdamW(beta1, beta2, eps, [group for group in groups if group[0].numel()])
+        """Returns AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`."""
+        return AdamW(self._groups(weight_decay, own_decay), beta1, beta2, eps)
 
-    def _groups(self, weight_decay: float, own_decay: Collection[str]) -> Iterator[tuple[slice, float]]:
-        """Each group's part of a flat vector of numbers, and its weight decay."""
+    def _groups(self, weight_decay: float, own_decay: Collection[str]) -> list[Group]:
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
         first = split // torch.float32.itemsize
-        yield slice(0, first), weight_decay
-        yield slice(first, None), 0.0
+        flat = (self._parameter, self._gradient, self._momentum, self._squares)
+        vectors = [vector.view(torch.float32) for vector in flat]
+        groups = []
+        for place, (part, decay) in enumerate([(slice(0, first), weight_decay), (slice(first, None), 0.0)]):
+            parameter, gradient, momentum, squares = (vector[part] for vector in vectors)
+            groups.append(Group(parameter, gradient, momentum, squares, self._buffers.steps[place], decay))
+        return [group for group in groups if group.parameter.numel()]
 
     def outputs(self, outputs: Tensor) -> Tensor:
-        """What a method has computed from `params` otherwise than by calling `module`, as `module` would return it: in
-        fp16 its gradient has to be scaled."""
-        return self._scale.outputs(outputs) if self._scale else outputs
-
-    def reset_scale(self) -> None:
-        """The loss scale (fp16) that every client begins with."""
-        if self._scale:
-            self._scale.reset()
-
-    def settle_scale(self) -> Tensor | None:
-        """After a backward pass in fp16: 1 if the step is to be left out, because the gradient was not finite; else 0.
-        None in other precisions.
-        """
-        return self._scale.settle(self._gradient.view(torch.float32)) if self._scale else None
-
-    @property
-    def left_out(self) -> Tensor | None:
-        """What `settle_scale` has returned last."""
-        return self._scale.left_out if self._scale else None
-
-    @property
-    def num_left_out(self) -> Tensor | None:
-        """How many steps of this client `settle_scale` has left out: 0-dim float32, on the device. None in other
-        precisions."""
-        return self._scale.num_left_out if self._scale else None
+        """Returns outputs that a method has computed without calling `module`, as `module` would return them: in fp16
+        their gradient has to be scaled."""
+        return self.scale.outputs(outputs) if self.scale else outputs
 
     def reset_momentum(self) -> None:
         """Makes the momentum that of a fresh optimizer: SGD's first step on a zero buffer leaves the gradient in it."""
@@ -173,9 +181,8 @@ class FlatNet:
     @torch.no_grad()
     def clip_gradient(self, largest_norm: float) -> None:
         """Scales the gradient of the whole net down to this Euclidean norm if it is longer; nothing waits."""
-        gradient = self._gradient.view(torch.float32)
         # As torch.nn.utils.clip_grad_norm_, which would visit every tensor of the net.
-        gradient.mul_((largest_norm / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
+        self.gradient.mul_((largest_norm / (torch.linalg.vector_norm(self.gradient) + 1e-6)).clamp(max=1.0))
 
     def zero_gradient(self) -> None:
         self._gradient.zero_()
@@ -189,10 +196,6 @@ class FlatNet:
     def copy_of_parameters(self) -> Tensor:
         """Their bytes, uint8 (layout.num_bytes,)."""
         return self._parameter.clone()
-
-    def copy_of_gradients(self) -> Tensor:
-        """As that of parameters."""
-        return self._gradient.clone()
 
     def copy_parameters_to(self, target: Tensor) -> None:
         """Saves the parameters into the first bytes of `target` (uint8)."""

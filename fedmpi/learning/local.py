@@ -101,6 +101,7 @@ class LocalTrainer:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
         net, optimizer = self.net, self._optimizer
         self._start()
+        num_left_out = net.scale.num_left_out if net.scale else None
         set_momentum(net)
         num_epochs, num_examples = draws.examples.shape
         bounds = self.bounds(num_examples)
@@ -110,14 +111,14 @@ class LocalTrainer:
             for start, stop in bounds:
                 losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
                 if self._stops_early and not self._keep_or_restore(losses[step]):
-                    return outcome_of(losses[: step + 1], net.num_left_out)
-                left_out = net.settle_scale()
+                    return outcome_of(losses[: step + 1], num_left_out)
+                left_out = net.scale.settle(net.gradient) if net.scale else None
                 after_backward(net)
                 if self._clips:
                     net.clip_gradient(self._train.clip_norm)
                 optimizer.step(lr, left_out)
                 step += 1
-        return outcome_of(losses, net.num_left_out)
+        return outcome_of(losses, num_left_out)
 
     def gradient(
         self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: MaskedCrossEntropy
@@ -140,7 +141,8 @@ class LocalTrainer:
 
     def _start(self) -> None:
         self.net.module.train()
-        self.net.reset_scale()
+        if self.net.scale:
+            self.net.scale.reset()
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)
 

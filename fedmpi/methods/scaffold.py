@@ -159,7 +159,7 @@ def _control(name: str) -> str:
 def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[Params, TrainOutcome]:
     """The gradient of the mean loss, over those of the client's batches that fp16 does not leave out, at the parameters
     that the net has; and how it went: an epoch of steps of length 0."""
-    is_scaled = trainer.net.left_out is not None
+    is_scaled = trainer.net.scale is not None
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
     sizes, num_taken = [0], torch.zeros((), device=trainer.net.device)
 
@@ -176,8 +176,8 @@ def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[P
 
     def add_up(net: FlatNet) -> None:
         torch._foreach_add_(list(total.values()), list(net.grads.values()), alpha=unit(sizes[-1]))
-        if net.left_out is not None:
-            num_taken.add_(sizes[-1] * (1 - net.left_out))
+        if net.scale is not None:
+            num_taken.add_(sizes[-1] * (1 - net.scale.left_out))
 
     draws = work.data.draws(client.examples, 1, client.generator("control"))
     outcome = trainer.run(draws, 0.0, work.loss, backward, add_up)

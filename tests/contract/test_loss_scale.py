@@ -66,7 +66,7 @@ def test_a_step_whose_gradient_is_not_finite_is_left_out(optimizer: str) -> None
         one.reset_momentum()
         for slope in slopes:
             one.grads["weight"].fill_(slope)
-            left_out = one.settle_scale()
+            left_out = one.scale.settle(one.gradient) if one.scale else None
             seen.append((float(one.grads["weight"]), None if left_out is None else float(left_out)))
             stepper.step(0.1, left_out)
     assert seen == [(2.0, 0.0), (0.0, 1.0), (4.0, 0.0), (2.0, None), (4.0, None)]
@@ -83,14 +83,14 @@ def test_the_scale_is_halved_doubled_and_begun_again(monkeypatch: pytest.MonkeyP
     net, scales = small_net(8.0, 1.0), []
     for is_good in (False, True, True, True, False, True):
         net.grads["weight"].fill_(1.0 if is_good else math.nan)
-        net.settle_scale()
+        net.scale.settle(net.gradient)
         scales.append(scale_of(net))
     losses = torch.tensor([1.0, 2.0, 6.0, 2.0, 4.0, 9.0])
-    assert outcome_of(losses, net.num_left_out) == TrainOutcome(4.0, 6, True, 2)
-    net.reset_scale()
+    assert outcome_of(losses, net.scale.num_left_out) == TrainOutcome(4.0, 6, True, 2)
+    net.scale.reset()
     assert [*scales, scale_of(net)] == [4, 4, 4, 8, 4, 4, 8]
-    assert outcome_of(torch.tensor([]), net.num_left_out) == TrainOutcome(0.0, 0, True, 0)
-    assert small_net(None, 1.0).num_left_out is None and outcome_of(torch.tensor([2.0])) == TrainOutcome(2.0, 1, True)
+    assert outcome_of(torch.tensor([]), net.scale.num_left_out) == TrainOutcome(0.0, 0, True, 0)
+    assert small_net(None, 1.0).scale is None and outcome_of(torch.tensor([2.0])) == TrainOutcome(2.0, 1, True)
 
 
 @pytest.mark.parametrize("exchange", ["gather", "reduce"])
