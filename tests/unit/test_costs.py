@@ -9,16 +9,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmpi import costs, registry
 from fedmpi.data.dataset import DataInfo
-from fedmpi.learning.bn import normalizes_single_values
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.nets.classic import Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
-from fedmpi.models.nets.lstm import LstmImdb
-from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18, ResNet34
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
@@ -64,21 +59,6 @@ def test_plain_macs_as_integers() -> None:
     assert costs.measure(tier_net(ResNet18(), 10, 1), SHAPE).macs == by_hand == 555_422_720
 
 
-@pytest.mark.parametrize(
-    ("options", "macs", "params"),
-    [
-        (ResNet18(), [151.781, 134.676, 134.447, 134.332], [0.148, 0.526, 2.100, 8.394]),
-        (ResNet34(), [227.672, 286.065, 436.830, 209.879], [0.222, 1.116, 6.822, 13.114]),
-    ],
-)
-def test_stages_of_the_papers(options: Model, macs: list[float], params: list[float]) -> None:
-    net = tier_net(options, 10, 1)
-    inputs = [(64, 32, 32), (64, 32, 32), (128, 16, 16), (256, 8, 8)]
-    stages = [costs.measure(stage, shape) for stage, shape in zip(net.stages, inputs, strict=True)]
-    assert [s.macs_with_norm_and_activations / MILLION for s in stages] == pytest.approx(macs, abs=0.00051)
-    assert [s.params / MILLION for s in stages] == pytest.approx(params, abs=0.00051)
-
-
 def flops_by_torch(net: nn.Module, shape: tuple[int, ...], num_examples: int) -> int:
     """FlopCounterMode's, of a real pass on the meta device."""
     kind = torch.int64 if any(isinstance(module, nn.Embedding) for module in net.modules()) else torch.float32
@@ -120,22 +100,6 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
         assert 2 * costs.dry_run(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
 
 
-def test_transposed_convs_cost_what_torch_counts() -> None:
-    net = nn.Sequential(nn.ConvTranspose2d(3, 6, 3, stride=2, groups=3), nn.ConvTranspose2d(6, 4, 5))
-    assert 2 * costs.dry_run(net, (3, 8, 8), 2) == flops_by_torch(net, (3, 8, 8), 2) > 0
-
-
-def test_a_dry_run_passes_every_layer_with_the_shapes_of_a_real_one() -> None:
-    net, seen = create.build(ResNet18(width=0.125), INPUTS["image"], 0), []
-    for module in net.modules():
-        module.register_forward_hook(lambda module, inputs, out: seen.append((module, out.shape)))
-    net(torch.zeros(3, *SHAPE))
-    real, seen[:] = list(seen), []
-    num_threads = torch.get_num_threads()
-    costs.dry_run(net, SHAPE, 3)
-    assert seen == real and len(real) > 50 and torch.get_num_threads() == num_threads
-
-
 def test_activation_bytes_and_extras_by_hand() -> None:
     """conv 3x4x4 -> 2x4x4: 32 outputs; BN 32; in-place ReLU adds no memory; pool 2; flatten 2; FC 5: 73 floats.
 
@@ -147,50 +111,4 @@ def test_activation_bytes_and_extras_by_hand() -> None:
     assert measured == costs.Costs(3 * 2 * 9 + 2 + 4 + 15, 874, 874 + 64 + 32 + 32, 4 * 73)
 
 
-def test_measuring_leaves_the_net_as_it_was() -> None:
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU())
-    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    costs.measure(net, (1, 4, 4))
-    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
-    assert not any(module._forward_hooks for module in net.modules())
-
-
 # What the small nets cost, by hand.
-
-
-@pytest.mark.parametrize(
-    ("options", "info", "macs", "activations"),
-    [
-        (Mlp(), DataInfo("vector", (561,), 6, 1, 1), 561 * 1024 + 1024 * 512 + 512 * 6, 1536),
-        (
-            Lenet5(),
-            DataInfo("image", (3, 32, 32), 10, 1, 1),
-            784 * 6 * 75 + 100 * 16 * 150 + 400 * 120 + 120 * 84 + 84 * 10,
-            784 * 6 + 100 * 16 + 120 + 84,
-        ),
-        (
-            CnnFemnist(),
-            DataInfo("image", (1, 28, 28), 62, 1, 1),
-            784 * 32 * 25 + 196 * 64 * 800 + 3136 * 62,
-            784 * 32 + 196 * 64,
-        ),
-    ],
-)
-def test_macs_of_the_small_nets(options: Model, info: DataInfo, macs: int, activations: int) -> None:
-    """Outputs times kernel for convs, inputs times outputs for linear layers; ReLU: 1 for each output."""
-    measured = costs.measure(create.skeleton(options, info), info.example_shape)
-    assert measured.macs == macs
-    assert measured.macs_with_norm_and_activations == macs + activations
-
-
-def test_our_pooling_counts_as_an_average_pooling() -> None:
-    """VGG-16 at 32x32 and 10 classes: 1 for each of the ReLU's outputs and of the pooling's 512 inputs."""
-    measured = costs.measure(create.skeleton(Vgg16(), DataInfo("image", (3, 32, 32), 10, 1, 1)), (3, 32, 32))
-    relus = 2 * 64 * 1024 + 2 * 128 * 256 + 3 * 256 * 64 + 3 * 512 * 16 + 3 * 512 * 4 + 2 * 4096
-    assert measured.macs_with_norm_and_activations - measured.macs == relus + 512
-
-
-def test_nets_on_tokens_and_vectors_normalize_no_single_values() -> None:
-    texts, vectors = DataInfo("tokens", (5,), 2, 1, 1, vocabulary_size=9), DataInfo("vector", (5,), 2, 1, 1)
-    assert not normalizes_single_values(create.skeleton(LstmImdb(), texts), (5,))
-    assert not normalizes_single_values(create.skeleton(Mlp(), vectors), (5,))

@@ -14,7 +14,6 @@ from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, Lenet5
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
-from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.nets.vit import VitSmall
 from fedmpi.models.options import Model
 from fedmpi.models.surgery import cutting, groups
@@ -76,14 +75,6 @@ def test_a_cut_net_gives_the_outputs_of_the_masked_one(name: str, axes: tuple[st
     assert sizes[0] < 0.8 * sizes[1]
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_nothing_pruned_cuts_nothing(name: str) -> None:
-    net = build(*NETS[name])
-    small = cutting.cut(net, {})
-    assert {n: tuple(v.shape) for n, v in small.named_parameters()} == groups.follow(net).shapes
-    assert all(torch.equal(value, net.get_parameter(n)) for n, value in small.named_parameters())
-
-
 def test_a_perceptron_by_hand() -> None:
     """2 -> 3 -> 2 without hidden unit 1: of 9 + 8 numbers, the masks keep 6 + 8 and the cut net 6 + 6."""
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -110,49 +101,6 @@ def test_what_additions_tie_together_stays_in_step() -> None:
     assert small.conv1.weight.shape[0] == small.stages[0][1].conv1.weight.shape[1] == 5
     assert small.bn1.weight.tolist() == [*net.bn1.weight[:2].tolist(), 0, 0, 0]
     assert small.stages[0][0].bn2.bias.tolist() == [0, 0, *net.stages[0][0].bn2.bias[5:].tolist()]
-
-
-def test_a_norm_goes_with_those_who_write_its_channels() -> None:
-    """After a conv, with that conv's filters; after an addition (pre-activation), with those of all its writers."""
-    structure = groups.follow(build(*NETS["pre-activation"]))
-    assert structure.norms["stages.0.0.bn2"] == {"stages.0.0.conv1"}
-    assert structure.norms["stages.0.1.bn1"] == {"conv1", "stages.0.0.conv2"}
-    masks = {"out.conv1": torch.arange(8) < 2, "out.stages.0.0.conv2": torch.arange(8) >= 5}
-    kept = groups.kept_entries(structure, masks)
-    assert kept["stages.0.1.bn1.bias"][0].tolist() == [True, True, False, False, False, True, True, True]
-    assert kept["stages.0.0.bn1.weight"][0].tolist() == masks["out.conv1"].tolist()
-    assert "stages.0.0.bn2.weight" not in kept
-
-
-@pytest.mark.parametrize("axes", [("out",), ("in",), ("out", "in")], ids=str)
-def test_regions_are_the_entries_of_the_masks(axes: tuple[str, ...]) -> None:
-    """Against bool masks of every parameter, multiplied out; what is zeroed is the rest."""
-    net = build(*NETS["lenet5"])
-    structure = groups.follow(net)
-    masks = drawn_masks(structure, axes)
-    kept = groups.kept_entries(structure, masks)
-    zeroed = {name: value.detach().clone() for name, value in net.named_parameters()}
-    groups.zeroing(zeroed, kept)()
-    held = 0
-    for name, value in net.named_parameters():
-        layer = name.rpartition(".")[0]
-        mask = torch.ones(value.shape, dtype=torch.bool)
-        if f"out.{layer}" in masks:
-            mask[~masks[f"out.{layer}"]] = False
-        if f"in.{layer}" in masks and value.dim() > 1:
-            mask[:, ~masks[f"in.{layer}"]] = False
-        region = groups.region(kept[name]) if name in kept else ...
-        assert torch.equal(value[region].flatten(), value[mask]), name
-        assert torch.equal(zeroed[name], value * mask), name
-        held += int(mask.sum())
-    assert groups.num_held(structure, kept) == held < structure.num_params
-
-
-@pytest.mark.parametrize(("name", "output"), [("resnet18", "fc"), ("vgg11", "classifier.6")])
-def test_torchvisions_nets_can_be_followed(name: str, output: str) -> None:
-    info = SimpleNamespace(kind="image", example_shape=COLOUR, num_classes=10)
-    structure = groups.follow(create.skeleton(Torchvision(name=f"torchvision:{name}"), info))
-    assert structure.outputs == {output} and len(structure.layers) == {"resnet18": 21, "vgg11": 11}[name]
 
 
 class Joined(nn.Module):

@@ -7,13 +7,11 @@ from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.learning.bn import num_statistics
-from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.nets.resnet import ResNet18, ResNet34
 from fedmpi.models.nets.shared import with_group_norm
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
-from fedmpi.models.surgery.rolling import rolling_axes
 
 CIFAR10, CIFAR100 = Info("image", (3, 32, 32), 10), Info("image", (3, 32, 32), 100)
 
@@ -50,28 +48,6 @@ def test_an_example_does_not_see_its_batch(order: str) -> None:
         net = create.build(ResNet18(width=0.125, blocks=(1, 1), order=order, norm=norm), Info(), 0)
         together, alone = net(x), torch.cat([net(example[None]) for example in x])
         assert together.shape == (4, 4) and torch.allclose(together, alone, atol=1e-5) == is_alone
-
-
-def test_initial_values_are_those_of_batch_norm() -> None:
-    """Norms begin with 1 and 0 and draw nothing, so seeds mean the same nets."""
-    nets = [create.build(ResNet18(width=0.125, norm=norm), Info(), 3) for norm in ("batch", "group")]
-    values = [dict(net.named_parameters()) for net in nets]
-    assert values[0].keys() == values[1].keys()
-    assert all(torch.equal(value, values[1][name]) for name, value in values[0].items())
-
-
-def test_low_rank_layers_are_the_same() -> None:
-    planned = [plan_layers(create.skeleton(ResNet18(norm=norm), CIFAR10), Rule(3)) for norm in ("batch", "group")]
-    assert planned[0] == planned[1] and len(planned[0]) == 14
-
-
-def test_a_narrow_net_keeps_its_groups() -> None:
-    """Half of 64, 128, ... channels in 4 groups; windows that roll take the norms' entries along."""
-    wide, narrow = (create.skeleton(ResNet18(norm="group"), CIFAR10, width) for width in (1.0, 0.5))
-    found = [(part.num_groups, part.num_channels) for part in narrow.modules() if isinstance(part, nn.GroupNorm)]
-    assert set(found) == {(4, 32), (4, 64), (4, 128), (4, 256)}
-    (axis,) = rolling_axes(wide, narrow)["bn1.weight"]
-    assert (axis.wide, axis.narrow, axis.block) == (64, 32, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from model_inputs import at_full_rank, loaded, randn
+from model_inputs import at_full_rank, randn
 from torch import nn
 
 from fedmpi.lowrank.decay import frobenius_decay_
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.lowrank.modules import LowRank
+from fedmpi.lowrank.rule import Rule
 
 all_orders = pytest.mark.parametrize("unroll", ["paper", "code", "output"])
 both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -41,18 +41,6 @@ def test_full_rank_linear_gives_the_same_outputs() -> None:
     assert isinstance(factored[0], LowRank) and isinstance(factored[1], nn.Linear)
     x = randn(5, 9)
     torch.testing.assert_close(factored(x), dense(x), rtol=0, atol=1e-5)
-
-
-@all_orders
-def test_stride_2_conv_at_low_rank_runs_as_its_lifted_kernel(unroll: str) -> None:
-    """A truncated 64 -> 128 conv: two small convs and one conv with the lifted kernel give the same map."""
-    conv = nn.Conv2d(64, 128, 3, stride=2, padding=1, bias=False)
-    dense = nn.Sequential(conv)
-    layers = plan_layers(dense, Rule(0, unroll))
-    factored = loaded(factorize_net(dense, layers, 0.125), dense, layers)
-    x = randn(2, 64, 8, 8)
-    expected = nn.functional.conv2d(x, factored[0].weight, stride=2, padding=1)
-    torch.testing.assert_close(factored(x), expected, rtol=0, atol=1e-5)
 
 
 def naive_matrix(weight: torch.Tensor, unroll: str) -> torch.Tensor:
@@ -89,35 +77,6 @@ def test_unroll_and_fold_are_inverse_and_factors_round_trip(unroll: str, memory_
     u, v = u.to(memory_format=memory_format), v.to(memory_format=memory_format)
     if memory_format == torch.channels_last:
         assert layer.u_matrix(u).data_ptr() == u.data_ptr() and layer.v_matrix(v).data_ptr() == v.data_ptr()
-
-
-@pytest.mark.parametrize(("m", "n"), [(4, 6), (6, 4)])
-def test_linear_factors(m: int, n: int) -> None:
-    layer = FactorizedLayer("fc", m, n, None)
-    weight = randn(n, m)
-    u, v = layer.factorize(weight, 3)
-    assert u.shape == layer.u_shape(3) == (3, m) and v.shape == layer.v_shape(3) == (n, 3)
-    left, sigma, right = torch.linalg.svd(weight, full_matrices=False)
-    torch.testing.assert_close(layer.lift(u, v), (left[:, :3] * sigma[:3]) @ right[:3], rtol=0, atol=1e-5)
-
-
-def test_orders_differ_in_approximation_and_agree_in_counts() -> None:
-    weight = randn(8, 8, 3, 3)
-    layers = [FactorizedLayer("conv", 8, 8, (3, 3), unroll) for unroll in ("paper", "code")]
-    factors = [layer.factorize(weight, 2) for layer in layers]
-    lifted = [layer.lift(*pair) for layer, pair in zip(layers, factors, strict=True)]
-    assert not torch.allclose(lifted[0], lifted[1], atol=1e-2)
-    assert factors[0][0].shape == (2, 8, 3, 1) and factors[0][1].shape == (8, 2, 1, 3)
-    assert factors[1][0].shape == (2, 8, 1, 3) and factors[1][1].shape == (8, 2, 3, 1)
-
-
-@all_orders
-def test_prefix_of_the_published_factors_is_the_smaller_tier(unroll: str) -> None:
-    """A tier takes the first r' filters of u and the first r' inputs of v."""
-    layer = FactorizedLayer("conv", 6, 8, (3, 3), unroll)
-    weight = randn(8, 6, 3, 3)
-    (u, v), (small_u, small_v) = layer.factorize(weight, 4), layer.factorize(weight, 2)
-    assert torch.equal(u[:2], small_u) and torch.equal(v[:, :2], small_v)
 
 
 @all_orders

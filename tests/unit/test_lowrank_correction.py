@@ -74,15 +74,6 @@ def test_the_server_keeps_w_and_adds_the_mean_change() -> None:
     assert mean - received(weight, made.factors(), made.cover).numpy() == pytest.approx(change, abs=ROUNDING)
 
 
-def test_without_dense_clients_the_tail_goes() -> None:
-    """The leading five triplets take the place of W, also where only the smaller tiers have contributed."""
-    made = Round({1: (0.25,), 3: (0.75,)}, 0.1)
-    kept = untouched(None, *made.factors(5), made.cover).numpy()
-    u, v = (part.numpy() for part in made.factors(5))
-    expected = u @ v + sum(made.changes.values())
-    assert sum(made.sums.values()) + kept == pytest.approx(expected, abs=ROUNDING)
-
-
 def test_one_rank_for_all_is_the_plain_mean_and_the_tail() -> None:
     made = Round({3: (0.25, 0.75)}, 0.1)
     weight, (u, v) = torch.from_numpy(made.weight), made.factors(3)
@@ -96,17 +87,6 @@ def test_one_rank_for_all_is_the_plain_mean_and_the_tail() -> None:
 def test_each_entry_is_averaged_over_the_clients_that_cover_it(power: float, step: float) -> None:
     made = Round(RANKS, step)
     assert made.covered(power) == pytest.approx(made.averaged_by_entry(power), abs=ROUNDING)
-
-
-def test_what_a_client_changes_outside_its_own_entries_is_of_second_order() -> None:
-    """A hundredth of the step leaves a ten-thousandth of the rest."""
-
-    def rest(step: float) -> float:
-        made = Round({3: (1.0,)}, step)
-        outside = made.left.T @ made.changes[3] @ made.right.T
-        return float(np.abs(outside[3:, 3:]).max())
-
-    assert rest(1e-4) == pytest.approx(1e-4 * rest(1e-2), rel=1e-6)
 
 
 @pytest.mark.parametrize("power", [0.0, 1.0])

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import torch
-from model_inputs import loaded, randn
+from model_inputs import randn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -56,18 +56,6 @@ def test_a_conv_sub_layer_runs_as_the_kernels_it_holds(conv: nn.Conv2d, r: int, 
     beyond = net(x)[:, q:]
     bias = torch.zeros(6) if net[0].bias is None else net[0].bias
     assert torch.equal(beyond, bias[q:, None, None].expand_as(beyond))
-
-
-def test_dense_tensors_stay_as_they_are() -> None:
-    """Names, values and the given net; a net on meta stays there."""
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.Linear(3, 3))
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    result = kernel_net(net, {"0": (2, 3)})
-    assert all(torch.equal(value, net.state_dict()[name]) for name, value in before.items())
-    state = result.state_dict()
-    assert {name for name in state if name.startswith("0.")} == {"0.u.weight", "0.v.weight", "0.bias"}
-    assert all(torch.equal(state[name], value) for name, value in before.items() if name != "0.weight")
-    assert all(p.is_meta for p in kernel_net(net.to("meta"), {"0": (2, 3)}).parameters())
 
 
 @pytest.mark.parametrize("kernel", [None, (3, 3)])
@@ -122,14 +110,6 @@ def test_three_kernels_are_drawn_as_eq_2_says(kappa: float) -> None:
         assert drawn[kernels] / num_draws == pytest.approx(chance, abs=0.018), kernels
 
 
-def test_draws_are_distinct_sorted_and_repeatable() -> None:
-    sigma = [torch.rand(size, generator=torch.Generator().manual_seed(size)) for size in (5, 64, 300)]
-    first, again = (draw_kernels(sigma, (5, 13, 60), 4.0, torch.Generator().manual_seed(3)) for _ in range(2))
-    assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
-    assert first[0].tolist() == [0, 1, 2, 3, 4]
-    assert all(torch.equal(drawn, drawn.unique()) for drawn in first) and [len(d) for d in first] == [5, 13, 60]
-
-
 def test_extreme_values_are_drawn_without_harm() -> None:
     """sigma^kappa beyond float64, and zeros, which come last however many there are."""
     generator = torch.Generator().manual_seed(0)
@@ -175,17 +155,6 @@ def test_an_opened_lstm_is_the_same(kind: type[nn.LSTM], words: dict[str, object
     torch.testing.assert_close(gradients, stacked, rtol=0, atol=0)
 
 
-def test_gates_at_full_rank_are_the_same_net() -> None:
-    net = Reader(Lstm)
-    x = randn(3, 4, 5)
-    expected = net(x)
-    opened = open_lstms(net)
-    layers = plan_layers(opened, Rule(1, "output"))
-    assert len(layers) == 16 and "fc" not in {layer.name for layer in layers}
-    whole = kernel_net(opened, {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in layers})
-    torch.testing.assert_close(loaded(whole, opened, layers)(x), expected, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("lstm", [Lstm, nn.LSTM])
 @pytest.mark.parametrize("is_factorized", [False, True])
 def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.Module], is_factorized: bool) -> None:
@@ -205,18 +174,3 @@ def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.
     with pytest.raises(RuntimeError):
         net(randn(3, 4, 7))
     assert torch.equal(copy.deepcopy(net)(x), expected)
-
-
-def test_rows_are_cut_gate_by_gate() -> None:
-    """q = 2 of 6 units: rows 2-5 of each of the four gates' matrices are zero, and their bias stays."""
-    opened = open_lstms(Reader())
-    net = filled(kernel_net(opened, {layer.name: (1, 2) for layer in plan_layers(opened, Rule(1))}))
-    stacks = {}
-    for name in ("weight_ih_l0", "weight_hh_l1"):
-        net.lstm.register_forward_pre_hook(lambda lstm, _, name=name: stacks.update({name: getattr(lstm, name)}))
-    net(randn(1, 3, 5))
-    assert len(stacks) == 2
-    for stack in stacks.values():
-        rows = stack.view(4, 6, -1)
-        assert bool((rows[:, :2] != 0).all()) and not bool(rows[:, 2:].any())
-    assert net.lstm.bias_ih_l0.shape == (24,)

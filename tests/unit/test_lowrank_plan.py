@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from model_inputs import at_full_rank, params, randn
+from model_inputs import params, randn
 from torch import nn
 
 from fedmpi.errors import ConfigError
@@ -15,9 +15,7 @@ from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.admission import admit
 from fedmpi.models.nets.resnet import ResNet18, ResNet34
-from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
 from fedmpi.tensors import Layout, Params
 
@@ -35,18 +33,6 @@ def test_rho_of_the_papers(options: Model, count: int) -> None:
     assert len(planned) == count
     assert not any("shortcut" in name or name == "fc" for name in planned)
     assert planned[0] == {14: "stages.0.1.conv1", 18: "stages.2.0.conv1"}[count]
-
-
-@pytest.mark.parametrize(
-    ("dense_layers", "expected"), [(2, (4.13, 2.18, 1.20)), (3, (4.16, 2.21, 1.24)), (4, (4.18, 2.24, 1.27))]
-)
-@pytest.mark.parametrize("unroll", ["paper", "code"])
-def test_sizes_by_rho(dense_layers: int, expected: tuple[float, ...], unroll: str) -> None:
-    """Millions of parameters of ResNet-18 at 1/2, 1/4, 1/8."""
-    net = create.skeleton(ResNet18(), INFO)
-    layers = plan_layers(net, Rule(dense_layers, unroll))
-    sizes = [params(factorize_net(net, layers, rank_ratio)) / 1e6 for rank_ratio in (1 / 2, 1 / 4, 1 / 8)]
-    assert sizes == pytest.approx(expected, abs=0.0051)
 
 
 def test_every_conv_at_rank_k() -> None:
@@ -134,36 +120,6 @@ def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
         del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
     assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
     assert not any(module.training for module in result.modules())
-
-
-@pytest.mark.parametrize(("name", "count"), [("resnet50", 16), ("swin_t", 51)])
-def test_nets_that_nobody_prepared(name: str, count: int) -> None:
-    """torchvision's ResNet-50 (its 3x3 convs) and Swin (which uses weights past `forward`), on shapes alone."""
-    options = Torchvision(name=f"torchvision:{name}")
-    net = create.skeleton(options, INFO)
-    layers = plan_layers(net, Rule(options.dense_layers))
-    assert len(layers) == count
-    small = factorize_net(net, layers, 0.25)
-    assert params(small) < params(net)
-    assert small(torch.empty(2, 3, 32, 32, device="meta")).shape == (2, 10)
-
-
-def test_full_rank_resnet50_is_resnet50() -> None:
-    """The widths of torchvision's net cut to an eighth, so that 16 full SVDs take no time."""
-    from torchvision.models.resnet import Bottleneck, ResNet
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = ResNet(Bottleneck, [3, 4, 6, 3], num_classes=10, width_per_group=8)
-    admit(net, "resnet")
-    factored = at_full_rank(net, Rule(1))
-    assert sum(isinstance(module, LowRank) for module in factored.modules()) == 16
-    x = torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        # 53 BatchNorms divide by deviations and so enlarge the 1e-6 of float32; float64 shows the identity itself.
-        torch.testing.assert_close(factored(x), net(x), rtol=0, atol=2e-3)
-        exact, exact_factored = net.double(), at_full_rank(net.double(), Rule(1))
-        torch.testing.assert_close(exact_factored(x.double()), exact(x.double()), rtol=0, atol=1e-8)
 
 
 # Factors before a broadcast: who computes which layer where all ranks do, and that the parts make the whole.

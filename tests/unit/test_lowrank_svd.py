@@ -52,25 +52,6 @@ def test_prefix_property_to_the_bit(solver: str, shape: tuple[int, int]) -> None
 
 
 @both_solvers
-def test_full_rank_gives_the_matrix_and_larger_r_is_cut(solver: str) -> None:
-    matrix = randn(20, 31)
-    u, v, _ = truncated_svd(matrix, 1000, solver)
-    assert u.shape == (20, 20) and v.shape == (20, 31)
-    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
-
-
-@both_solvers
-def test_zero_and_rank_deficient_matrices(solver: str) -> None:
-    """Components that the matrix does not have stay below the rounding of the ones that it has."""
-    u, v, _ = truncated_svd(torch.zeros(6, 9), 4, solver)
-    assert (u == 0).all() and (v == 0).all()
-    matrix = randn(40, 3) @ randn(3, 25, seed=1)
-    u, v, _ = truncated_svd(matrix, 8, solver)
-    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
-    assert u[:, 3:].norm() < 1e-2 and v[3:].norm() < 1e-2
-
-
-@both_solvers
 def test_signs_follow_the_rule(solver: str) -> None:
     """The largest entry of each column of u is positive, so that negating the matrix negates v alone."""
     matrix = randn(24, 17)
@@ -79,12 +60,6 @@ def test_signs_follow_the_rule(solver: str) -> None:
     negated_u, negated_v, _ = truncated_svd(-matrix, 9, solver)
     torch.testing.assert_close(negated_u, u, rtol=0, atol=1e-4)
     torch.testing.assert_close(negated_v, -v, rtol=0, atol=1e-4)
-
-
-def test_solvers_agree() -> None:
-    matrix = decaying(48, 36, 0.7)
-    for exact, gram in zip(truncated_svd(matrix, 8, "exact"), truncated_svd(matrix, 8, "gram"), strict=True):
-        torch.testing.assert_close(gram, exact, rtol=0, atol=1e-5)
 
 
 def test_gram_is_at_least_as_exact_as_the_float32_svd() -> None:
@@ -108,3 +83,14 @@ def test_types_and_errors() -> None:
     for solver in ("exact", "gram"):
         with pytest.raises(torch.linalg.LinAlgError):
             truncated_svd(torch.full((4, 5), float("nan")), 2, solver)
+
+
+@both_solvers
+def test_zero_and_rank_deficient_matrices(solver: str) -> None:
+    """Components that the matrix does not have stay below the rounding of the ones that it has."""
+    u, v, _ = truncated_svd(torch.zeros(6, 9), 4, solver)
+    assert (u == 0).all() and (v == 0).all()
+    matrix = randn(40, 3) @ randn(3, 25, seed=1)
+    u, v, _ = truncated_svd(matrix, 8, solver)
+    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
+    assert u[:, 3:].norm() < 1e-2 and v[3:].norm() < 1e-2

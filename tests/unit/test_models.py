@@ -13,7 +13,6 @@ from fedmpi import registry
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.admission import admit
 from fedmpi.models.nets.classic import AlexNet, Vgg16
 from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, Lenet5
 from fedmpi.models.nets.lstm import LstmImdb
@@ -22,7 +21,7 @@ from fedmpi.models.nets.resnet import PreBlock, ResNet18, ResNet34
 from fedmpi.models.nets.shared import SlicedAvgPool2d
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
-from fedmpi.models.width import Rounding, Width
+from fedmpi.models.width import Width
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
 
@@ -91,24 +90,6 @@ def test_sizes(options: Model, info: Info, expected: int) -> None:
         assert params(create.skeleton(type(options)(), info, width)) == expected
 
 
-@pytest.mark.parametrize(
-    ("options", "num_classes", "post", "pre"),
-    [
-        (ResNet18, 10, {1: "11.17", 0.62: "4.29", 0.5: "2.80", 0.35: "1.37"}, {}),
-        (ResNet34, 100, {1: "21.33", 0.64: "8.77", 0.5: "5.35", 0.4: "3.42"}, {}),
-        (ResNet34, 200, {0.64: "8.80", 0.5: "5.38", 0.4: "3.44"}, {0.5: "5.37"}),
-    ],
-)
-def test_pre_activation_has_the_same_two_decimals_but_once(
-    options: type[ResNet18], num_classes: int, post: dict[float, str], pre: dict[float, str]
-) -> None:
-    """In millions, pre-activation gives what post-activation does, except 5.38 of Tiny ImageNet."""
-    info = images(num_classes=num_classes)
-    for width, expected in post.items():
-        sizes = [params(create.skeleton(options(order=order), info, width)) / 1e6 for order in ("post", "pre")]
-        assert [f"{size:.2f}" for size in sizes] == [expected, pre.get(width, expected)]
-
-
 def test_initialisation_is_kaiming_normal_fan_in() -> None:
     """std = sqrt(2 / fan_in); the sample deviation of k values is within 5 std / sqrt(2 k) of it (5 sigma)."""
     net = create.build(ResNet18(width=0.25), images(), seed=3)
@@ -133,12 +114,6 @@ def test_build_depends_on_the_seed_alone_and_leaves_the_global_generator() -> No
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
 
 
-def test_skeleton_has_the_names_and_shapes_of_build_and_no_values() -> None:
-    built, shapes = create.build(TINY, images(), seed=0).state_dict(), create.skeleton(TINY, images()).state_dict()
-    assert {name: tensor.shape for name, tensor in built.items()} == {n: t.shape for n, t in shapes.items()}
-    assert all(tensor.is_meta for tensor in shapes.values())
-
-
 @pytest.mark.parametrize("options", [TINY, torchvisions("resnet18")])
 def test_batch_statistics_in_training_and_evaluation(options: Model) -> None:
     """No buffers; train and eval give the same output, and it depends on the other examples of the batch."""
@@ -149,20 +124,6 @@ def test_batch_statistics_in_training_and_evaluation(options: Model) -> None:
         trained, evaluated, part = net.train()(x), net.eval()(x), net(x[:2])
     assert torch.equal(trained, evaluated)
     assert not torch.allclose(evaluated[:2], part, atol=1e-3)
-
-
-def test_running_statistics_go() -> None:
-    net = nn.Sequential(nn.Conv1d(1, 2, 3), nn.BatchNorm1d(2), nn.Sequential(nn.BatchNorm3d(4, affine=False)))
-    assert admit(net, "net") is net
-    assert not list(net.buffers())
-
-
-@pytest.mark.parametrize("name", ["resnet50", "googlenet", "mobilenet_v2", "densenet121"])
-def test_torchvision_by_name(name: str) -> None:
-    options = torchvisions(name)
-    net = create.skeleton(options, images((3, 64, 64), 11))
-    assert net(torch.empty(2, 3, 64, 64, device="meta")).shape == (2, 11)
-    assert options.dense_layers == 1
 
 
 def test_torchvision_errors_say_what_to_write(told: Told) -> None:
@@ -209,14 +170,6 @@ def test_a_perceptron_by_hand() -> None:
     assert net(torch.tensor([[1.0, 2]])).tolist() == [[6, 1]]
 
 
-def test_an_image_is_flattened_channel_by_channel_however_it_lies_in_memory() -> None:
-    net = create.build(Mlp(hidden=(3,)), DataInfo("image", (2, 3, 4), 5, 1, 1), 0)
-    x = torch.randn(6, 2, 3, 4)
-    flat = net.layers(x.reshape(6, 24))
-    assert torch.equal(net(x), flat)
-    assert torch.equal(net(x.contiguous(memory_format=torch.channels_last)), flat)
-
-
 # Width multipliers: what becomes of fractions, and that they are rounded once.
 
 
@@ -237,43 +190,7 @@ def test_errors_of_floats_do_not_make_a_channel() -> None:
     assert Width(0.0701, "ceil").of(100) == 8
 
 
-@pytest.mark.parametrize("rounding", ["round", "ceil"])
-def test_one_channel_at_least(rounding: Rounding) -> None:
-    assert Width(0.001, rounding).of(64) == 1
-
-
-@pytest.mark.parametrize(("rounding", "expected"), [("round", [15, 31]), ("ceil", [16, 32])])
-def test_a_tier_has_a_share_of_the_models_own_channels(rounding: Rounding, expected: list[int]) -> None:
-    """0.35 of 64 and 128 are 22.4 and 44.8, so 22 and 45; 0.7 of those 15.4 and 31.49 (of 22.4: 15.68)."""
-    net = create.skeleton(ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 0.7, rounding)
-    assert [stage[-1].conv2.out_channels for stage in net.stages] == expected
-
-
-@pytest.mark.parametrize("rounding", ["round", "ceil"])
-def test_all_of_a_net_is_the_net(rounding: Rounding) -> None:
-    """22.4 channels are 22, also where a tier's fractions are rounded up."""
-    net = create.skeleton(ResNet18(width=0.35, blocks=(1, 1)), IMAGES, 1.0, rounding)
-    assert [stage[-1].conv2.out_channels for stage in net.stages] == [22, 45]
-
-
-def test_build_and_skeleton_round_alike() -> None:
-    options = Lenet5()
-    net = create.build(options, IMAGES, 0, 0.3, "ceil")
-    assert [module.out_channels for module in net.modules() if isinstance(module, nn.Conv2d)] == [2, 5]
-    shapes = {name: value.shape for name, value in net.state_dict().items()}
-    skeleton = create.skeleton(options, IMAGES, 0.3, "ceil")
-    assert {name: value.shape for name, value in skeleton.state_dict().items()} == shapes
-
-
 # VGG-16, AlexNet, the small CNNs and pre-activation ResNets: the papers' sizes, images of other sizes.
-
-
-@pytest.mark.parametrize(("name", "stem", "last"), [("vgg16", 32, 2048), ("alexnet", 32, 2048)])
-def test_width_leaves_inputs_and_classes(name: str, stem: int, last: int) -> None:
-    net = create.skeleton(registry.options("model", name)(), images((3, 32, 32), 7), 0.5)
-    convs = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
-    assert (convs[0].in_channels, convs[0].out_channels) == (3, stem)
-    assert (net.classifier[-1].in_features, net.classifier[-1].out_features) == (last, 7)
 
 
 IMAGE_NETS = [name for name, options in registry.built_in("model") if "image" in options.kinds and name[-1] != ":"]
@@ -326,20 +243,6 @@ def test_sliced_pooling_is_adaptive_average_pooling(sides: tuple[int, int], k: i
     assert torch.allclose(*gradients)
 
 
-@pytest.mark.parametrize("options", [Vgg16, AlexNet])
-def test_dropout_is_an_option(options: type[Vgg16]) -> None:
-    net = create.skeleton(options(dropout=0.25), images((1, 8, 8)))
-    assert [module.p for module in net.modules() if isinstance(module, nn.Dropout)] == [0.25, 0.25]
-    assert options().dropout == 0.5
-
-
-def test_vgg16_begins_where_it_can_learn() -> None:
-    """Its logits differ between images; at torch's default initial values, 16 layers leave less than 1e-7."""
-    net = create.build(Vgg16(width=0.125), images((1, 8, 8)), 0).eval()
-    with torch.no_grad():
-        assert net(torch.randn(16, 1, 8, 8)).std(0).mean() > 0.01
-
-
 @pytest.mark.gpu("which kernels are deterministic there")
 @pytest.mark.parametrize("name", IMAGE_NETS)
 def test_every_net_trains_on_deterministic_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,15 +273,3 @@ def test_block_by_hand(stride: int, expected: list[float]) -> None:
     with torch.no_grad():
         out = block(torch.tensor([-1.0, 3.0]).reshape(2, 1, 1, 1)).flatten()
     assert out.tolist() == pytest.approx(expected, abs=1e-4)  # BatchNorm's eps of 1e-5
-
-
-def test_the_stem_is_bare_and_a_norm_stands_before_the_pooling() -> None:
-    """With tanh for its stages the net is fc(pool(relu(bn(tanh(conv1(x))))))."""
-    info = DataInfo("image", (1, 8, 8), 3, 1, 1)
-    net = create.build(ResNet18(order="pre", width=0.0625, blocks=(1,)), info, 0)
-    x = torch.randn(4, 1, 8, 8)
-    net.stages = nn.Tanh()
-    with torch.no_grad():
-        stem = net.conv1(x).tanh()
-        normed = (stem - stem.mean((0, 2, 3), keepdim=True)) / (stem.var((0, 2, 3), False, keepdim=True) + 1e-5).sqrt()
-        assert torch.allclose(net(x), net.fc(normed.relu().mean((2, 3))), atol=1e-5)

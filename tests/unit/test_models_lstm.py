@@ -52,14 +52,6 @@ def test_sizes_of_the_character_lstm(num_symbols: int, expected: int) -> None:
     assert 265 * 258 + 271_360 + 525_312 + 2 * 3 * 256 == 866_578
 
 
-def test_the_character_lstm_predicts_every_symbol_of_its_vocabulary() -> None:
-    """Step by step; also where there are two symbols, each has a logit of its own."""
-    for num_symbols in (11, 2):
-        net = create.build(LstmChar(width=0.03), texts(num_symbols, 11), 0)
-        assert torch.allclose(net(tokens()), net.fc(by_steps(net, tokens())), atol=1e-6)
-        assert net(tokens()).shape == (3, num_symbols) and net(tokens()).all()
-
-
 def by_steps(net: nn.Module, words: Tensor) -> Tensor:
     """The last output of the upper layer: i, f, o = sigmoid, g = tanh, c = f c + i g, h = o tanh(c)."""
     inputs = net.embedding(words).unbind(1)
@@ -87,13 +79,6 @@ def test_the_net_step_by_step(num_classes: int) -> None:
         assert logits[:, 0].tolist() == [0, 0, 0]
         logits = logits[:, 1:]
     assert torch.allclose(logits, expected, atol=1e-6)
-
-
-def test_two_classes_are_binary_cross_entropy() -> None:
-    net = create.build(SMALL, texts(), 0)
-    logits, labels = net(tokens()), torch.tensor([0, 1, 1])
-    expected = F.binary_cross_entropy_with_logits(logits[:, 1], labels.float())
-    assert F.cross_entropy(logits, labels).item() == pytest.approx(expected.item(), abs=1e-6)
 
 
 @pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
@@ -132,10 +117,3 @@ def test_costs_are_those_of_torchs_own_lstm() -> None:
     macs = 5 * 4 * 8 * (10 + 16)
     params = 4 * 8 * (10 + 16) + 2 * 2 * 32
     assert costs.measure(ours, (5, 2)) == costs.Costs(params, macs, macs, 4 * 5 * 2 * 6 * 8)
-
-
-def test_costs_of_the_net() -> None:
-    """300 tokens, each 4 * 256 * (64 + 256) + 4 * 256 * (256 + 256) MACs; the last output goes into one more."""
-    measured = costs.measure(create.skeleton(LstmImdb(), texts(2, 1001, 300)), (300,))
-    assert measured.macs == 300 * (327_680 + 524_288) + 256 == 255_590_656
-    assert measured.activation_bytes == 4 * (300 * (64 + 2 * 6 * 256) + 1)

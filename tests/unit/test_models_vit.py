@@ -6,17 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 from model_inputs import params, randn
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi import costs
 from fedmpi.data.dataset import DataInfo
-from fedmpi.learning.bn import normalizes_single_values, num_statistics
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention
-from fedmpi.models.nets.torchvision_nets import Torchvision
-from fedmpi.models.nets.vit import HEAD_STD, VitSmall
+from fedmpi.models.nets.vit import VitSmall
 from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
@@ -57,18 +55,6 @@ def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, de
 )
 def test_sizes(options: VitSmall, info: DataInfo, expected: int, shape: tuple[int, ...]) -> None:
     assert params(create.skeleton(options, info)) == expected == by_hand(*shape)
-
-
-@pytest.mark.parametrize(("width", "size", "hidden"), [(0.5, 12, 48), (0.3, 6, 29), (0.01, 3, 1)])
-def test_every_width_has_all_heads(width: float, size: int, hidden: int) -> None:
-    """Three heads of 8 numbers: at 0.5 of 4, at 0.3 of round(2.4); the option and the share of a width method agree."""
-    for net in (
-        create.skeleton(SMALL, IMAGES, width),
-        create.skeleton(SMALL.model_copy(update={"width": width}), IMAGES),
-    ):
-        assert net.class_token.shape == (1, 1, size) and net.encoder.pos_embedding.shape == (1, 5, size)
-        assert params(net) == by_hand(3, 4, 4, size, hidden, 2, 5)
-        assert {part.num_heads for part in net.modules() if isinstance(part, Attention)} == {3}
 
 
 # Attention against torch's.
@@ -118,53 +104,7 @@ def test_attention_by_hand() -> None:
     assert weights is None
 
 
-def test_nets_of_torchvision_are_opened_too() -> None:
-    """ViT-B/16 keeps its 86,567,656 parameters, now in linear layers alone."""
-    net = create.skeleton(Torchvision(name="torchvision:vit_b_16"), images(3, 224, 224, num_classes=1000))
-    assert params(net) == 86_567_656
-    assert not any(isinstance(part, nn.MultiheadAttention) for part in net.modules())
-    assert sum(type(part) is nn.Linear for part in net.modules()) == 12 * 6 + 1
-
-
 # Values, devices, precision.
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_initialisation(channels: int) -> None:
-    """Patches 1 / sqrt(inputs), classifier 0.02; biases 0."""
-    net = create.build(VitSmall(depth=1), images(channels, 32, 32, num_classes=100), 0)
-    assert net.conv_proj.weight.std().item() == pytest.approx((16 * channels) ** -0.5, rel=0.05)
-    assert net.heads.head.weight.std().item() == pytest.approx(HEAD_STD, rel=0.05)
-    assert not net.conv_proj.bias.any() and not net.heads.head.bias.any()
-    # Xavier of torch's 3 d x d tensor, uniform: variance 2 / (4 d).
-    query = net.encoder.layers.encoder_layer_0.self_attention.query.weight
-    assert query.std().item() == pytest.approx((2 / (4 * 384)) ** 0.5, rel=0.05)
-
-
-@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_it_trains_on_deterministic_kernels(device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of it has a gradient, the same one twice."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    net = create.build(SMALL, IMAGES, 0).to(device)
-    torch.use_deterministic_algorithms(True)
-    try:
-        first, second = (_gradients(net, dtype) for _ in range(2))
-    finally:
-        torch.use_deterministic_algorithms(False)
-    assert all(gradient.any() and gradient.isfinite().all() for gradient in first)
-    assert all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
-
-
-def _gradients(net: nn.Module, dtype: torch.dtype) -> list[Tensor]:
-    device = net.class_token.device.type
-    net.zero_grad()
-    with torch.autocast(device, torch.bfloat16, enabled=dtype is torch.bfloat16):
-        logits = net(BATCH.to(device))
-        assert logits.dtype is dtype
-        F.cross_entropy(logits.float(), torch.arange(4, device=device)).backward()
-    # A bias of the keys adds the same to all products of a query: softmax, and so the gradient, ignores it.
-    return [parameter.grad.clone() for name, parameter in net.named_parameters() if not name.endswith("key.bias")]
 
 
 # What it takes and what it refuses.
@@ -225,14 +165,6 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
                 setattr(net.get_submodule(parent), child, nn.Identity())
         torch.testing.assert_close(wide(BATCH), narrow(BATCH), rtol=1e-4, atol=1e-4)
         assert narrow(BATCH).std(0).max() > 0.05
-
-
-def test_layer_norms_have_no_statistics_to_estimate() -> None:
-    """Whatever a batch holds, an example's outputs are its own; so restat has nothing to do."""
-    net = create.build(SMALL, IMAGES, 0)
-    assert num_statistics(net) == 0 and not normalizes_single_values(net.to("meta"), (3, 8, 8))
-    net = create.build(SMALL, IMAGES, 0)
-    torch.testing.assert_close(net(BATCH)[:1], net(BATCH[:1]), rtol=1e-4, atol=1e-6)
 
 
 # Costs.

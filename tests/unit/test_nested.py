@@ -9,7 +9,6 @@ import torch
 from model_inputs import Info, randn
 from torch import Tensor, nn
 
-from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.models.nets.classic import AlexNet, Vgg16
 from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
@@ -100,16 +99,6 @@ def test_nets_are_nested(options: Model, info: Info, rounding: Rounding) -> None
             assert torch.equal(nested.nested_parts(wide, narrow)[name].of(outer), inner)
 
 
-def test_gradients_flow_into_the_part() -> None:
-    """Ones on the leading entries of each gate, zeros elsewhere; the same for slices."""
-    for part in (Part((4, 3), (2, 2)), Part((4, 3), (2, 2), gates=2)):
-        weight = torch.randn(4, 3, requires_grad=True)
-        part.of(weight).sum().backward()
-        expected = torch.zeros(4, 3)
-        expected[part.region] = 1
-        assert torch.equal(weight.grad, expected) and expected.sum() == 4
-
-
 def test_shares_of_the_inputs_by_hand() -> None:
     """Hidden layers of 9 and 7 units at width 0.6: 5 and 4; the first layer sees all 6 features."""
     options, info = Mlp(hidden=(9, 7)), Info("vector", (6,))
@@ -117,13 +106,6 @@ def test_shares_of_the_inputs_by_hand() -> None:
     assert list(shares.values()) == [1, 1, 5 / 9, 5 / 9, 4 / 7, 4 / 7]
     names = [name for name, _ in create.skeleton(options, info).named_parameters()]
     assert list(shares) == names
-
-
-def test_shares_of_a_resnet_leave_the_stem_and_the_norms() -> None:
-    options = ResNet18(blocks=(1, 1))
-    shares = fan_in_shares(create.skeleton(options, Info()), create.skeleton(options, Info(), 0.25))
-    assert shares.pop("conv1.weight") == 1 and set(shares.values()) == {0.25}
-    assert not any("bn" in name for name in shares) and {"fc.weight", "fc.bias"} <= set(shares)
 
 
 # A rolling window: by hand, and in every net whose channels can be followed a narrow net of its own.
@@ -149,12 +131,6 @@ def test_windows_by_hand() -> None:
     assert numbers(Axis(3, 3), 2) == [0, 1, 2]
 
 
-def test_a_flattened_image_has_its_places_in_a_row() -> None:
-    """2 of 3 channels with 4 places each."""
-    assert numbers(Axis(3, 2, 4), 1) == [4, 5, 6, 7, 8, 9, 10, 11]
-    assert numbers(Axis(3, 2, 4), 2) == [8, 9, 10, 11, 0, 1, 2, 3]
-
-
 @pytest.mark.parametrize("offset", [0, 1, 6, 7])
 @pytest.mark.parametrize(("options", "info"), NETS, ids=lambda value: getattr(value, "name", ""))
 def test_a_window_is_a_net_of_its_own(options: Model, info: Info, offset: int) -> None:
@@ -168,14 +144,6 @@ def test_a_window_is_a_net_of_its_own(options: Model, info: Info, offset: int) -
         value.data.zero_()[held] = kept
     x = randn(4, *info.example_shape)
     assert axes and torch.allclose(wide(x), narrow(x), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("options", "info"), [(LstmImdb(), Info("tokens", (5,), 2)), (VitSmall(embedding=24, heads=2, depth=1), Info())]
-)
-def test_nets_that_cannot_be_followed_are_refused(options: Model, info: Info) -> None:
-    with pytest.raises(ConfigError, match=r"model\.name"):
-        rolling_axes(create.skeleton(options, info), create.skeleton(options, info, 0.5))
 
 
 # HeteroFL's Scaler: a larger eps is the division, by hand and against a literal one; and when it is off.
@@ -226,16 +194,6 @@ def test_a_larger_eps_is_the_division(norm: nn.Module) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_before_batch_norm_it_changes_nothing_up_to_eps() -> None:
-    """var / (var + eps) of x and of x / p differ by less than eps / var, here 1e-5 / var."""
-    net = nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False))
-    x = 2 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0)).double()
-    plain = net.double()(x).detach()
-    scaled = add_scaler(net, RATE)(x)
-    assert not torch.equal(scaled, plain)
-    torch.testing.assert_close(scaled, plain, rtol=float(1e-5 / x.var(0).min()), atol=0)
-
-
 def test_without_norm_layers_it_stands_after_all_but_the_last() -> None:
     """Weights 2, 3, 5 and biases 1: ((1 * 2 + 1) / 0.25 * 3 + 1) / 0.25 * 5 + 1 = 741."""
     net = nn.Sequential(nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1), nn.ReLU(), nn.Linear(1, 1))
@@ -264,8 +222,3 @@ def test_it_is_off_without_gradients_and_in_eval() -> None:
         assert torch.equal(net(x), plain(x))
     assert torch.equal(net.eval()(x), plain.eval()(x))
     assert not torch.allclose(net.train()(x), plain.train()(x), rtol=1e-3)
-
-
-def test_the_widest_net_has_none() -> None:
-    net = add_scaler(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)), 1.0)
-    assert not any(part._forward_hooks or part._forward_pre_hooks for part in net.modules())
