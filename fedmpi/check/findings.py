@@ -23,8 +23,8 @@ import torch
 from fedmpi.errors import DeviceError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.launch import library_version
 from fedmpi.mpi.mpirun import physical_cores
-from fedmpi.mpi.starting import library_version
 from fedmpi.running.stopping import seconds_left
 from fedmpi.store.files import replacing
 from fedmpi.store.manifest import versions

@@ -15,12 +15,15 @@ death unevenly: of one collective, one rank gets an error of any class and anoth
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
 import functools
 import os
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -29,10 +32,8 @@ import torch
 from fedmpi.clock import Traffic
 from fedmpi.errors import FAILED, RankLossError
 from fedmpi.mpi.communicator import Communicator, Loss, Request
-from fedmpi.mpi.launch import end_launcher, outlives_ranks
-from fedmpi.mpi.leaving import leave
+from fedmpi.mpi.launch import code_in_order, end_launcher, library_version, outlives_ranks
 from fedmpi.mpi.library import MPI
-from fedmpi.mpi.starting import library_version
 from fedmpi.tensors import ALIGN_BYTES
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
@@ -231,8 +232,45 @@ class Comm(Communicator):
         return self._noticed
 
     def leave(self, code: int) -> NoReturn:
-        """Ends the process with this exit code, soon after the other ranks have called it (see `leaving`)."""
-        leave(self, code)
+        """Ends the process with this exit code, on all ranks. They meet asleep, end MPI, run what is registered for
+        their end (`atexit`), and are gone. Python would take its modules apart instead, which with torch is a second of
+        work for each rank: half a minute for 40 ranks on two cores. A rank that waits for longer than `patience_s` for
+        one that hangs ends the job with another code.
+        """
+        if self.recovers:
+            self._meet_survivors()
+        else:
+            self._meet_and_end_mpi()
+            code = code and code_in_order(self.rank, code)
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError, AttributeError):  # it is full, or closed
+                stream.flush()
+        os._exit(code)
+
+    def _meet_and_end_mpi(self) -> None:
+        # MPI's own end holds the interpreter, so no thread of Python could set the limit. It prints where a rank waits.
+        faulthandler.dump_traceback_later(self.patience_s, exit=True, file=2)
+        self.wait_for_all()
+        MPI.Finalize()
+        faulthandler.cancel_dump_traceback_later()
+
+    def _meet_survivors(self) -> None:
+        """Waits for all that are left, because the launcher may end the job with the first exit code. MPI's own end is
+        left out: it can wait for the dead for ever.
+        """
+        hurry = threading.Timer(self.patience_s, self._give_up)
+        hurry.daemon = True
+        hurry.start()
+        while True:
+            try:
+                return self.agree()
+            except RankLossError:
+                self.recover()
+
+    def _give_up(self) -> None:
+        os.write(2, b"fedmpi: not all ranks come to the end, so this rank ends the job\n")
+        self.abort(FAILED)
 
     def call_while_waiting(self, action: Callable[[], None] | None) -> None:
         self._while_waiting = action or _nothing

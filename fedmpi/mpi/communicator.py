@@ -6,7 +6,6 @@ same line of the caller's code, so there is one path through a round.
 
 from __future__ import annotations
 
-import math
 import platform
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 Value = TypeVar("Value")
+MAX_LIMIT_S = 1e8
+"""What the system's timers take; three years."""
 
 
 class Request:
@@ -125,7 +126,7 @@ class Communicator(Collectives):
     library: str = ""
     """The version of the MPI library; '' for one process without MPI."""
     host: str
-    patience_s: float = math.inf
+    patience_s: float = MAX_LIMIT_S
     """For how long this rank waits for others as it leaves."""
     traffic: Traffic
 

@@ -90,6 +90,18 @@ def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
     return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
 
 
+def library_version() -> str:
+    """Returns the first line of `MPI.Get_library_version()`; '' where mpi4py finds no MPI library. Does not start MPI:
+    a login node may forbid that.
+    """
+    try:
+        from fedmpi.mpi.library import MPI
+    except (ImportError, RuntimeError, OSError):
+        return ""
+    first, *_ = MPI.Get_library_version().strip("\0\n ").splitlines()
+    return " ".join(first.split())
+
+
 def keep_to_this_host(environment: MutableMapping[str, str]) -> None:
     """Before MPI starts: leaves networks out if all ranks are on this host, shared memory has room for their messages,
     and the user has chosen no transports (`mpirun --mca btl ...`). With networks every rank opens a TCP port on all

@@ -15,13 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NoReturn
 
-from fedmpi.mpi.communicator import Communicator, SerialComm
+from fedmpi.mpi.communicator import MAX_LIMIT_S, Communicator, SerialComm
 from fedmpi.mpi.launch import check_size, end_launcher, keep_to_this_host, launched_as
 
 # The limits of two ranks are over one after the other, so that one rank prints.
 _NEXT_RANK_S = 1.0
-MAX_LIMIT_S = 1e8
-"""What the system's timers take; three years."""
 
 
 def world(limit_s: float = 0.0) -> Communicator:
@@ -36,35 +34,15 @@ def world(limit_s: float = 0.0) -> Communicator:
     keep_to_this_host(os.environ)
     text = f"fedmpi: rank {rank} on {platform.node()}: MPI did not start within {limit_s:g} s: another rank "
     text += "died or hangs; the job ends: start it again, or set mpi.startup_timeout_s"
-    has_limit = limit_s > 0 and not _has_started()
+    mpi = sys.modules.get("mpi4py.MPI")
+    has_started = mpi is not None and mpi.Is_initialized()  # as after an earlier run
     own_limit_s = min(limit_s, MAX_LIMIT_S) + rank * _NEXT_RANK_S
-    with at_most(own_limit_s, text) if has_limit else nullcontext():
+    with at_most(own_limit_s, text) if limit_s > 0 and not has_started else nullcontext():
         from fedmpi.mpi.comm import all_ranks  # starts MPI
 
         comm = all_ranks()
     check_size(comm.started_size)
     return comm
-
-
-def _has_started() -> bool:
-    """Returns True if MPI runs in this process, as after an earlier run; it can be started once only."""
-    if "mpi4py.MPI" not in sys.modules:
-        return False
-    from fedmpi.mpi.library import MPI
-
-    return bool(MPI.Is_initialized())
-
-
-def library_version() -> str:
-    """Returns the first line of `MPI.Get_library_version()`; '' where mpi4py finds no MPI library. Does not start MPI:
-    a login node may forbid that.
-    """
-    try:
-        from fedmpi.mpi.library import MPI
-    except (ImportError, RuntimeError, OSError):
-        return ""
-    first, *_ = MPI.Get_library_version().strip("\0\n ").splitlines()
-    return " ".join(first.split())
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from fedmpi.clock import Clock
 from fedmpi.config.schema import Mpi
 from fedmpi.errors import FAILED
 from fedmpi.federation.assignment import worker_ranks
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.communicator import MAX_LIMIT_S, Communicator
 from fedmpi.report.terminal import wrapped
 from fedmpi.running.advice import Advice
 
@@ -87,7 +87,7 @@ class Limits:
             limit_s = others_s = math.inf
         traffic = self._comm.traffic
         self._part = _Part(traffic.now(), traffic.not_working_s(), limit_s, others_s)
-        self._comm.patience_s = others_s
+        self._comm.patience_s = min(others_s, MAX_LIMIT_S)
         if self._is_on and self._thread is None and limit_s < math.inf:
             self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
             self._thread.start()

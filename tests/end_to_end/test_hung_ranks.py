@@ -88,14 +88,14 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
     assert len(finished(run_dir).records) == 3 and (run_dir / "report" / "summary.json").exists()
 
 
-PLACES = ('leaving, "_meet_and_end_mpi"', 'leaving.MPI, "Finalize"')
+PLACES = ('comm.Comm, "_meet_and_end_mpi"', 'comm.MPI, "Finalize"')
 
 
 @pytest.mark.parametrize("place", fast(of=PLACES, slow=PLACES[:1]))
 def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, run_dir: Path, place: str) -> None:
     """Without ULFM. The others print where they wait."""
     patch = f"""
-from fedmpi.mpi import leaving
+from fedmpi.mpi import comm
 if rank == 1: before({place}, lambda *arguments: stop())"""
     launched = start(3, *TOPK, *LIMITS, "mpi.time_limit_s=0.001", run_dir=run_dir, patch=patch)
     assert ends(launched) == 1, launched.err
