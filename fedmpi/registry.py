@@ -34,14 +34,14 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "image_folder": "fedmpi.data.sets.own_files:ImageFolder",
     },
     "partition": {
-        "iid": "fedmpi.data.partitions.iid:Iid",
+        "iid": "fedmpi.data.partitions.plain:Iid",
         "dirichlet_feddf": "fedmpi.data.partitions.dirichlet_feddf:DirichletFeddf",
         "dirichlet": "fedmpi.data.partitions.dirichlet:Dirichlet",
         "class_dirichlet": "fedmpi.data.partitions.dirichlet:ClassDirichlet",
         "dirichlet_equal": "fedmpi.data.partitions.dirichlet_equal:DirichletEqual",
         "shards": "fedmpi.data.partitions.shards:Shards",
         "lottery": "fedmpi.data.partitions.shards:Lottery",
-        "natural": "fedmpi.data.partitions.natural:Natural",
+        "natural": "fedmpi.data.partitions.plain:Natural",
         "quantity_skew": "fedmpi.data.partitions.dirichlet:QuantitySkew",
     },
     "model": {

@@ -43,12 +43,6 @@ def test_drawn_test_images(tmp_path: Path) -> None:
         Femnist(test_examples=8).prepare(folder)
 
 
-def test_writers_without_images_leave_no_gap(tmp_path: Path) -> None:
-    folder = leaf(tmp_path, {**TRAIN, **draw(0, f0000_99=0)}, {**TEST, **draw(0, f0000_98=0)})
-    ours = Femnist().prepare(folder)
-    assert ours.groups is not None and ours.groups.tolist() == GROUPS
-
-
 def test_test_writers_of_their_own_are_refused(tmp_path: Path) -> None:
     folder = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
     assert "test writers ['f9', 'f8'] have no training images" in refused(folder)

@@ -91,13 +91,6 @@ def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path, t
     told(line)
 
 
-def test_missing_file_names_the_command_that_gets_it(small: Path) -> None:
-    (small / "QMNIST" / "raw" / "qmnist-test-labels-idx2-int.gz").unlink()
-    line = refusal(lambda: Qmnist(root=str(small)).read())
-    assert line.startswith(f"data.root={small}") and "qmnist-test-labels-idx2-int" in line
-    assert f"fedmpi data fetch qmnist --data-dir {small}" in line and str(small / "QMNIST" / "raw") in line
-
-
 # ---- EMNIST
 
 
@@ -128,14 +121,6 @@ def test_emnist_is_turned_upright_and_letters_count_from_0(
 # ---- hostile idx files
 
 GOOD = idx_bytes(np.arange(6, dtype=np.int32).reshape(2, 3) - 1)
-
-
-@pytest.mark.parametrize("packed", [True, False])
-def test_int32_is_read_big_endian(tmp_path: Path, packed: bool) -> None:
-    path = tmp_path / ("a.gz" if packed else "a")
-    path.write_bytes(gzip.compress(GOOD) if packed else GOOD)
-    array = mnist.read(path, "int32", (2, 3), "advice")
-    assert array.tolist() == [[-1, 0, 1], [2, 3, 4]] and array.dtype == np.dtype("=i4")
 
 
 HOSTILE = {

@@ -4,20 +4,17 @@ import gzip
 import hashlib
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from data_fixtures import refusal, write_cifar100
-from golden_file import Told
 
-from fedmpi.data.dataset import DataInfo, Dataset, check, load_data
+from fedmpi.data.dataset import load_data
 from fedmpi.data.sets import digits
 from fedmpi.data.sets.cifar import Cifar10, Cifar100
 from fedmpi.data.sets.digits import Digits
 from fedmpi.data.sets.synthetic import Synthetic
-from fedmpi.errors import DataError
 
 # ---- CIFAR-10, real files
 
@@ -48,23 +45,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("train", "test"):
         monkeypatch.setattr(Cifar100, name, {name: md5s[name]})
     return tmp_path
-
-
-def test_cifar100_format_read_like_torchvision(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = pytest.importorskip("torchvision.datasets")
-    ours = Cifar100(root=str(small)).read()
-    for name in ("train", "test"):
-        monkeypatch.setattr(source.CIFAR100, f"{name}_list", [*getattr(Cifar100, name).items()])
-    monkeypatch.setattr(source.CIFAR100, "meta", {**source.CIFAR100.meta, "md5": None})
-    for is_train, x, y in ((True, ours.train_x, ours.train_y), (False, ours.test_x, ours.test_y)):
-        theirs = source.CIFAR100(small, train=is_train)
-        assert np.array_equal(x, theirs.data) and y.tolist() == theirs.targets
-    assert ours.train_x.shape == (5, 32, 32, 3) and ours.test_x.shape == (3, 32, 32, 3)
-
-
-def test_files_are_found_in_their_folder_below_home(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(small))
-    assert len(Cifar100(root="~/cifar-100-python").read().train_y) == 5
 
 
 def test_missing_folder(tmp_path: Path) -> None:
@@ -147,14 +127,3 @@ def test_synthetic_shapes_and_seeds() -> None:
     assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
     assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
     assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]
-
-
-def test_check_names_every_disagreement(told: Told) -> None:
-    """Wrong count and type of training examples, a test label out of range: three lines, one error."""
-    info = DataInfo("vector", (4,), 3, num_train=2, num_test=2)
-    wrong = Dataset(np.zeros((3, 4), np.float64), np.zeros(2, np.int64), np.zeros((2, 4), np.float32), np.array([0, 3]))
-    with pytest.raises(DataError) as caught:
-        check("here", wrong, info)
-    told("\n".join(caught.value.problems))
-    right = replace(wrong, train_x=np.zeros((2, 4), np.float32), test_y=np.array([0, 2]))
-    assert check("here", right, info) is right

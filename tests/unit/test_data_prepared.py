@@ -37,12 +37,6 @@ def refused(options: Har) -> str:
     return line
 
 
-def test_what_was_saved_is_read(options: Har) -> None:
-    ours = load_data(options)
-    for name, array in dataset().arrays.items():
-        assert np.array_equal(getattr(ours, name), array) and getattr(ours, name).dtype == array.dtype, name
-
-
 def test_another_recipe_and_no_recipe_are_one_line(options: Har) -> None:
     other = options.model_copy(update={"step": 3})
     options.path.rename(other.path)

@@ -80,19 +80,6 @@ def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
         load_data(more)
 
 
-def test_own_data_and_functions(tmp_path: Path) -> None:
-    x = np.arange(80, dtype=np.float32).reshape(40, 2)
-    y = np.repeat([0, 1], [30, 10])
-    np.savez(tmp_path / "mine.npz", train_x=x, train_y=y, test_x=x, test_y=y)
-    words = (*OWN, "data.name=npz", f"data.path={tmp_path / 'mine.npz'}")
-    config = load(None, [*words, "data.num_train=8", "data.num_test=4"])
-    found = load_data(config.data)
-    assert np.bincount(found.train_y).tolist() == [6, 2] and np.bincount(found.test_y).tolist() == [3, 1]
-    assert (config.data.used().num_train, config.data.info().num_train) == (8, 40)
-    blobs = load(None, [*OWN, "data.name=own_data:blobs", "data.num_test=5"])
-    assert len(load_data(blobs.data).test_y) == 5
-
-
 @pytest.mark.parametrize(
     ("words", "key", "found"),
     [

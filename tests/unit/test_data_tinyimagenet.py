@@ -101,12 +101,3 @@ LINES = "val_0.JPEG\tn02\n"
 def test_bad_list_is_one_line(small: Path, name: str, text: str, problem: str) -> None:
     (small / name).write_bytes(text.encode("latin-1"))
     assert problem in refused(small)
-
-
-def test_missing_lists_and_test_pictures(small: Path) -> None:
-    (small / "val" / "images" / "val_4.JPEG").unlink()
-    assert "val_4.JPEG" in refused(small)
-    (small / "val" / "val_annotations.txt").unlink()
-    assert str(small / "val" / "val_annotations.txt") in refused(small)
-    (small / "wnids.txt").unlink()
-    assert "expected one wnids.txt" in refused(small)

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from fedmpi.data.dataset import DataInfo
-from fedmpi.data.partition import Partition, PartitionOptions, make_partition, present_labels, saved, take
+from fedmpi.data.partition import Partition, PartitionOptions, make_partition, saved
 from fedmpi.data.partitions import dirichlet, dirichlet_equal, dirichlet_feddf, shards
 from fedmpi.data.partitions.dirichlet import ClassDirichlet, Dirichlet, QuantitySkew
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.dirichlet_feddf import DirichletFeddf
-from fedmpi.data.partitions.iid import Iid
-from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.store import hdf5
@@ -166,13 +165,6 @@ def test_hsu_serving_by_hand() -> None:
     assert counts.tolist() == [[2, 0, 0], [1, 1, 0], [0, 0, 2]]
 
 
-def test_take_by_hand() -> None:
-    """Pool: class 0 is 10 11 12, class 1 is 20 21 22. Client 0 takes 1 and 2, client 1 takes 2 and 0 of them, when
-    the first of class 1 is used already (its next is at position 4): class 1 gives 21 and 22."""
-    pool = np.array([10, 11, 12, 20, 21, 22])
-    assert take(pool, np.array([0, 4]), np.array([[1, 2], [2, 0]])).tolist() == [10, 21, 22, 11, 12]
-
-
 # ---- class_dirichlet
 
 
@@ -193,14 +185,10 @@ DRAWS: dict[str, tuple[list[list[float]], list[int], list[int], list[list[float]
     # 0.1 takes the last of class 0: what was drawn after it does not count. Now q = (0, .50001, .00001) / .50002, so
     # the bound between classes 1 and 2 is .99998.
     "runs out": ([[0.5, 0.5, 0]], [4], [1, 3, 2], [[0.1, 0.2, 0.9, 0.6], [0.99997, 0.99999, 0.1]], [0, 1, 2, 1]),
-    # Class 0 is not asked for more than it has, yet the second draw knows that it is gone.
-    "just enough": ([[0.5, 0.5, 0]], [2], [1, 3, 2], [[0.1, 0.6], [0.99999]], [0, 2]),
     # The rule is applied to what it gave before: (.6, .3, .1, 0) is (0, .30001, .10001, .00001) / .40003 without class
     # 0, and without class 1 too (0, 0, .250016, .000035) / .250051, so that .99988 is class 3 (the rule applied once to
     # the client's own mixture would give class 2 up to .9999).
     "two run out": ([[0.6, 0.3, 0.1, 0]], [3], [1, 1, 3, 3], [[0.1, 0.2, 0.3], [0.1, 0.2], [0.99988]], [0, 1, 3]),
-    # All of its mixture is class 0, which an earlier client emptied: classes 1 and 2 get 1e-5 each, so one half.
-    "gone before": ([[1, 0, 0]], [2], [0, 3, 3], [[0.49, 0.51]], [1, 2]),
     # The first client takes 0 0 and the second its first, 0, the last one. What was drawn after that (0, 0, 1) does not
     # count: three more are drawn, for the second and the third by (0, .50001, .00001) / .50002.
     "clients after it": (
@@ -250,18 +238,6 @@ def test_lottery_has_two_distinct_classes(balance: float, second: int) -> None:
     """20 examples of the first class and floor(20 * balance) of the second, whole shards of one class each."""
     for own in held(made(Lottery(balance=balance), 30), LABELS):
         assert len(own) == 20 + second and len(set(own[:20])) == 1 and len(set(own[20:])) == 1 and own[0] != own[-1]
-
-
-def test_lottery_shards_begin_at_multiples() -> None:
-    """Classes of 7 and 5 in file order, shards of 2: three begin at 0, 2, 4, two at 7 and 9; 6 and 11 are nobody's."""
-    labels = np.repeat([0, 1], [7, 5])
-    starts = set()
-    for seed in range(30):
-        partition = make_partition(Lottery(samples=2), labels, 2, seed)
-        for own in held(partition):
-            assert own[1] == own[0] + 1 and own[3] == own[2] + 1 and (own[0] < 7) != (own[2] < 7)
-            starts |= {own[0], own[2]}
-    assert starts == {0, 2, 4, 7, 9}
 
 
 @pytest.mark.parametrize("used", [[10, 10, 10], [1, 2, 9, 8, 10], [6, 6, 6, 6, 6], [0, 10, 10, 10]])
@@ -352,9 +328,3 @@ def test_damaged_files_are_one_line(tmp_path) -> None:
         with pytest.raises(DataError) as caught:
             saved(bad)
         assert str(bad) in caught.value.text() and "\n" not in caught.value.text()
-
-
-def test_present_labels() -> None:
-    """Examples 1, 2 and 4 have the labels 3, 0 and 3; there is no example of class 4 at all."""
-    present = present_labels(np.array([1, 3, 0, 2, 3]), np.array([1, 2, 4]), 5)
-    assert present.tolist() == [True, False, False, True, False] and present.dtype == bool

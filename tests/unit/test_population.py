@@ -16,8 +16,7 @@ from fedmpi.config.load import load
 from fedmpi.data.partition import PartitionOptions, make_partition
 from fedmpi.data.partitions.dirichlet import Dirichlet, QuantitySkew
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
-from fedmpi.data.partitions.iid import Iid
-from fedmpi.data.partitions.natural import Natural
+from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort

@@ -7,7 +7,7 @@ import pytest
 
 from fedmpi.data import show
 from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partitions.iid import Iid
+from fedmpi.data.partitions.plain import Iid
 
 # Client 0 has classes 0 0 1, client 1 class 2, client 2 nothing, client 3 classes 1 1; example 6 is nobody's.
 LABELS = np.array([0, 0, 1, 2, 1, 1, 2])

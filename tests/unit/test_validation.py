@@ -37,11 +37,6 @@ def test_shares_by_hand(seed: int) -> None:
     assert found.dataset.digest == "x" and found.dataset.train_x is DATA.train_x
 
 
-def test_a_pure_function_of_the_seed() -> None:
-    first, again, other = (hold_out(DATA, OWNED, 0.25, seed).training.indices.tolist() for seed in (0, 0, 1))
-    assert first == again != other
-
-
 def test_refused_where_no_client_has_enough() -> None:
     with pytest.raises(ConfigError, match="evaluation.on"):
         hold_out(DATA, Partition.of(np.arange(6), np.array([3, 3])), 0.25, 0)

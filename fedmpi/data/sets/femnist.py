@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedmpi.data.dataset import DataInfo, Dataset, NumExamples, number_groups
 from fedmpi.data.files import File, Source, guarded, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.series import leaf_users
+from fedmpi.data.sets.steps import leaf_users
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator

@@ -28,7 +28,7 @@ from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import File, Source, find, guarded, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.series import Number, PartialShare, first_of_test, windows
+from fedmpi.data.sets.steps import Number, PartialShare, first_of_test, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 

@@ -23,7 +23,7 @@ from pydantic import AfterValidator, Field
 
 from fedmpi.data.files import below_home, guarded, track
 from fedmpi.data.own import Arrays, FileOptions
-from fedmpi.data.sets import pictures
+from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
@@ -86,7 +86,7 @@ class ImageFolder(FileOptions):
                 paths += own
                 labels += [label] * len(own)
             if paths and not size:
-                size = pictures.decode(paths[0], ADVICE, None).shape[:2]
+                size = decode(paths[0], ADVICE, None).shape[:2]
             arrays[f"{prefix}x"] = self._decoded(paths, size)
             arrays[f"{prefix}y"] = np.array(labels, np.int64)
         return self.divided(arrays)
@@ -96,7 +96,7 @@ class ImageFolder(FileOptions):
         height, width = size
         images = np.empty((len(paths), height, width, 1 if self.grey else 3), np.uint8)
         for number, path in enumerate(track(paths, "decoding pictures")):
-            images[number] = pictures.decode(path, ADVICE, (width, height), resizes=bool(self.size), grey=self.grey)
+            images[number] = decode(path, ADVICE, (width, height), resizes=bool(self.size), grey=self.grey)
         return images
 
 

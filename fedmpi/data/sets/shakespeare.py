@@ -26,7 +26,7 @@ from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import File, Source, find, guarded, read_text, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.series import PartialShare, first_of_test, leaf_users, windows
+from fedmpi.data.sets.steps import PartialShare, first_of_test, leaf_users, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.files import File, Source, find, read_text, track
 from fedmpi.data.prepare import PreparedOptions
-from fedmpi.data.sets import pictures
+from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
@@ -58,7 +58,7 @@ class TinyImagenet(PreparedOptions):
         paths += _test_pictures(folder / "val", classes)
         images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
         for number, path in enumerate(track(paths, "decoding pictures")):
-            images[number] = pictures.decode(path, ADVICE, (SIDE, SIDE))
+            images[number] = decode(path, ADVICE, (SIDE, SIDE))
         train_y = np.repeat(np.arange(len(classes)), TRAIN_PER_CLASS)
         test_y = np.repeat(np.arange(len(classes)), TEST_PER_CLASS)
         return Dataset(images[: len(train_y)], train_y, images[len(train_y) :], test_y)

@@ -1,9 +1,4 @@
-"""The natural partition: a client is a writer, a subject, a role, or several of them.
-
-Source: S. Caldas et al., LEAF, arXiv:1812.01097; so Hermes divides EMNIST and HAR. Which groups become clients, and in
-which order, is drawn: files list writers by where they come from, and tiers are blocks of client numbers, so file order
-would tie capacity to kinds of people.
-"""
+"""Partitions as the files have the examples: in their order, or by whose they are."""
 
 from __future__ import annotations
 
@@ -12,13 +7,38 @@ import numpy as np
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
-from fedmpi.data.partition import PartitionOptions, Problems
+from fedmpi.data.partition import PartitionOptions, Problems, equal_sizes
 from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError, counted
 from fedmpi.seeds import numpy_generator
 
 
+class Iid(PartitionOptions):
+    """FedHM's code (pcode/datasets/partition_data.py, derived from T. Lin et al., FedDF, arXiv:2006.07242).
+
+    Difference: every example is used, so sizes may differ by one.
+    """
+
+    name: str = "iid"
+    """Contiguous slices of equal size, in file order or shuffled."""
+    shuffle: bool = False
+    """Shuffle first (needed where the files are sorted by class)."""
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Contiguous slices, in order or shuffled; client i has the examples floor(i N / n) .. floor((i + 1) N / n)."""
+        order = np.arange(len(labels))
+        if self.shuffle:
+            order = numpy_generator("partition", seed).permutation(order)
+        return order, equal_sizes(len(labels), num_clients)
+
+
 class Natural(PartitionOptions):
+    """S. Caldas et al., LEAF, arXiv:1812.01097; so Hermes divides EMNIST and HAR.
+
+    Which groups become clients, and in which order, is drawn: files list writers by where they come from, and tiers are
+    blocks of client numbers, so file order would tie capacity to kinds of people.
+    """
+
     by_groups = True
     name: str = "natural"
     """By writer, subject or role, where the data say whose they are."""
