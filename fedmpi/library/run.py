@@ -61,7 +61,7 @@ class Clients(Partition):
     """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
 
     classes: NDArray[np.int64]
-    """How many examples of each class each client has, (clients, classes)."""
+    """Number of examples by client and class, (clients, classes)."""
 
 
 class Run:
@@ -82,8 +82,8 @@ class Run:
 
     @cached_property
     def config(self) -> Config:
-        """The config that it was made with. Raises ConfigError where it names code that the run's folder alone does not
-        make fedmpi import.
+        """Returns the config that the run was made with. Raises ConfigError where it names code that the run's folder
+        alone does not make fedmpi import.
         """
         return self._read().config(self._overrides)
 

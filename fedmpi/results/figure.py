@@ -39,10 +39,10 @@ _CHARACTER_INCHES = 0.55 * _POINTS / 72
 """A little more than the mean width of the font's letters."""
 _LINE_INCHES = 1.5 * _POINTS / 72
 _BESIDE_INCHES = 1.0
-"""What numbers and label of the y axis take of a panel's width at most."""
+"""The most of a panel's width that numbers and label of the y axis need."""
 _LEGEND_INCHES = 3.4
 _HANDLE_INCHES = 0.75
-"""What stands beside a name of the legend."""
+"""The width of a line's sample and the space beside it in a legend."""
 _STYLE = Path(__file__).with_suffix(".mplstyle")
 Draw = Callable[["Axes"], None]
 

@@ -33,7 +33,7 @@ AXES: Mapping[str, Sequence[str]] = {
     "bytes": ("protocol_down_bytes", "protocol_up_bytes"),
     "macs": ("training_macs",),
 }
-"""What curves are drawn by, and the keys of a record that add up to it."""
+"""Each quantity that an x axis may have, with the keys of a record that add up to it."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ _FORMS = {
     "ntasks": ("(?!)", "--ranks in its place"),
     "wrap": ("(?!)", "--launcher in its place"),
 }
-"""What these options must look like, and how a message says it."""
+"""The pattern that an option's value must match, and its description in a message."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
