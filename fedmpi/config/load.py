@@ -222,7 +222,7 @@ def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
     for override in overrides:
         origin = COMMAND_LINE if isinstance(override, str) else ARGUMENTS
         try:
-            settings = dict(_settings(override) if isinstance(override, str) else _from_python(*override))
+            settings = _settings(override)
         except ValueError as error:
             shown = found(override if isinstance(override, str) else override[0])
             problems.append(Problem((), f"override {shown}: {error}", origin))
@@ -232,24 +232,20 @@ def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
     return tree, problems
 
 
-def _settings(override: str) -> Iterator[tuple[yaml_text.Path, Any]]:
+def _settings(override: Override) -> dict[yaml_text.Path, Any]:
     """Returns what one override sets: a section as value sets each of its keys. Raises ValueError."""
-    key, equals, text = override.partition("=")
-    parts = tuple(part.strip() for part in key.split("."))
-    if not equals or not all(parts):
-        raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
-    try:
-        return leaves(yaml_text.parse(text).value, parts)
-    except YamlError as error:
-        raise ValueError(error.text) from None
-
-
-def _from_python(key: object, value: object) -> Iterator[tuple[yaml_text.Path, Any]]:
-    """Returns what a Python key and value set: of a mapping, each of its keys. Raises ValueError."""
-    parts = key.split(".") if isinstance(key, str) else [""]
+    key, value = override if isinstance(override, tuple) else (override, None)
+    if isinstance(override, str):
+        key, equals, text = override.partition("=")
+        key = key if equals else ""
+        try:
+            value = yaml_text.parse(text).value
+        except YamlError as error:
+            raise ValueError(error.text) from None
+    parts = tuple(part.strip() for part in key.split(".")) if isinstance(key, str) else ("",)
     if not all(parts):
-        raise ValueError(f"expected keys as 'train.lr', got {found(key)}")
-    return ((path, _plain(item)) for path, item in leaves(value, tuple(parts)))
+        raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
+    return {path: _plain(item) for path, item in leaves(value, parts)}
 
 
 def _plain(value: Any) -> Any:

@@ -55,9 +55,9 @@ def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
     """A resumed run must find the partition that it was begun with."""
     run_all(small_config("rounds=1"), SerialComm(), tmp_path / "run")
     folder = RunDir(tmp_path / "run")
-    made, _ = saved(folder.partition_path)
+    made, digest = saved(folder.partition_path)
     other = Partition(np.roll(made.indices, 1), made.offsets)
-    folder.partition_path.write_bytes(other.packed())
+    folder.partition_path.write_bytes(other.packed(digest))
     with told.by(StartupError):
         run_all(small_config("rounds=2"), SerialComm(), tmp_path / "run", resume=True)
 
