@@ -1,7 +1,7 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
 A config stands on what it `extends` (other configs, relative to the file's folder), or alone: what is left out takes
-the defaults of the schema and of the options classes. `configs/fedhm_digits.yaml` is used where no file is given. An
+the defaults of the schema and of the options classes. `configs/fedhm_delta_digits.yaml` is used where no file is given. An
 override of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
 own defaults; the section's other overrides then apply on top, wherever they stand.
 """
@@ -33,7 +33,7 @@ Override = str | tuple[str, Any]
 COMMAND_LINE = "command line"
 ARGUMENTS = "arguments"
 """The name of a Python program's overrides in messages."""
-DEFAULT_FILE = CONFIGS / "fedhm_digits.yaml"
+DEFAULT_FILE = CONFIGS / "fedhm_delta_digits.yaml"
 """The config that is used where no file is given."""
 DEFAULT_NAME = f"default config {DEFAULT_FILE.name}"
 """The name of that config in messages."""

@@ -18,7 +18,7 @@ Generated: `python -m fedmpi.config.reference > configs/README.md`.
 
 - **A YAML file stands alone**, or on the files that it `extends` (a path relative to its own folder, or a list of
   paths): what the file says goes on top. What is left out takes the defaults below. Without a file,
-  `fedhm_digits.yaml` is used.
+  `fedhm_delta_digits.yaml` is used.
 - **`papers/`** has a grid file for each of FedHM, PriSM, Hermes and FDNNC, with what they print (`fedmpi grid`), and a
   `base_...yaml` with what a paper's runs share. One run is `papers/fedhm.yaml@cifar10_iid/fedhm`.
 - **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`.

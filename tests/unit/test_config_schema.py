@@ -37,7 +37,7 @@ def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
     path.write_text(yaml_text.dump(first.to_dict()))
     second = load(path, [])
     assert second.to_dict() == first.to_dict() and second.hash() == first.hash()
-    assert second.where == str(path) and first.where.endswith("fedhm_digits.yaml")
+    assert second.where == str(path) and first.where.endswith("fedhm_delta_digits.yaml")
     assert second.diff(first.to_dict()) == second.diff(json.loads(json.dumps(first.to_dict()))) == []
     assert pickle.loads(pickle.dumps(first)).hash() == first.hash()
 
