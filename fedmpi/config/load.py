@@ -1,8 +1,8 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
 A config stands on what it `extends` (other configs, relative to the file's folder), or alone: what is left out takes
-the defaults of the schema and of the options classes. `configs/fedhm_delta_digits.yaml` is used where no file is given. An
-override of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
+the defaults of the schema and of the options classes. `configs/fedhm_delta_digits.yaml` is used where no file is given.
+An override of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
 own defaults; the section's other overrides then apply on top, wherever they stand.
 """
 
