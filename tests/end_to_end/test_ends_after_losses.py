@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import TOPK, ULFM, Start, ends_in_time, has_rounds, kill, last_start
+from launched import TOPK, ULFM, Start, has_rounds, kill, last_start
 from small_runs import finished, undisturbed
 
 SERVER_DIES = """
@@ -117,24 +117,6 @@ before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank =
 
 
 @pytest.mark.slow
-def test_a_takeover_that_fails_says_how_to_continue(start: Start, run_dir: Path) -> None:
-    patch = f"""
-def restore(setup, folder, resume):
-    if resume:
-        def fail(*arguments, **options):
-            raise RunDirError(str(folder.path), "is all damaged")
-        resuming.checkpoint.load_newest_intact = fail
-before(resuming, "restore", restore)
-{SERVER_DIES}"""
-    launched = start(3, *TAKEOVER, run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 2, launched.err
-    assert launched.err.count("is all damaged") == 1 and "lost rank 0 on" in launched.out
-    (loss,) = last_start(run_dir)["losses"]
-    assert (loss["rank"], loss["round"]) == (0, 6)  # the others had agreed on the fifth
-    assert f"to continue: mpirun -n 3 python -m fedmpi.main --run-dir {run_dir} --resume" in launched.err
-
-
-@pytest.mark.slow
 def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """As where it takes the driver a while to end a process with a GPU."""
     patch = """
@@ -175,17 +157,3 @@ def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, run_dir: Pat
     assert launched.wait() == 0, launched.err
     assert (run_dir / "report" / "summary.json").exists() and "lost rank 0 on" in launched.out
     assert "stopped" not in last_start(run_dir)
-
-
-@pytest.mark.nightly
-def test_an_error_ends_ranks_that_are_busy(start: Start, tmp_path: Path) -> None:
-    """mpirun leaves them to themselves then, and one may hold the lock."""
-    patch = """
-def train(setup, task, published):
-    if task.round_number == 2 and rank == 1:
-        raise ValueError("boom")
-    time.sleep(1000 * (task.round_number == 2))
-before(train_round, "simulate_client", train)"""
-    words = (*TOPK, "rounds=3", "mpi.server_trains=true")
-    launched = start(3, *words, run_dir=tmp_path / "run", patch=patch, options=ULFM)
-    assert ends_in_time(launched, lambda: "ValueError: boom" in launched.err) == 1

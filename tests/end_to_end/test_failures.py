@@ -52,35 +52,6 @@ def test_one_rank_fails_alone(start: Start, run_dir: Path, ranks: int, error: st
     assert advice in launched.err and len(finished(run_dir).records) == 2
 
 
-def put_a_file_in_place_of(directory: Path, elsewhere: Path) -> None:
-    """The run may make the directory anew between the two steps, at its next save: then both again."""
-    elsewhere.mkdir()
-    for attempt in range(100):
-        directory.rename(elsewhere / str(attempt))
-        try:
-            directory.write_text("in the way")
-            return
-        except IsADirectoryError:
-            continue
-    pytest.fail(f"{directory} came back {attempt + 1} times")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "harm"), fast((2, "blocked"), of=((3, "removed"), (2, "blocked"))))
-def test_rank_0_that_cannot_save_ends_all(start: Start, run_dir: Path, tmp_path: Path, ranks: int, harm: str) -> None:
-    """The run directory is removed under the run, or a file stands where checkpoints should go."""
-    launched = start(ranks, *ENDLESS, run_dir=run_dir)
-    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
-    if harm == "removed":
-        run_dir.rename(tmp_path / "elsewhere")
-    else:
-        put_a_file_in_place_of(RunDir(run_dir).checkpoints_dir, tmp_path / "elsewhere")
-    code = ends_in_time(launched, lambda: "fedmpi: failed" in launched.err)
-    assert code not in (0, 2)
-    assert re.match(failed_on(0, r"round \d+, stage saving\n"), block(launched.err))
-    assert "cause: RunDirError: " in launched.err and str(run_dir) in launched.err
-
-
 def goes_on_as_it_says(launched: Launched, run_main: RunMain, run_dir: Path) -> None:
     """The newest checkpoint loads, and the printed command continues there."""
     snapshot = checkpoint.load_newest_intact(RunDir(run_dir), pytest.fail)

@@ -15,9 +15,6 @@ from fast import fast
 from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, last_start
 from small_runs import finished
 
-from fedmpi.store import manifest
-from fedmpi.store.run_dir import RunDir
-
 LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
 RANK_1_DIES = """
 before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and task.round_number == 3 else None)"""
@@ -103,17 +100,6 @@ if rank == 1: before({place}, lambda *arguments: stop())"""
     assert "all is saved" in launched.out and "fedmpi: failed" not in launched.err
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("options", [(), ULFM])
-def test_who_is_slow_at_the_start_is_not_given_up(start: Start, run_dir: Path, options: Sequence[str]) -> None:
-    """Rank 0 alone reads records and makes the first state. And the largest limits do no harm at the end."""
-    patch = 'limits._MARGIN_S = 1.0\nif rank == 0: before(resuming, "initial_state", lambda *arguments: time.sleep(12))'
-    words = (*TOPK, "mpi.round_timeout_s=3", "mpi.startup_timeout_s=1e12", "rounds=2")
-    launched = start(3, *words, run_dir=run_dir, patch=patch, options=options)
-    assert launched.wait() == 0, launched.err
-    assert "Traceback" not in launched.err and "fedmpi" not in launched.err, launched.err
-
-
 @pytest.mark.parametrize(
     "options", [pytest.param((), marks=pytest.mark.nightly), pytest.param(ULFM, marks=pytest.mark.slow)]
 )
@@ -151,20 +137,3 @@ def test_the_server_dies_before_the_last_round_is_saved(start: Start, run_dir: P
     assert launched.wait() == 1, launched.err
     assert "mpi.min_ranks is 3\n" in launched.err
     assert launched.out.count("round 1/4") == 1 and not (run_dir / "report" / "summary.json").exists()
-
-
-@pytest.mark.slow
-def test_what_another_job_has_taken_is_left_alone(start: Start, run_dir: Path) -> None:
-    """Rank 0 dies, and another job has the run before rank 1 takes over: the loss is said, but not on its record."""
-    patch = f"""
-losses._DYING_S = 0.5
-def lock(own):
-    if rank == 1:
-        raise RunDirError(str(own._run_dir.path), "is in use")
-before(folder.RunLock, "__enter__", lock)
-{SERVER_DIES}"""
-    launched = start(3, *TOPK, "rounds=9", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 2, launched.err
-    assert launched.err.count("is in use") == 1 and "lost rank 0 on" in launched.out
-    (only,) = manifest.read_starts(RunDir(run_dir))
-    assert "losses" not in only

@@ -104,16 +104,6 @@ def test_too_few_are_left(start: Start, continues: Callable[..., str], run_dir: 
     assert "resuming after round" in continues(run_dir, *METHOD, "mpi.min_ranks=1")
 
 
-@pytest.mark.slow
-def test_too_few_before_a_round_is_done(start: Start, run_dir: Path) -> None:
-    """Exit code 1, not 75: a job that gets nowhere must not be requeued again and again."""
-    words = (*ENDLESS, "mpi.min_ranks=3")
-    launched = start(3, *words, run_dir=run_dir, patch=dies(2, "training"), options=ULFM)
-    assert launched.wait() == 1, launched.err
-    assert "mpi.min_ranks is 3\n" in launched.err
-    assert "lost rank 2 on" in launched.out and "all is saved" not in launched.out
-
-
 def hangs(how: str) -> str:
     """Rank 1 hangs in its first client of round 3."""
     return f"""

@@ -73,39 +73,6 @@ def test_a_full_disk_ends_the_run_and_harms_nothing(
         assert finished(run_dir) == undisturbed(tmp_path, *TOPK, *ENDLESS, rounds)
 
 
-# The run waits in round 3 until the disk is full, and in round 20 until there is room again.
-WAITS = """
-def waits(setup, task, published):
-    sign = {3: "full", 20: "room"}.get(task.round_number)
-    while sign and not os.path.exists(f"FOLDER/{sign}"):
-        time.sleep(0.01)
-before(train_round, "simulate_client", waits)"""
-
-
-@pytest.mark.slow
-def test_a_full_disk_may_be_warned_of(start: Start, tmp_path: Path) -> None:
-    """One line a round until there is room again; then all records are there, and the next one tells what was."""
-    words = ("method.name=fedavg", "rounds=24", "evaluation.every=12", "output.progress=plain")
-    with failing_disk.small_disk(tmp_path / "disk", "4m") as disk:
-        patch = WAITS.replace("FOLDER", str(tmp_path))
-        launched = start(2, *words, "output.on_save_error=warn", run_dir=disk / "run", patch=patch)
-        assert launched.wait_until(has_rounds(disk / "run", 2)), launched.err
-        filler = failing_disk.fill(disk)
-        (tmp_path / "full").touch()
-        assert launched.wait_until(lambda: launched.out.count(" is not saved, ") >= 2), launched.out + launched.err
-        filler.unlink()
-        (tmp_path / "room").touch()
-        assert launched.wait() == 0, launched.err
-        failed = re.findall(r"^warning: round (\d+) is not saved, .*: No space left on device;", launched.out, re.M)
-        assert launched.out.count("warning: ") == len(failed) == len(set(failed))
-        assert f"after {len(failed)} saves" in launched.out
-        run = finished(disk / "run")
-        noted = [note for record in run.records for note in record.get("save_errors", ())]
-        assert [str(note["round"]) for note in noted] == failed
-        assert os.strerror(errno.ENOSPC) in noted[0]["error"]
-        assert without_notes(run) == undisturbed(tmp_path, *words)
-
-
 @pytest.mark.slow
 def test_a_read_only_disk_is_said_before_anything_is_computed(start: Start, tmp_path: Path) -> None:
     with failing_disk.small_disk(tmp_path / "disk", "1m", "ro") as disk:

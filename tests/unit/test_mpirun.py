@@ -24,20 +24,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, physical: int | None, threads: int,
 
 
 @pytest.mark.parametrize(
-    ("physical", "threads", "allowed", "cores"),
-    [(2, 4, 4, 2), (8, 16, 3, 3), (64, 128, 128, 64), (None, 4, 4, 4), (None, 4, 2, 2), (1, 2, 2, 1)],
+    ("physical", "threads", "allowed", "cores"), [(2, 4, 4, 2), (8, 16, 3, 3), (None, 4, 4, 4), (1, 2, 2, 1)]
 )
 def test_cores(monkeypatch: pytest.MonkeyPatch, physical: int | None, threads: int, allowed: int, cores: int) -> None:
     """Physical ones, as Open MPI counts them, of those that the affinity mask has; threads where nobody knows cores."""
     machine(monkeypatch, physical, threads, allowed)
     assert mpirun.cores() == cores
-
-
-def test_cores_without_an_affinity_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on macOS."""
-    machine(monkeypatch, 6, 12, 1)
-    monkeypatch.delattr(mpirun.os, "sched_getaffinity")
-    assert mpirun.cores() == 6
 
 
 def test_more_ranks_than_cores_may_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,13 +43,6 @@ def test_more_ranks_than_cores_may_start(monkeypatch: pytest.MonkeyPatch) -> Non
     assert two_jobs[UNBOUND] == "none" and not set(SHARES) & set(two_jobs)
     monkeypatch.setenv(UNBOUND, "core")
     assert mpirun.environment(5, at_once=2)[UNBOUND] == "core"
-
-
-def test_root_must_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for user, allowed in ((0, "1"), (1000, None)):
-        monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
-        monkeypatch.setattr(mpirun.os, "geteuid", lambda user=user: user)
-        assert mpirun.environment(1).get("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == allowed
 
 
 def test_a_shell_reads_the_same_environment() -> None:
