@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pytest
 from by_hand import Bench, after, numbers
-from small_runs import finished, small_setup
+from fast import fast
+from small_runs import finished, run_alone, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
 from fedmpi.methods.values import Turn
+from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 
 ALONE = "method.name=standalone"
 
@@ -49,3 +53,13 @@ def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
         record = finished(folder).records[-1]
         assert record["method"] == {"local_epochs": 2} and 0 <= record["clients"]["accuracy"] <= 1
     assert len({digest_of(memory) for memory in left.memories.values()}) == len(left.memories) > 4
+
+
+@pytest.mark.parametrize(("every", "keep"), fast((3, 2), of=[(1, 2), (1, 1), (3, 2), (2, 3)]))
+def test_old_memories_go_with_the_last_checkpoint_that_names_them(tmp_path: Path, every: int, keep: int) -> None:
+    """Nothing is left over; after a resume neither."""
+    words = (ALONE, "clients.per_round=3", "evaluation.every=100")
+    words += (f"output.checkpoint_every={every}", f"output.keep_checkpoints={keep}")
+    for rounds, resume in ((9, False), (16, True)):
+        run_alone(tmp_path, *words, f"rounds={rounds}", resume=resume)
+        assert MemoryStore(RunDir(tmp_path)).versions() == checkpoint.referenced(RunDir(tmp_path)) != set()

@@ -1,6 +1,8 @@
 """Local training against a bare torch loop on an ordinary net, the masked loss by hand, divergence."""
 
+import contextlib
 import math
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from narrow_nets import context, flat
-from small_runs import small_config, small_setup
+from small_runs import finished, run_alone, small_config, small_setup, undisturbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +20,7 @@ from fedmpi.check.contract import published_for
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.federation.assignment import Task
+from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
 from fedmpi.lowrank.modules import LowRank
@@ -242,3 +245,38 @@ def test_drop_last_keeps_whole_batches(tmp_path: Path) -> None:
     draws, loss = setup.data.draws(EXAMPLES, 2, generator()), torch.tensor(1.0)
     outcome = setup.trainers[0].run(draws, 0.1, MaskedCrossEntropy(None), lambda *_: loss, lambda net: None)
     assert outcome.steps == 6
+
+
+# Nets that draw from global generators (dropout: torch's).
+
+DROPOUT = ("model.name=torchvision:squeezenet1_1", "data.shape=[3,32,32]", "method.name=fedavg", "rounds=2")
+DROPOUT += ("evaluation.bn=restat", "train.schedule.milestones=[]")
+
+
+def test_generators_are_seeded_and_left_alone() -> None:
+    """Torch's, Python's and numpy's: the numbers follow from the seed, and the outer streams continue, also after an
+    error."""
+
+    def outer() -> list[object]:
+        return [torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()]
+
+    before, drawn = outer(), []
+    for seed in (1, 2**62, 1):
+        with contextlib.suppress(ZeroDivisionError), global_generator(seed, torch.device("cpu")):
+            drawn.append((torch.rand(3).tolist(), random.random(), np.random.random()))
+            raise ZeroDivisionError
+    assert drawn[0] == drawn[2] and all(one != other for one, other in zip(drawn[0], drawn[1], strict=True))
+    assert outer() == before
+
+
+def test_a_resumed_run_draws_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    """One round, then resumed for the second, equals two in a row, whatever the global generator's state is; it is left
+    as it was found."""
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    run_alone(tmp_path / "parts", *DROPOUT, "rounds=1")
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    run_alone(tmp_path / "parts", *DROPOUT, "mpi.exchange=reduce", resume=True)
+    torch.manual_seed(3)
+    assert finished(tmp_path / "parts").server == undisturbed(tmp_path, *DROPOUT).server

@@ -1,7 +1,7 @@
 """Kills and stops ranks of running jobs at seeded random moments; each run must come to the bits of a quiet one.
 
     PYTHONPATH=tests python -m nightly.kill ranks|job|stops|combinations [--count 40] [--seed 1] [--ranks 5]
-        [--cases CASE ...] [--folder DIR]
+        [--folder DIR]
 
 `ranks`: a job under ULFM loses one rank or more, workers and rank 0, one after the other or at once, in every stage.
 `job`: mpirun and all ranks get SIGKILL at once, one to three times, and the run is resumed on other numbers of ranks.
@@ -25,10 +25,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import count, cycle, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,12 +63,12 @@ HANGS = -1
 """Stands for the exit code of a start that was ended after `LIMIT_S`."""
 SERVER_STAGES: tuple[Stage, ...] = ("communication", "aggregation", "svd", "evaluation", "saving")
 WORKER_STAGES: tuple[Stage, ...] = ("communication", "local_training", "submodel_creation", "aggregation", "evaluation")
+MODES = ("ranks", "job", "stops")
 
 _FILE = yaml_text.parse((HERE / "cases.yaml").read_text()).value
 _DRAWN = yaml_text.parse((HERE / "combinations.yaml").read_text()).value
-ROUNDS = 8
 CASES: Mapping[str, tuple[str, ...]] = {
-    name: (*_FILE["common"].split(), f"rounds={ROUNDS}", *_FILE["nets"][net].split(), *words.split())
+    name: (*_FILE["common"].split(), "rounds=8", *_FILE["nets"][net].split(), *words.split())
     for name, (net, words) in _FILE["cases"].items()
 }
 
@@ -106,21 +106,13 @@ class Job:
     kills_all: bool = False
 
     @property
-    def rounds(self) -> int:
-        return max(int(word.removeprefix("rounds=")) for word in self.words if word.startswith("rounds="))
-
-    @property
     def stop_s(self) -> float:
         return max((attack.stop_s for one in self.starts for attack in one.attacks), default=0.0)
 
 
-def case(name: str, *starts: Leg, kills_all: bool = False) -> Job:
-    return Job(name, CASES[name], starts, kills_all)
-
-
 @dataclass
 class Outcome:
-    """What became of a run: the attacks that came to pass, exit codes of its starts, and its losses on record."""
+    """Holds what became of a run: the attacks that came to pass, exit codes of its starts, and its losses on record."""
 
     attacks: list[Attack] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
@@ -129,37 +121,37 @@ class Outcome:
     """Says what is wrong; '' for nothing."""
 
 
+def case(name: str, *starts: Leg, kills_all: bool = False) -> Job:
+    return Job(name, CASES[name], starts, kills_all)
+
+
+def rounds_of(words: Sequence[str]) -> int:
+    return max(int(word.removeprefix("rounds=")) for word in words if word.startswith("rounds="))
+
+
 # Drawing.
 
 
-def ranks_killed(draw: random.Random, name: str, words: tuple[str, ...], ranks: int) -> Job:
-    """Draws 1 to `ranks` - 1 kills, of workers and of rank 0, some at the same moment."""
-    victims = draw.sample(range(ranks), min(draw.choice([1, 2, 2, 3, ranks - 1]), ranks - 1))
-    job = Job(name, words, ())
-    kills = [_attack(draw, rank, job.rounds) for rank in victims]
-    if draw.random() < 0.4:  # all in one moment
-        first = kills[0]
-        kills = [Attack(kill.rank, first.round, kill.stage, kill.delay_s) for kill in kills]
-    return Job(name, words, (Leg(ranks, tuple(kills)),))
-
-
-def job_killed(draw: random.Random, name: str, words: tuple[str, ...], ranks: int) -> Job:
-    """Draws one to three kills of the whole job; after each the run is resumed on another number of ranks."""
-    rounds = Job(name, words, ()).rounds
-    starts = []
-    size = ranks
-    for _ in range(draw.choice([1, 2, 2, 3])):
-        starts.append(Leg(size, (_attack(draw, draw.randrange(size), rounds),)))
-        size = draw.choice([other for other in (1, 2, 3, ranks) if other != size])
-    return Job(name, words, (*starts, Leg(size)), kills_all=True)
-
-
-def rank_stopped(draw: random.Random, name: str, words: tuple[str, ...], ranks: int) -> Job:
-    """Draws a stop of 5 to 60 s, with no limit to a round, one far above that time, or one below it."""
+def drawn(draw: random.Random, mode: str, name: str, words: tuple[str, ...], ranks: int) -> Job:
+    """Draws the attacks on one run."""
+    rounds = rounds_of(words)
+    if mode == "ranks":
+        victims = draw.sample(range(ranks), min(draw.choice([1, 2, 2, 3, ranks - 1]), ranks - 1))
+        kills = [_attack(draw, rank, rounds) for rank in victims]
+        if draw.random() < 0.4:  # all in one moment
+            kills = [replace(kill, round=kills[0].round, stage=kills[0].stage) for kill in kills]
+        return Job(name, words, (Leg(ranks, tuple(kills)),))
+    if mode == "job":
+        starts = []
+        size = ranks
+        for _ in range(draw.choice([1, 2, 2, 3])):
+            starts.append(Leg(size, (_attack(draw, draw.randrange(size), rounds),)))
+            size = draw.choice([other for other in (1, 2, 3, ranks) if other != size])
+        return Job(name, words, (*starts, Leg(size)), kills_all=True)
     stop_s = round(draw.choice([5, 10, 20, draw.uniform(5, 60)]), 1)
+    # No limit to a round, one far above that time, or one below it.
     timeout_s = draw.choice([0.0, 100.0, max(1.0, round(stop_s / 12, 1)), max(1.0, round(stop_s / 3, 1))])
-    kill = _attack(draw, draw.randrange(ranks), Job(name, words, ()).rounds)
-    stop = Attack(kill.rank, kill.round, kill.stage, kill.delay_s, stop_s)
+    stop = replace(_attack(draw, draw.randrange(ranks), rounds), stop_s=stop_s)
     return Job(name, words, (Leg(ranks, (stop,), (f"mpi.round_timeout_s={timeout_s:g}",)),))
 
 
@@ -170,45 +162,24 @@ def _attack(draw: random.Random, rank: int, rounds: int) -> Attack:
     return Attack(rank, draw.choice(numbers), stage, draw.choice([0.0, draw.uniform(0, 0.005), draw.uniform(0, 0.05)]))
 
 
-MODES: Mapping[str, Callable[[random.Random, str, tuple[str, ...], int], Job]] = {
-    "ranks": ranks_killed,
-    "job": job_killed,
-    "stops": rank_stopped,
-}
-
-
-def jobs(mode: str, cases: Sequence[str], ranks: int, seed: int) -> Iterator[Job]:
-    """Yields jobs without end, the cases in turn."""
-    draw = random.Random(seed)
-    while True:
-        for name in cases:
-            yield MODES[mode](draw, name, CASES[name], ranks)
-
-
 def combinations(folder: Path, ranks: int, seed: int) -> Iterator[Job]:
     """Yields jobs of random settings without end, the methods in turn; what fedmpi refuses is drawn again."""
     _write_data(folder)
-    number = 0
-    while True:
-        for method in registry.BUILT_IN["method"]:
-            draw = random.Random(f"{seed} {number}")
-            words = _accepted(draw, method, folder)
-            make = (ranks_killed, job_killed)[number % 2]
-            job = make(draw, f"{seed}-{number}-{method}", words, draw.randint(2, ranks))
-            starts = [Leg(one.ranks, one.attacks, tuple(_one_each(draw, _DRAWN["start"]))) for one in job.starts]
-            yield Job(job.name, words, tuple(starts), job.kills_all)
-            number += 1
+    for number, method in zip(count(), cycle(registry.BUILT_IN["method"])):
+        draw = random.Random(f"{seed} {number}")
+        words = _accepted(draw, method, folder)
+        job = drawn(draw, MODES[number % 2], f"{seed}-{number}-{method}", words, draw.randint(2, ranks))
+        starts = [replace(one, settings=tuple(_one_each(draw, _DRAWN["start"]))) for one in job.starts]
+        yield replace(job, starts=tuple(starts))
 
 
 def _accepted(draw: random.Random, method: str, folder: Path) -> tuple[str, ...]:
     while True:
         words = tuple(_settings(draw, method, folder))
-        try:
+        with contextlib.suppress(UserError):
             config = load(None, words)
             methods.create(start.method_context(config, config.data.info()))
-        except UserError:
-            continue
-        return words
+            return words
 
 
 _COUNTS = {"num_train": 96, "num_test": 30, "num_groups": 6}
@@ -260,16 +231,12 @@ def _grouped(draw: np.random.Generator, x: np.ndarray, num_classes: int) -> Data
 def quiet(job: Job, folder: Path) -> Path | None:
     """Returns the directory of an undisturbed run, made in this process if it is not there; None if training failed."""
     run_dir = folder / f"quiet-{job.name}"
-    if not run_dir.exists():
-        with (
-            open(folder / f"quiet-{job.name}.log", "w") as log,
-            contextlib.redirect_stdout(log),
-            contextlib.redirect_stderr(log),
-        ):
-            code = fedmpi_main([*job.words, "--run-dir", str(run_dir)])
-        if code != 0:
-            return None
-    return run_dir
+    if run_dir.exists():
+        return run_dir
+    log = folder / f"quiet-{job.name}.log"
+    with open(log, "w") as file, contextlib.redirect_stdout(file), contextlib.redirect_stderr(file):
+        code = fedmpi_main([*job.words, "--run-dir", str(run_dir)])
+    return run_dir if code == 0 else None
 
 
 def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
@@ -279,7 +246,8 @@ def run(job: Job, folder: Path, number: int, expected: Path) -> Outcome:
         markers = folder / f"attacked-{number}-{nth}"
         outcome.codes.append(_run_once(job, one, markers, run_dir))
         outcome.attacks += [attack for attack in one.attacks if (markers / str(attack.rank)).exists()]
-    if job.stop_s and HANGS not in outcome.codes and not RunDir(run_dir).checkpoint_path(job.rounds).exists():
+    is_done = RunDir(run_dir).checkpoint_path(rounds_of(job.words)).exists()
+    if job.stop_s and HANGS not in outcome.codes and not is_done:
         # The others have given up. Under ULFM mpirun's exit code can be 0.
         outcome.codes.append(_run_once(job, Leg(2), folder / f"attacked-{number}-again", run_dir))
     starts = manifest.read_starts(RunDir(run_dir))
@@ -320,7 +288,7 @@ def _problem(job: Job, outcome: Outcome, run_dir: Path, expected: Path) -> str:
         return f"exit code {outcome.codes[-1]}"
     if not job.kills_all and not job.stop_s:
         # Only the loss of a rank in the last round may come when nobody looks any more.
-        missing = {attack.rank for attack in outcome.attacks if attack.round < job.rounds}
+        missing = {attack.rank for attack in outcome.attacks if attack.round < rounds_of(job.words)}
         if missing := missing - {loss["rank"] for loss in outcome.losses}:
             return f"no record of the loss of ranks {sorted(missing)}"
     if job.kills_all and (left := [path.name for path in run_dir.rglob("*.tmp")]):
@@ -358,26 +326,22 @@ def rank_main(markers: str, attacks: str, *words: str) -> int:
         return fedmpi_main(list(words))
 
 
-# The program.
-
-
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("nightly.kill", description=__doc__)
     parser.add_argument("mode", choices=[*MODES, "combinations"])
     parser.add_argument("--count", type=int, default=40, help="runs")
     parser.add_argument("--ranks", type=int, default=5, help="of each job, at most")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), metavar="CASE")
     parser.add_argument("--folder", type=Path, help="keeps run directories and logs")
     options = parser.parse_args(argv)
     folder = (options.folder or Path(tempfile.mkdtemp(prefix="fedmpi-kill-"))).resolve()
     folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(options.seed)
+    jobs = (drawn(draw, options.mode, name, CASES[name], options.ranks) for name in cycle(CASES))
     if options.mode == "combinations":
-        drawn = combinations(folder / "data", options.ranks, options.seed)
-    else:
-        drawn = jobs(options.mode, options.cases, options.ranks, options.seed)
+        jobs = combinations(folder / "data", options.ranks, options.seed)
     failed = 0
-    for number, job in enumerate(islice(drawn, options.count)):
+    for number, job in enumerate(islice(jobs, options.count)):
         expected = quiet(job, folder)
         if expected is None:
             print(f"{number:4}  {job.name}: training fails", flush=True)
