@@ -20,6 +20,7 @@ from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
 from fedmpi.results.grid_file import Grid, Measure
 from fedmpi.results.grid_runs import finals
 from fedmpi.results.measures import value
+from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
@@ -34,10 +35,12 @@ _SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "
 
 
 def tables(results: Results) -> dict[str, TextTable]:
-    """Returns the tables of the paper, or one of each setting, by name."""
+    """Returns the tables of the paper of which a run is finished, or one of each setting, by name."""
     content = results.grid.content
+    finished = {f"{run.run.setting}/{run.run.method}" for run in results.runs}
     if content.printed:
-        return {name: printed_report.table(content, name, results.runs) for name in content.printed}
+        names = [name for name in content.printed if finished & {cell.run for cell in cells_of(content.printed, name)}]
+        return {name: printed_report.table(content, name, results.runs) for name in names}
     return {setting: _table(results, setting) for setting in content.settings}
 
 

@@ -312,26 +312,6 @@ def test_a_failed_run_ends_no_other_and_is_tried_again(short: Short, monkeypatch
     assert short()[0] == 0 and len(short.runs) == 8
 
 
-@pytest.mark.parametrize(("other", "where"), [({"model": {"name": "mlp", "hidden": [8]}}, ""), ({}, "in two, ")])
-def test_what_runs_warn_of_is_in_the_report_once_for_each_method(
-    tmp_path: Path, called: Called, other: dict[str, Any], where: str
-) -> None:
-    """An MLP has no norm layers, so HeteroFL's scaler enlarges its layers: by 2, because the smallest tier has half the
-    width. The records alone suffice.
-    """
-    settings = {"one": other, "two": {"model": {"name": "mlp", "hidden": [8]}}}
-    both = {
-        "hm": {"set": {"method": {"name": "heterofl", "widths": [1, 0.5]}}},
-        "avg": {"set": {"method": {"name": "fedavg"}}},
-    }
-    grid = grid_of(tmp_path, settings=settings, tuning=None, seeds=[0, 1], methods=both)
-    archive.write(tmp_path, grid.digest, [made(run, 0.9, 0.8) for run in finals(grid, {})])
-    assert called(grid.path, "--report", "--out", tmp_path / "out", "--results", tmp_path)[0] == 0
-    lines = [line for line in (tmp_path / "report.md").read_text().splitlines() if "enlarges" in line]
-    assert len(lines) == 1 and lines[0].startswith(f"- careful: {where}hm: without norm layers"), lines
-    assert "2-fold" in lines[0]
-
-
 PRINTED = """
 title: A paper
 seeds: [0, 1]
@@ -357,7 +337,7 @@ def test_the_report_of_a_paper_has_its_tables_and_figures(tmp_path: Path, called
     names = {"report.md", "table.tex", "values.csv", "printed.csv", archive.FILE, "figure1.svg"}
     assert {file.name for file in results.iterdir()} == names
     report = (results / "report.md").read_text()
-    assert "2 final runs are missing" in report and "![figure1.svg](figure1.svg)" in report
+    assert "2 final runs are missing" in report and "table2" not in report and "![figure1.svg](figure1.svg)" in report
     assert "| IID | FedAvg | 11M | 0.95 | 0.90 (0.00) | -0.05 | 0,1 | 1 |  |" in report
 
 
