@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -89,36 +89,28 @@ def _sources(config: Config) -> Iterable[Mapping[str, Any]]:
 
 def refuse_changed(grid: Grid, digests: Mapping[str, str]) -> None:
     """Raises RunDirError where one of these digests of the file, by run, is another one than now."""
-    other = [name for name, digest in digests.items() if digest and digest != grid.digest]
-    if other:
-        text = f"has changed since run {other[0]} was begun"
-        raise _refusal(grid, text, other)
+    _refuse(grid, "the file", [name for name, digest in digests.items() if digest and digest != grid.digest])
 
 
 def refuse_unlike(grid: Grid, began: Iterable[tuple[Job, str, Mapping[str, Any]]]) -> None:
     """Raises RunDirError where a run began with another config (`config_text`), or another source of the user's code
     (`manifest.brought`), than the grid file now names.
     """
-    configs = []
-    sources = {}
+    changed: dict[str, list[str]] = {}
     for job, config, code in began:
-        name = job.folder.path.name
         if config != config_text(job.config):
-            configs.append(name)
-        if changed := unlike_sources(code, job.config):
-            sources[name] = changed
-    if configs:
-        text = f"run {configs[0]} was made with another config than the file and the configs it starts from now say"
-        raise _refusal(grid, text, configs)
-    if sources:
-        name = next(iter(sources))
-        text = f"the source of {' and of '.join(sources[name])} has changed since run {name} was begun"
-        raise _refusal(grid, text, sources)
+            changed.setdefault("its config, or one that it starts from,", []).append(job.folder.path.name)
+        for source in unlike_sources(code, job.config):
+            changed.setdefault(f"the source of {source}", []).append(job.folder.path.name)
+    for what, runs in changed.items():
+        _refuse(grid, what, runs)
 
 
-def _refusal(grid: Grid, text: str, runs: Collection[str]) -> RunDirError:
-    advice = "restore it, or name the new grid anew"
-    return RunDirError(str(grid.path), f"{text} ({counted(len(runs), 'such run')}); {advice}")
+def _refuse(grid: Grid, what: str, runs: Sequence[str]) -> None:
+    """Raises RunDirError where there is such a run."""
+    if runs:
+        text = f"{what} has changed since run {runs[0]} was begun ({counted(len(runs), 'such run')})"
+        raise RunDirError(str(grid.path), f"{text}; restore it, or name the new grid anew")
 
 
 def _commit_of(path: Path) -> str | None:
