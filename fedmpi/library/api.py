@@ -120,22 +120,21 @@ class CallAdvice(Advice):
     _resume_alone = "resume=True alone"
 
     def resume_command(self, lr: float | None = None) -> str:
-        folder = str(self._folder())
-        return f"fedmpi.run({self._config(folder, lr)}, run_dir={folder!r}, resume=True)"
+        return f"fedmpi.run({self._config(lr)}, run_dir={str(self._folder())!r}, resume=True)"
 
     def init_command(self, lr: float) -> str:
-        folder = str(self._folder())
-        return f"fedmpi.run({self._config(folder, lr)}, init_from={folder!r})"
+        return f"fedmpi.run({self._config(lr)}, init_from={str(self._folder())!r})"
 
     def in_lines(self, text: str) -> str:
         """Puts the call on a line of its own."""
         return text.replace(": fedmpi.", ":\n  fedmpi.")
 
-    def _config(self, folder: str, lr: float | None) -> str:
+    def _config(self, lr: float | None) -> str:
         """Returns the caller's config, or the run's with another learning rate."""
         if lr is None:
             return "config"
-        return f"fedmpi.load_config({f'{folder}/config.yaml'!r}, {{'train.lr': {lr:.3g}}})"
+        path = str(self._folder() / "config.yaml")
+        return f"fedmpi.load_config({path!r}, {{'train.lr': {lr:.3g}}})"
 
 
 def _train(config: Config, request: Asked) -> Run:
