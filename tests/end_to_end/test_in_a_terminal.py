@@ -15,7 +15,8 @@ from small_runs import SMALL
 
 from fedmpi.store.run_dir import RunDir
 
-ENDLESS = (*SMALL, "rounds=100000", "evaluation.every=100", "output.progress=auto", "mpi.exchange=reduce")
+# Rounds of some tenths of a second: the live line of a shorter one is not shown.
+ENDLESS = (*SMALL, "train.local_epochs=40", "rounds=100000", "output.progress=auto", "mpi.exchange=reduce")
 HIDE_CURSOR = b"\x1b[?25l"
 FIRST_ROUND = re.compile(rb"round +1/100000 .*\n")
 

@@ -14,7 +14,6 @@ from fast import fast
 from launched import (
     ENDLESS,
     ENDS_WITHIN_S,
-    Made,
     RunMain,
     Start,
     all_end,
@@ -118,19 +117,6 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
     else:
         assert blocks[0][1].endswith(f" to continue in {run_dir}")
         assert not run_dir.is_dir() or not any(run_dir.iterdir())
-
-
-@pytest.mark.slow
-def test_checkpoints_that_are_removed_are_made_again_at_the_next_round(
-    start: Start, made: Made, tmp_path: Path
-) -> None:
-    """Though the next one is far away; so no more than a round is lost."""
-    run = RunDir(made(tmp_path / "run", "evaluation.every=100", "rounds=2"))
-    resumed = start(1, *ENDLESS, "output.checkpoint_every=100000", "--resume", run_dir=run.path)
-    assert resumed.wait_until(lambda: "resuming after" in resumed.out), resumed.err
-    shutil.rmtree(run.checkpoints_dir)
-    assert resumed.wait_until(lambda: bool(run.checkpoints())), resumed.out + resumed.err
-    assert resumed.out.count("was removed while") == 1
 
 
 @pytest.mark.slow
