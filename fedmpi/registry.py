@@ -127,11 +127,12 @@ def is_known(section: str, name: str) -> bool:
 
 
 def named_in_full(config: Any) -> list[tuple[str, str]]:
-    """Returns (section, name) of each section of a config that names a class in full: a command that resumes a run
-    repeats these, because a run directory alone makes fedmpi import nothing.
+    """Returns (dotted key, name) of each class that a config names in full: a command that resumes a run repeats these,
+    because a run directory alone makes fedmpi import nothing.
     """
-    named = [(section, getattr(config, section).name) for section in BUILT_IN]
-    return [(section, name) for section, name in named if is_in_full(name)]
+    named = [(f"{section}.name", getattr(config, section).name) for section in BUILT_IN]
+    named.append(("method.aggregate", config.method.aggregate))
+    return [(key, name) for key, name in named if is_in_full(name)]
 
 
 def options(section: str, name: str) -> Any:

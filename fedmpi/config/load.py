@@ -41,6 +41,7 @@ MAX_BYTES = 200_000
 """A hundred times a config. PyYAML reads 80 kB/s."""
 MAX_PROBLEMS = 50
 OBSERVERS: yaml_text.Path = ("output", "observers")
+AGGREGATE: yaml_text.Path = ("method", "aggregate")
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
 
 
@@ -270,9 +271,9 @@ def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
     them, are taken out of it: they reset no section.
     """
     in_full: dict[yaml_text.Path, str] = {
-        (section, "name"): name
-        for section in NAMED_SECTIONS
-        if isinstance(name := tree.leaves.get((section, "name")), str) and registry.is_in_full(name)
+        path: name
+        for path in [*((section, "name") for section in NAMED_SECTIONS), AGGREGATE]
+        if isinstance(name := tree.leaves.get(path), str) and registry.is_in_full(name)
     }
     if trains and (places := tree.leaves.get(OBSERVERS)):
         in_full[OBSERVERS] = f"[{','.join(map(str, places))}]"

@@ -165,7 +165,7 @@ def _train(config: Config, request: Asked) -> Run:
                 print(text, file=sys.stderr, flush=True)
         raise
     assert advice.run_dir is not None
-    return Run(advice.run_dir.path, [(f"{key}.name", name) for key, name in registry.named_in_full(config)])
+    return Run(advice.run_dir.path, registry.named_in_full(config))
 
 
 def _overrides(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:

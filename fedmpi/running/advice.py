@@ -32,7 +32,7 @@ class Advice:
         """None before there is one."""
         # What a command names again, because a resume does not import what only a run directory names.
         observers = ",".join(config.output.observers)
-        words = [f"{section}.name={name}" for section, name in registry.named_in_full(config)]
+        words = [f"{key}={name}" for key, name in registry.named_in_full(config)]
         words += [f"output.observers=[{observers}]"] if observers else []
         # A module of the user's, or data under a relative path, may be found only from the folder of this start.
         places = [os.path.expanduser(getattr(config.data, key, "/")) for key in DATA_PLACES]

@@ -11,6 +11,9 @@ from torch import nn
 from fedmpi.errors import ConfigError
 from fedmpi.methods.aggregate import named
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+from fedmpi.running.advice import Advice
+from fedmpi.running.folder import config_of
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Spec
 
 TRIMMED = "trimmed_mean:TrimmedMean"
@@ -68,6 +71,17 @@ def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
 def test_a_mistake_is_one_line(words: tuple[str, ...], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         small_config("method.name=fedavg", *words)
+
+
+def test_a_run_directory_alone_imports_none(tmp_path: Path) -> None:
+    """The command that resumes the run names the class again, and its folder, as of a method of the user's."""
+    words = ("method.name=fedavg", "rounds=1", f"method.aggregate={TRIMMED}")
+    run_alone(tmp_path / "run", *words)
+    with pytest.raises(ConfigError, match=f"import nothing.*method.aggregate={TRIMMED}"):
+        config_of(RunDir(tmp_path / "run"))
+    again = config_of(RunDir(tmp_path / "run"), [f"method.aggregate={TRIMMED}"])
+    assert again.hash() == small_config(*words).hash()
+    assert Advice(again).again.words == (f"method.aggregate={TRIMMED}",)
 
 
 def test_the_mean_is_no_part_of_a_hash() -> None:
