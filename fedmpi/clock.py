@@ -21,8 +21,9 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class Traffic:
-    """How long this rank waited for others and moved data, in all, and (on rank 0) what the job's ranks received. What
-    measures time beside it (`Clock`, `running.limits`) reads it from `now`, so that a test can hand in a clock.
+    """Counts how long this rank waited for others and moved data and, on rank 0, what the job's ranks received.
+
+    `Clock` and `running.limits` read the time from `now`, so that a test can hand in a clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -35,8 +36,9 @@ class Traffic:
 
     @contextmanager
     def counted(self, kind: Literal["idle", "communication"]) -> Iterator[None]:
-        """What happens within is waiting for other ranks, or moves data in which other ranks take part."""
-        before, started = self._not_working[0], self.now()
+        """Counts the time within as waiting for other ranks, or as moving data in which other ranks take part."""
+        before = self._not_working[0]
+        started = self.now()
         self._not_working = before, started
         try:
             yield
@@ -46,12 +48,12 @@ class Traffic:
             self._not_working = before + taken_s, None
 
     def not_working_s(self) -> float:
-        """Seconds so far of waiting for others and of moving data, those under way included; for any thread."""
+        """Returns the seconds so far of waiting and of moving data, up to now; may be called by any thread."""
         seconds, since = self._not_working
         return seconds if since is None else seconds + self.now() - since
 
     def waits_for_s(self) -> float:
-        """How long this rank has been waiting or moving data now; 0 if it works. For any thread."""
+        """Returns how long this rank has been waiting or moving data; 0 if it works. May be called by any thread."""
         since = self._not_working[1]
         return 0.0 if since is None else self.now() - since
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """Its help is the text of `description` in lines of 80 columns; a mistake is a `ConfigError`."""
+    """Prints `description` as help, in lines of 80 columns; raises a `ConfigError` for a mistake."""
 
     def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
         formatter = argparse.RawDescriptionHelpFormatter

@@ -119,7 +119,7 @@ def keys(path: str, section: type[Section]) -> Iterator[str]:
 
 
 def keys_meant(word: str) -> list[str]:
-    """Returns the keys of a config that end in a word, `train.lr` for `lr`; those that every config has are the first.
+    """Returns the keys of a config that end in a word, `train.lr` for `lr`. Keys that every config has come first.
     Imports the options of all built-in names.
     """
     known = ["extends", *Config.model_fields]

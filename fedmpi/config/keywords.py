@@ -46,8 +46,8 @@ class Keywords:
     def fields(self, base: type[BaseModel], without: Collection[str], may_be: Collection[str] = ()) -> dict[str, Any]:
         """Returns pydantic's fields of a subclass of `base`: the options, which are all parameters but those `without`.
 
-        Raises `UnknownError` for a name that `base` has already (but for those that `may_be` options of the function),
-        or a parameter that YAML cannot give and that has no default.
+        Raises `UnknownError` for a name that `base` has already, unless it is in `may_be`, and for a parameter that
+        YAML cannot give and that has no default.
         """
         taken = {"name", *base.model_fields, *base.__class_vars__} - {*may_be}
         fields: dict[str, Any] = {}

@@ -217,7 +217,7 @@ def load(
 
 
 def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
-    """Returns the overrides as a tree, and those that are none."""
+    """Returns the overrides as a tree, and a problem for each that cannot be read."""
     tree = Tree("")
     problems: list[Problem] = []
     for override in overrides:

@@ -53,8 +53,10 @@ def settings_kept() -> Iterator[None]:
 
 
 def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """Yields how each setting is read and written. Writing an older precision changes those that torch 2.9 has beside
-    it, so these come last."""
+    """Yields the getter and the setter of each setting.
+
+    Setting an older precision changes the newer ones of torch 2.9, so the newer ones come last.
+    """
     for name in ("num_threads", "default_dtype", "deterministic_debug_mode", "float32_matmul_precision"):
         yield getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")
     for name in (

@@ -34,7 +34,7 @@ class Buffers:
         self.gradients = torch.zeros_like(self.parameters)
         self.momentum = torch.zeros_like(self.parameters)
         self.squares = torch.zeros_like(self.parameters if squares else self.parameters[:0])
-        self.steps = torch.zeros(2, device=device)  # those that AdamW has taken in each of the two groups
+        self.steps = torch.zeros(2, device=device)  # how many AdamW has taken in each of the two groups
         self.loss_scale = LossScale(loss_scale, device) if loss_scale else None
 
 

@@ -10,7 +10,7 @@ death unevenly: of one collective, one rank gets an error of any class and anoth
 1. any MPI error on any rank revokes the communicator: every other call on it fails, too, so nobody waits for ever;
 2. at the end of each step of a round all ranks agree that all came through it, and only then does it count:
    the ranks that are left are always in the same step;
-3. a communicator ends with exactly one failed agreement, on all ranks, and is then shrunk to those that live.
+3. a communicator ends with exactly one failed agreement, on all ranks, and is then shrunk to the ranks that live.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Records:
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
     """Reads every whole record, in the order of rounds; of several of one round the last one. Empty without a file.
 
-    Lines that are no records, such as those that a kill has torn, are left out. Raises RunDirError if the file cannot
+    A line that is no record, such as one that a kill has cut off, is left out. Raises RunDirError if the file cannot
     be read.
     """
     by_round: dict[int, dict[str, Any]] = {}
