@@ -146,8 +146,8 @@ class Mpi(Section):
     """What runs where. None of it changes a bit of the result, except the three that say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
-    """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`: the one
-    that moves fewer bytes.
+    """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
+    `reduce` on one rank, and where several workers have 8 clients each.
     """
     server_trains: bool = free(False)
     """Let rank 0 train clients, too."""

@@ -3,8 +3,8 @@
 gather   Factor tensors travel. Workers start sending a client's upload and train the next one while it moves; rank 0
          takes the uploads in waves of one client per worker (or parts of them), receives the next wave while it lifts
          and adds one (`receiving`), and never holds a whole cohort.
-reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins for large cohorts of
-         large uploads.
+reduce   Each worker lifts and adds its own clients; the sums (int64) travel once per phase. Wins where each of several
+         workers has many clients.
 
 Both add the same whole numbers (`fedmpi.exactsum`), in whatever order, on the same kind of device. Another
 aggregate than the mean (`method.aggregate`) takes `gather`.
@@ -297,17 +297,22 @@ def upload_layout(method: Method, task: Task) -> Layout:
     return Layout.of({_REPORT_NAME: Spec((_REPORT.itemsize,), torch.uint8), **method.upload_specs(task.tier, task)})
 
 
+MANY_CLIENTS = 8
+"""From so many clients a worker on, `auto` reduces (`jobs/bench/scaling.py`; `jobs/RESULTS.md`, Scale)."""
+
+
 def choose(kind: str, method: Method, assignment: Assignment) -> str:
-    """Returns `gather` or `reduce`; of `auto` whichever sends fewer bytes in this phase."""
+    """Returns `gather` or `reduce`; for `auto` the one that is faster for as many clients and workers.
+
+    Under `reduce` workers lift and add side by side, and one reduction follows, which takes as long for any number of
+    clients. So it is faster where several workers have many clients each, and where nothing travels.
+    """
     if kind != "auto":
         return kind
-    if method.options.aggregate != aggregate.MEAN:
-        return "gather"
-    gathered = sum(upload_layout(method, task).num_bytes for task in assignment.tasks)
-    senders = sum(1 for tasks in assignment.by_rank[1:] if tasks)
-    specs = method.state_specs()
-    reduced = senders * sum(2 * specs[tensor].num_bytes for tensor in sums_of(method).values())
-    return "gather" if gathered <= reduced else "reduce"
+    num_workers = sum(1 for tasks in assignment.by_rank[1:] if tasks)
+    has_many = len(assignment.tasks) >= MANY_CLIENTS * num_workers
+    adds_means = method.options.aggregate == aggregate.MEAN
+    return "reduce" if adds_means and has_many and num_workers != 1 else "gather"
 
 
 def open_exchange(kind: str, phase: OpenPhase) -> Exchange:

@@ -4,10 +4,15 @@ import random
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from fedmpi.federation.assignment import Assignment, Task, assign, parts_of, worker_ranks
+from fedmpi.methods.aggregate import MEAN
+from fedmpi.methods.protocol import Method
+from fedmpi.rounds.exchange import choose
 
 
 def tasks_of(costs: Sequence[float]) -> list[Task]:
@@ -107,3 +112,15 @@ def test_a_wave_in_parts_of_eight_bytes(num_bytes: tuple[int, ...], expected: li
     parts = parts_of(wave, num_bytes, 8)
     assert [[task.client for task in part if task] for part in parts] == expected
     assert all(len(part) == 4 and part[task.client] == task for part in parts for task in part if task)
+
+
+@pytest.mark.parametrize(
+    ("clients", "size", "expected"),
+    [(20, 1, "reduce"), (20, 2, "gather"), (20, 3, "reduce"), (16, 3, "reduce"), (15, 3, "gather"), (20, 5, "gather")],
+)
+def test_the_exchange_of_auto(clients: int, size: int, expected: str) -> None:
+    """8 clients for each of at least two workers, or one rank alone."""
+    method = cast(Method, SimpleNamespace(options=SimpleNamespace(aggregate=MEAN)))
+    assignment = assign(tasks_of([1] * clients), worker_ranks(size, server_trains=False), size)
+    assert choose("auto", method, assignment) == expected
+    assert choose("gather", method, assignment) == "gather"
