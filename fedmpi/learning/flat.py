@@ -17,6 +17,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from fedmpi.learning.loss_scale import LossScale
+from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.tensors import Layout, Params, specs_of
 
 
@@ -131,6 +132,7 @@ class FlatNet:
         self._squares = buffers.squares[: layout.num_bytes]
         self.gradient = self._gradient.view(torch.float32)
         self.module = _adopt(module, self.params, self.grads).to(buffers.device)
+        subsample_before_narrow_convs(self.module)
         self.scale = buffers.loss_scale
         if self.scale:
             self.scale.attach(self.module)

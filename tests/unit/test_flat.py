@@ -1,10 +1,13 @@
 """A net in flat buffers trains as an ordinary one: SGD, decay groups, momentum, several nets in the same memory."""
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
+from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.protocol import copy_into
 
 OWN = ("conv.weight", "head.weight")
@@ -174,3 +177,16 @@ def test_nets_of_several_tiers_share_buffers() -> None:
         assert all(torch.equal(shared[width].params[name], alone[width].params[name]) for name in alone[width].params)
         assert not equal(nets[width], shared[width])
     assert shared[5]._parameter.data_ptr() == shared[2]._parameter.data_ptr()
+
+
+def test_a_strided_conv_of_few_inputs_is_computed_without_its_stride() -> None:
+    """oneDNN's AVX2 kernel for the gradient of such a conv, in channels_last, writes past its workspace."""
+    plain = nn.Conv2d(4, 8, 1, stride=2, bias=False)
+    conv = copy.deepcopy(plain)
+    subsample_before_narrow_convs(conv)
+    inputs = torch.randn(3, 4, 8, 8, requires_grad=True)
+    outputs = [net(images) for net, images in ((plain, inputs), (conv, inputs.to(memory_format=torch.channels_last)))]
+    torch.testing.assert_close(*outputs)
+    first, second = (torch.autograd.grad(one.square().sum(), inputs)[0] for one in outputs)
+    torch.testing.assert_close(first, second)
+    assert conv.stride == (1, 1) and plain.stride == (2, 2)
