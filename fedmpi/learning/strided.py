@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 # Inputs that oneDNN's AVX2 kernels take at a time.
 _BLOCK = 8
@@ -16,22 +17,14 @@ def subsample_before_narrow_convs(module: nn.Module) -> None:
     of ResNets have such shortcuts.
     """
     for part in module.modules():
-        if isinstance(part, nn.Conv2d) and _is_affected(part):
-            part.register_forward_pre_hook(_Subsample(part.stride))
-            part.stride = (1, 1)
+        if type(part) is nn.Conv2d and part.kernel_size == (1, 1) and part.stride != (1, 1) and part.padding == (0, 0):
+            part.__class__ = _Strided
 
 
-def _is_affected(conv: nn.Conv2d) -> bool:
-    has_stride_alone = conv.kernel_size == (1, 1) and conv.padding == (0, 0) and conv.stride != (1, 1)
-    return has_stride_alone and conv.in_channels // conv.groups < _BLOCK
-
-
-class _Subsample:
-    """A forward pre-hook that takes every `stride`-th row and column of (B, C, H, W)."""
-
-    def __init__(self, stride: tuple[int, ...]) -> None:
-        self.stride = stride
-
-    def __call__(self, module: nn.Module, inputs: tuple[Tensor]) -> Tensor:
+class _Strided(nn.Conv2d):
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, C, H, W) -> (B, out, H', W')."""
+        if self.weight.shape[1] >= _BLOCK:
+            return super().forward(images)
         rows, columns = self.stride
-        return inputs[0][..., ::rows, ::columns]
+        return F.conv2d(images[..., ::rows, ::columns], self.weight, self.bias, groups=self.groups)

@@ -36,6 +36,7 @@ from fedmpi.data.batches import batch_bounds
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import Loss, gradients
 from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Turn
@@ -127,7 +128,10 @@ class Fjord(WidthMethod):
 
     @cached_property
     def _skeletons(self) -> list[nn.Module]:
-        return [self.net(number, empty=True) for number in range(len(self.tiers))]
+        skeletons = [self.net(number, empty=True) for number in range(len(self.tiers))]
+        for skeleton in skeletons:
+            subsample_before_narrow_convs(skeleton)
+        return skeletons
 
     @cached_property
     def _constants(self) -> list[dict[str, Tensor]]:
