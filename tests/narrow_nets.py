@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from model_inputs import Info
 from torch import Tensor, nn
@@ -19,7 +21,11 @@ from fedmpi.models import create
 from fedmpi.models.options import Model
 from fedmpi.models.width import Rounding, Width
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, OpenPhase, Results, open_exchange
+from fedmpi.mpi.placement import Device
+from fedmpi.rounds import exchange
+from fedmpi.rounds.exchange import EXCHANGES, Results
+from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
+from fedmpi.rounds.state import Published
 from fedmpi.tensors import Params
 
 
@@ -85,16 +91,18 @@ def client_of(client: int, tier: int, num_examples: int = 1, round_number: int =
 
 
 def exchanged(method: Method, state: Params, *uploads: tuple[Client, Params | None], kind: str = "gather") -> Results:
-    """What an exchange makes of these clients' uploads, None of one that is dropped."""
-    of = {client.task.client: (client, upload) for client, upload in uploads}
-    assignment = assign([client.task for client, _ in uploads], [0], 1)
+    """Returns what an exchange makes of these clients' uploads, None of one that is dropped."""
+    sent = {client.task.client: (client, upload) for client, upload in uploads}
+    plan = assign([client.task for client, _ in uploads], [0], 1)
     bounds = {name: method.bound(name, float(state[name].abs().max())) for name in method.state_specs()}
-    phase = OpenPhase(SerialComm(), method, assignment, bounds, lambda task, digest: of[task.client][0])
-    exchange = open_exchange(kind, phase)
-    for (task,) in assignment.waves:
-        upload = of[task.client][1]
-        exchange.post(task, (ClientReport(task.client, DROPPED if upload is None else CONTRIBUTED), upload))
-    return exchange.finish(state)
+    setup = SimpleNamespace(comm=SerialComm(), method=method, device=Device("cpu", "cpu", "CPU"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "client_of", lambda setup, task, *_: sent[task.client][0])
+        opened = EXCHANGES[kind](setup, Published({}, bounds, {}, plan))
+        for (task,) in plan.waves:
+            upload = sent[task.client][1]
+            opened.post((task,), (ClientReport(task.client, DROPPED if upload is None else CONTRIBUTED), upload))
+        return opened.finish(state)
 
 
 def means(method: Method, state: Params, *uploads: tuple[Client, Params]) -> Params:

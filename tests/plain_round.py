@@ -1,8 +1,9 @@
-"""One round in plain steps, through the method's protocol alone: `fedmpi/train_round.py` explained.
+"""One round in plain steps, to read line for line beside `fedmpi/train_round.py`, which has the same bits.
 
-No ranks, waves, exchange or clock: each phase publishes, trains its clients one after the other, and the method makes
-the new state out of their weighted mean. `contract/test_every_method.py`: every method has the engine's bits.
-It leaves out what a test of bits does not need: dropout's generator, and clients that diverge.
+It calls the method's protocol alone, without ranks, waves, exchange or clock: each phase publishes, trains its clients
+one after the other, and the method makes the new state out of their weighted means.
+`contract/test_every_method.py` compares the bits of every method. Left out is what a test of bits does not need:
+dropout's generator, and clients that diverge.
 """
 
 from fedmpi.exactsum import ExactSum, WeightSum
@@ -15,57 +16,57 @@ from fedmpi.tensors import Layout, Params, max_magnitudes
 
 
 def plain_round(setup: Setup, number: int, state: ServerState) -> ServerState:
-    """The state after round `number`."""
+    """Returns the state after round `number`."""
     for phase in setup.method.phases(number):
-        state = plain_phase(setup, number, phase, state)
+        published = publish(setup, number, phase, state)
+        if published.plan.tasks:
+            state = train_clients_and_update(setup, number, phase, state, published)
     return state
 
 
-def plain_phase(setup: Setup, number: int, phase: Phase, state: ServerState) -> ServerState:
-    """Publish; narrow, train, upload for each client; the mean; update."""
-    method, specs = setup.method, setup.method.state_specs()
-    of = sums_of(method)  # the server tensor that each sum is of
-    tasks = plan_phase(setup, number, phase).tasks
-    if not tasks:
-        return state
+def publish(setup: Setup, number: int, phase: Phase, state: ServerState) -> Published:
+    """Returns what the phase's clients get, and how large each tensor of the server may become."""
+    plan = plan_phase(setup, number, phase)
+    nets = sorted({task.tier for task in plan.tasks})
+    layout, names = Layout.of(setup.method.published_specs(nets)), list(setup.method.state_specs())
+    params = layout.views(layout.new_buffer("cpu"))
+    setup.method.publish(state.params, nets, params)
+    magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
+    bounds = {name: setup.method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)}
+    return Published(params, bounds, dict(state.memories), plan)
+
+
+def train_clients_and_update(
+    setup: Setup, number: int, phase: Phase, state: ServerState, published: Published
+) -> ServerState:
+    """Narrows, trains and uploads each client; adds; divides once; updates."""
+    method, specs, tasks = setup.method, setup.method.state_specs(), published.plan.tasks
+    tensor_of = sums_of(method)
     largest = max(method.client_weight(task) for task in tasks)
-    weight = {task.client: method.client_weight(task) / largest for task in tasks}
-    sent = publish(setup, state, [t.tier for t in tasks])
-    bounds = {name: sent.bounds[of[name]] for name in of}
-    sums, weights = (
-        ExactSum({name: specs[of[name]] for name in of}, bounds, sum(weight.values())),
-        WeightSum(len(tasks)),
-    )
+    weights = {task.client: method.client_weight(task) / largest for task in tasks}
+    bounds = {name: published.bounds[tensor] for name, tensor in tensor_of.items()}
+    sums = ExactSum({name: specs[tensor] for name, tensor in tensor_of.items()}, bounds, sum(weights.values()))
+    senders = WeightSum(len(tasks))
     memories = dict(state.memories)
     for task in tasks:
-        client = client_of(setup, task, sent, state.memories.get(task.client))
+        client = client_of(setup, task, published, state.memories.get(task.client))
         upload, memory = train(setup, client)
         if memory:
             memories[task.client] = setup.memories.put(task.client, number, memory)
-        client = client_of(setup, task, sent, memories.get(task.client))  # as the server sees it: with its new memory
+        client = client_of(setup, task, published, memories.get(task.client))  # the server sees its new memory
         regions = method.regions(client)
         for name, value in method.lift(upload, client):
-            sums.add(name, value, weight[task.client], regions.get(name))
-        weights.add(weight[task.client], {name: (specs[of[name]].shape, region) for name, region in regions.items()})
-    means = {name: sums.mean(name, weights.of(name), state.params[of[name]]) for name in of}
+            sums.add(name, value, weights[task.client], regions.get(name))
+        shaped = {name: (specs[tensor_of[name]].shape, region) for name, region in regions.items()}
+        senders.add(weights[task.client], shaped)
+    means = {name: sums.mean(name, senders.of(name), state.params[tensor]) for name, tensor in tensor_of.items()}
     lr = learning_rate(setup.config.train, number, setup.config.rounds)
-    made = Contributions(phase, number, lr, list(tasks), weights.share, sent.params)
-    return ServerState(method.refresh(method.update(state.params, means, made)), memories)
-
-
-def publish(setup: Setup, state: ServerState, tiers: list[int]) -> Published:
-    """What the clients of these tiers get, and how large each tensor of the server may become."""
-    nets = sorted(set(tiers))
-    layout, names = Layout.of(setup.method.published_specs(nets)), list(setup.method.state_specs())
-    published = layout.views(layout.new_buffer("cpu"))
-    setup.method.publish(state.params, nets, published)
-    magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
-    bounds = {name: setup.method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)}
-    return Published(published, bounds, {})
+    contributions = Contributions(phase, number, lr, list(tasks), senders.share, published.params)
+    return ServerState(method.refresh(method.update(state.params, means, contributions)), memories)
 
 
 def train(setup: Setup, client: Client) -> tuple[Params, Params]:
-    """The client's upload and its new memory."""
+    """Returns the client's upload and its new memory."""
     method, trainer = setup.method, setup.trainers[client.task.tier]
     method.narrow(client.published, client.task.tier, trainer.net.params, client)
     method.train(trainer, client, local_work(setup, client))

@@ -24,9 +24,10 @@ from fedmpi.methods.protocol import Method, sums_of
 from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport, Results, open_exchange
+from fedmpi.rounds.exchange import EXCHANGES, Results
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, open_phase, plan_phase
+from fedmpi.rounds.report import CONTRIBUTED, ClientReport
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.hdf5 import digest_of
@@ -70,23 +71,21 @@ class PhaseOfRound:
 
     def client(self, task: Task) -> Client:
         """Returns the client as the server sees it after training: with its new memory."""
-        opened = open_phase(self.setup, self.published)
-        return opened.client_of(task, self.results[task.client][0].memory_digest)
+        version = self.published.version_after(task, self.results[task.client][0].memory_digest)
+        return client_of(self.setup, task, self.published, version)
 
     def uploads(self) -> Iterator[tuple[Task, Params]]:
         for task in self.assignment.tasks:
             yield task, self.results[task.client][1]
 
     def exchanged(self, kind: str) -> Results:
-        exchange = open_exchange(kind, open_phase(self.setup, self.published))
-        for (task,) in self.assignment.waves:
-            if task is not None:
-                exchange.post(task, self.results[task.client])
+        exchange = EXCHANGES[kind](self.setup, self.published)
+        for wave in self.assignment.waves:
+            exchange.post(wave, self.results[wave[0].client] if wave[0] else None)
         return exchange.finish(self.state.params)
 
     def updated(self, results: Results) -> tuple[ServerState, Contributions | None]:
-        tasks = self.assignment.tasks
-        return rounds.update(self.setup, self.state, results, self.phase, tasks, self.published)
+        return rounds.update(self.setup, 1, self.phase, self.state, self.published, results)
 
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """Returns the exact sum of what these clients have sent, in this order, with unequal weights."""
@@ -123,10 +122,9 @@ class Trial:
         state = ServerState(setup.method.initial_state())
         for number, phase in enumerate(setup.method.phases(1)):
             if found:
-                state, contributions = found[-1].updated(found[-1].exchanged("gather"))
-                state = rounds.refresh(setup, state, contributions)
+                state, _ = found[-1].updated(found[-1].exchanged("gather"))
             published = publish(setup, state, 1, number)
-            assignment = plan_phase(setup, 1, phase)
+            assignment = published.plan
             results = trained(setup, published, assignment.tasks)
             found.append(PhaseOfRound(setup, phase, state, published, assignment, results))
         return found
@@ -267,9 +265,9 @@ def exchanges_agree(trial: Trial) -> None:
                 unchanged(gathered.means, "update changes the means in place"),
                 unchanged(phase.published.params, "update changes the published tensors in place"),
             ):
-                state, contributions = phase.updated(gathered)
+                state, _ = phase.updated(gathered)
                 with unchanged(state.params, "refresh changes the state in place"):
-                    rounds.refresh(phase.setup, state, contributions)
+                    phase.method.refresh(state.params)
 
 
 def a_saved_state_continues(trial: Trial) -> None:

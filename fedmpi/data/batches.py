@@ -12,12 +12,14 @@ images on one core, and padded copies would take 1.56 times the memory in every 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.data.dataset import DataInfo, Dataset
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import DataInfo, Dataset
 
 
 def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:

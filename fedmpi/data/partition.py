@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Section
-from fedmpi.config.schema import Config
-from fedmpi.data.dataset import DataInfo
 from fedmpi.data.subset import Ints, runs
 from fedmpi.errors import ConfigError, DataError, RunDirError
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+    from fedmpi.data.dataset import DataInfo
 
 KIND = "partition"
 MAX_DRAWS = 1000

@@ -10,16 +10,18 @@ roles) whose examples it trains on, as LEAF does.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.partition import Partition, PartitionOptions
 from fedmpi.data.subset import LEAST, Ints, firsts, runs, stratified_holdout
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import DataInfo, Dataset
 
 How = Literal["matching", "classes", "groups"]
 

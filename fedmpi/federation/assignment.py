@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-PART_BYTES = 128 * 2**20
-"""A wave of uploads of more bytes travels in parts: rank 0 would else need more memory than any of many workers."""
+from itertools import zip_longest
 
 
 @dataclass(frozen=True)
 class Task:
-    """One client's work in one phase of one round; `place` is its position in the sorted cohort of `cohort_size`."""
+    """A client's work in one phase of one round; `place` is its position in the sorted cohort of `cohort_size`."""
 
     client: int
     tier: int
@@ -29,37 +27,34 @@ class Task:
     cohort_size: int = 1
 
 
+Wave = tuple[Task | None, ...]
+"""The task of each rank, None where it has none."""
+
+
 @dataclass(frozen=True)
 class Assignment:
-    """Tasks of each rank, longest first; `waves[j]` has the j-th task of every rank (None where it has none)."""
+    """Tasks sorted by client, and those of each rank, longest first; `waves[j]` has the j-th task of every rank."""
 
     tasks: tuple[Task, ...]
     by_rank: tuple[tuple[Task, ...], ...]
 
     @property
-    def waves(self) -> list[tuple[Task | None, ...]]:
-        longest = max(map(len, self.by_rank), default=0)
-        return [tuple(own[j] if j < len(own) else None for own in self.by_rank) for j in range(longest)]
+    def waves(self) -> list[Wave]:
+        return list(zip_longest(*self.by_rank))
 
 
-def parts_of(wave: Sequence[Task | None], num_bytes: Sequence[int], most_bytes: int) -> list[tuple[Task | None, ...]]:
-    """The wave in parts of neighbouring ranks with at most so many bytes in all, or with one task; in a part the other
-    ranks have None. One part at least.
-    """
-    part_of, part, left_bytes = [], 0, most_bytes
-    for count in num_bytes:
-        if count > left_bytes and left_bytes < most_bytes:
-            part, left_bytes = part + 1, most_bytes
-        part_of.append(part)
-        left_bytes -= count
-    return [
-        tuple(task if of == number else None for task, of in zip(wave, part_of, strict=True))
-        for number in range(part + 1)
-    ]
+def parts_of(wave: Wave, num_ranks: int) -> list[Wave]:
+    """Cuts a wave into parts of `num_ranks` neighbouring ranks. In each part the other ranks have None."""
+    parts = []
+    for first in range(0, len(wave), num_ranks):
+        part: list[Task | None] = [None] * len(wave)
+        part[first : first + num_ranks] = wave[first : first + num_ranks]
+        parts.append(tuple(part))
+    return parts
 
 
 def worker_ranks(size: int, *, server_trains: bool) -> range:
-    """The ranks that train clients: all but rank 0, unless it is alone or asked to."""
+    """Returns the ranks that train clients: all but rank 0, unless it is alone or `mpi.server_trains` is set."""
     return range(0 if server_trains or size == 1 else 1, size)
 
 

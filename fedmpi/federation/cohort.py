@@ -6,12 +6,15 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from itertools import accumulate, islice
+from typing import TYPE_CHECKING
 
 from numpy.random import Generator
 
 from fedmpi import seeds
-from fedmpi.config.schema import CosineSchedule, Train
 from fedmpi.federation.tiers import tier_of
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Train
 
 
 def sample_cohort(eligible: Sequence[range], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
@@ -77,7 +80,7 @@ def _distinct(count: int, size: int, generator: Generator) -> set[int]:
 def learning_rate(train: Train, round_number: int, num_rounds: int) -> float:
     """The rate of round t, counted from 1: the schedule advances after each round."""
     schedule = train.schedule
-    if isinstance(schedule, CosineSchedule):
+    if schedule.name == "cosine":
         share = (1 + math.cos(math.pi * (round_number - 1) / num_rounds)) / 2
         return schedule.final_lr + (train.lr - schedule.final_lr) * share
     return train.lr * schedule.factor ** sum(milestone <= round_number - 1 for milestone in schedule.milestones)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property, partial
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,6 @@ from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
-from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.values import (
     Client,
     Contributions,
@@ -47,6 +46,9 @@ from fedmpi.methods.values import (
     Turn,
 )
 from fedmpi.tensors import Params, Region, Spec, max_magnitudes, moved, specs_of
+
+if TYPE_CHECKING:
+    from fedmpi.lowrank.factorized import FactorizedLayer
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,10 @@ from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.learning.local import MaskedCrossEntropy
-from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.tensors import Params
+
+if TYPE_CHECKING:
+    from fedmpi.lowrank.publishing import PublishedFactors
 
 MakeNet = Callable[..., nn.Module]
 

@@ -1,4 +1,4 @@
-"""One client on the worker that simulates it: fetch its memory, narrow, train, contribute.
+"""One client on the worker that simulates it: read its memory, narrow, train, upload.
 
 Workers are stateless: any of them may train any client in any round, with the same bits.
 """
@@ -20,13 +20,16 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, LocalWork, Turn
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED, ClientReport, ClientResult
+from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Params, misfit
 
 
 def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
-    """Fetch the client's memory, narrow, train; what it reports and contributes."""
+    """Trains one client. Returns its report and its upload, which the next client's training overwrites.
+
+    Raises `RoundError`, which names the client.
+    """
     method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
     where = task.round_number, task.client
     with clock.stage("submodel_creation", *where):
@@ -35,78 +38,85 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
     with clock.stage("local_training", *where) as timer:
         with global_generator(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
-        upload, client = _settle_divergence(setup, trainer, client, published.bounds, outcome.finite)
-        digest = "" if upload is None else _remember(setup, trainer.net, client)
+        upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
+        memory_digest = "" if upload is None else _store_memory(setup, trainer.net, client)
     costs = method.costs(Turn.of(client))
-    status = DROPPED if upload is None else CONTRIBUTED
-    did = outcome.steps, outcome.loss, timer.seconds, costs.down_bytes, costs.up_bytes, int(client.is_restored)
-    return ClientReport(task.client, status, *did, outcome.left_out, digest), upload
+    report = ClientReport(
+        client=task.client,
+        status=DROPPED if upload is None else CONTRIBUTED,
+        steps=outcome.steps,
+        loss=outcome.loss,
+        training_s=timer.seconds,
+        down_bytes=costs.down_bytes,
+        up_bytes=costs.up_bytes,
+        restored=int(client.is_restored),
+        left_out=outcome.left_out,
+        memory_digest=memory_digest,
+    )
+    return report, upload
 
 
-def _remember(setup: Setup, net: FlatNet, client: Client) -> str:
-    """Stores the client's new memory; its digest, empty where there is nothing new."""
+def _store_memory(setup: Setup, net: FlatNet, client: Client) -> str:
+    """Stores the client's new memory. Returns its digest, '' if there is nothing new."""
     memory = setup.method.remember(net, client) if setup.method.traits.keeps_memory else {}
-    if not memory:
-        return ""
-    return setup.memories.put(client.task.client, client.task.round_number, memory)[1]
+    return setup.memories.put(client.task.client, client.task.round_number, memory)[1] if memory else ""
 
 
 def _seed(client: Client, purpose: str) -> int:
-    """The seed of this client's training in this phase of this round."""
+    """Returns the seed of this client's training in this phase of this round."""
     task = client.task
     return seeds.mix(f"{purpose}:{task.phase}", client.seed, task.round_number, task.client)
 
 
 def local_work(setup: Setup, client: Client) -> LocalWork:
-    """What the client's training works with in this phase of this round."""
-    train, number = setup.config.train, client.task.round_number
+    """Builds the client's data, learning rate, loss and generator in this phase of this round."""
+    train = setup.config.train
     present = None
     if train.masked_loss:
         labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
-        if not labels.all():  # asked on the host, where nothing has to wait for the answer
+        if not labels.all():  # on the host, so that nothing waits for the device
             present = torch.from_numpy(labels).to(setup.data.device, non_blocking=True)
     generator = torch.Generator().manual_seed(_seed(client, "batches"))
-    lr = learning_rate(train, number, setup.config.rounds)
+    lr = learning_rate(train, client.task.round_number, setup.config.rounds)
     return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
 
 
-def _settle_divergence(
-    setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], finite: bool
+def _upload(
+    setup: Setup, trainer: LocalTrainer, client: Client, bounds: Mapping[str, float], is_finite: bool
 ) -> tuple[Params | None, Client]:
-    """What the client contributes after `train.on_divergence` has had its say, and the client, which knows whether that
-    is of its last finite parameters. One synchronization.
+    """Returns the client's upload (None: it is dropped) and the client, restored if the upload is of its last finite
+    parameters. Raises `DivergenceError` if it diverged and `train.on_divergence` is `fail`.
     """
     policy = setup.config.train.on_divergence
-    upload = _bounded_upload(setup.method, trainer.net, client, bounds) if finite else None
-    if upload is not None:
-        return upload, client
-    if policy == "fail":
+    upload = _bounded_upload(setup.method, trainer.net, client, bounds) if is_finite else None
+    if upload is None and policy == "fail":
         raise DivergenceError(
             "training diverged: a loss was not finite or above 1000, or a parameter left its bound; lower train.lr, "
             "or choose train.on_divergence=drop or upload_last_finite"
         )
-    if policy == "drop":
-        return None, client
-    trainer.restore_last_finite()
-    restored = replace(client, is_restored=True)
-    upload = _bounded_upload(setup.method, trainer.net, restored, bounds)
-    return upload, client if upload is None else restored
+    if upload is None and policy == "upload_last_finite":
+        trainer.restore_last_finite()
+        restored = replace(client, is_restored=True)
+        upload = _bounded_upload(setup.method, trainer.net, restored, bounds)
+        client = client if upload is None else restored
+    return upload, client
 
 
 def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mapping[str, float]) -> Params | None:
-    """The upload, if everything this client would add is finite and within the bounds that exact sums need. What stays
-    with a client must be finite, too, or it would come back from its memory.
+    """Returns the upload, None unless all of it is finite and within the bounds that exact sums need.
+
+    What stays with a client must be finite, too: it comes back from its memory. Waits for the device once.
     """
     upload = method.upload(net, client)
     if upload is None:
         return None
     if odd := misfit(upload, method.upload_specs(client.task.tier, client.task)):
-        # A copy or a sum would broadcast another shape without a word.
+        # A copy or a sum would broadcast another shape.
         raise ConfigError("method.name", f"'{method.options.name}' uploads {odd} by its upload_specs")
-    # A method without uploads has the largest of none on the host.
+    # The largest entry of no tensors lies on the host.
     largest = method.magnitudes(upload, client).to(net.device, torch.float64)
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
-    good = (largest <= limits).all()  # False for NaN, too
+    is_good = (largest <= limits).all()  # False for NaN, too
     if method.traits.keeps_memory:
-        good &= net.is_finite()
-    return upload if bool(good) else None
+        is_good &= net.is_finite()
+    return upload if bool(is_good) else None

@@ -1,22 +1,20 @@
-"""The tests after a round, spread over the ranks: the nets that a method has tested, on the whole test set; and, where
-clients have nets of their own, each client's net on its own test data.
+"""The tests after a round, spread over the ranks: the method's nets on the whole test set and, if clients have nets of
+their own, each client's net on its own test data.
 
-A client's net is what the client would begin its next round with (`narrow`), after the
-adaptation that its method gives it (a step of SGD). Every client that has test data is
-tested (or a choice of them, `evaluation.clients`), whether or not it ever took part; its memory is
-read by whichever rank tests it.
+A client's net is what the client would begin its next round with (`narrow`), after the adaptation that its method gives
+it (a step of SGD). Every client that has test data is tested (or a choice of them, `evaluation.clients`), whether or
+not it ever took part. The rank that tests a client reads its memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedmpi import seeds
-from fedmpi.config.schema import Config
-from fedmpi.data.dataset import Dataset
 from fedmpi.data.partition import Partition
 from fedmpi.data.personal import choose_test, personal_tests, some
 from fedmpi.errors import ConfigError
@@ -29,12 +27,17 @@ from fedmpi.rounds.client import local_work
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, personal_task, reestimates
 
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+    from fedmpi.data.dataset import Dataset
+
 
 def own_tests(
     config: Config, method: Method, partition: Partition, dataset: Dataset, validation: Partition | None = None
 ) -> Partition | None:
-    """Each client's own test examples, where clients are tested (none for one that is not); its share of `validation`
-    where that takes the place of the test data. Raises ConfigError.
+    """Returns each client's own test examples: its share of `validation` if that takes the place of the test data.
+
+    Returns None if clients are not tested. Raises `ConfigError`.
     """
     evaluation = config.evaluation
     if evaluation.personal == "off" and not method.tested():
@@ -56,8 +59,7 @@ def own_tests(
 
 
 def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[TierScore, ...]:
-    """The nets that the method has tested, on the whole test set; the work is spread over the workers."""
-
+    """Returns the scores of the nets that the method has tested, on the whole test set."""
     tested = setup.method.tested()
 
     def load(place: int) -> FlatNet:
@@ -82,26 +84,25 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
 
 
 def test_clients(setup: Setup, round_number: int, state: ServerState, published: Published) -> ClientScores | None:
-    """How the clients' own nets do on their own test data (None where clients are not tested); on every rank."""
+    """Returns the scores of the clients' own nets on their own test data, None if clients are not tested."""
     tests = setup.personal_tests
     if tests is None:
         return None
     clients = (tests.sizes > 0).nonzero()[0]
     with setup.clock.stage("evaluation", round_number):
         tasks = [personal_task(setup, int(client), round_number) for client in clients]
-        versions = share_versions(setup, state, tasks)
-        place = {task.client: number for number, task in enumerate(tasks)}
-        correct = torch.zeros(len(tasks), dtype=torch.int64)
+        published = replace(published, versions=share_versions(setup, state, tasks))
+        correct = torch.zeros(tests.num_clients, dtype=torch.int64)
         for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
-            own = replace(published, versions=versions)
-            correct[place[task.client]] = test_client(setup, task, own)
+            correct[task.client] = test_client(setup, task, published)
         setup.comm.allreduce_sum(correct)
-    asked = setup.config.evaluation.clients or tests.num_clients
-    return ClientScores(clients, correct.numpy() / tests.sizes[clients], max(0, asked - len(clients)))
+    requested = setup.config.evaluation.clients or tests.num_clients
+    accuracies = correct.numpy()[clients] / tests.sizes[clients]
+    return ClientScores(clients, accuracies, max(0, requested - len(clients)))
 
 
 def test_client(setup: Setup, task: Task, published: Published) -> int:
-    """How many of its test examples one client gets right."""
+    """Returns how many of its test examples one client gets right."""
     tests = setup.personal_tests
     assert tests is not None
     net, restat = client_net(setup, task, published)
@@ -113,8 +114,10 @@ def test_client(setup: Setup, task: Task, published: Published) -> int:
 
 
 def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:
-    """Puts the net that a client is tested with into place; with the numbers of the client's training examples and the
-    seed of their augmentation, over which its own BatchNorm statistics are.
+    """Puts the net that a client is tested with into place.
+
+    Returns it with what its own BatchNorm statistics are re-estimated over: the numbers of the client's training
+    examples, int64, and the seed of their augmentation.
     """
     method, trainer = setup.method, setup.trainers[task.tier]
     client = client_of(setup, task, published, published.versions.get(task.client))

@@ -1,115 +1,148 @@
 """The broadcast: what rank 0 tells the clients, in one packed buffer.
 
-After round t it serves both the test of round t and the clients of round t + 1, so a factorization
-is computed once and never saved. With the method's tensors travel the bounds that exact sums need
-and, where a method keeps client memories, the versions that the coming clients continue from.
+After round t it serves both the test of round t and the clients of round t + 1, so a factorization is computed once and
+never saved. With the method's tensors travel the bounds that exact sums need and, if the method keeps client memories,
+the versions that the coming clients continue from.
+
+With `mpi.factorization: shared` rank 0 broadcasts the dense weights of the layers in place of their factors. Each rank
+factorizes some layers, with rank 0's solver and number of threads, so the bits are the same. One collective then adds
+up the ranks' bytes as whole numbers: all but one of them are zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.assignment import Task
-from fedmpi.methods.protocol import Method
-from fedmpi.rounds.factors import divided, factorized_by_all
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
-from fedmpi.store.memory import Version
 from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, moved
+
+if TYPE_CHECKING:
+    from fedmpi.store.memory import Version
 
 _BOUNDS, _VERSIONS = "#bounds", "#versions"
 _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 
-def publish(setup: Setup, state: ServerState, round_number: int, phase_number: int) -> Published:
-    """Broadcasts what the coming phase's clients need and, after the last phase of a round, what its test needs."""
-    method = setup.method
-    phase = method.phases(round_number)[phase_number]
-    plan = plan_phase(setup, round_number, phase)
-    tested = phase_number == 0 and round_number > 1 and is_evaluated(setup.config, round_number - 1)
-    nets = sorted({task.tier for task in plan.tasks} | (tested_nets(setup) if tested else set()))
-    return replace(broadcast(setup, state, round_number, plan.tasks, nets), plan=plan)
+def publish(setup: Setup, state: ServerState, number: int, place: int) -> Published:
+    """Broadcasts what the clients of phase `place` of round `number` need.
 
-
-def broadcast(
-    setup: Setup, state: ServerState, round_number: int, tasks: Sequence[Task], nets: Sequence[int]
-) -> Published:
-    """Broadcasts these nets, and what these clients need beside them."""
+    Before the first phase this includes what the test of the round before needs. Raises `DivergenceError` if the
+    server's state is not finite.
+    """
     method, comm, clock = setup.method, setup.comm, setup.clock
-    num_versions = len(tasks) if method.traits.keeps_memory else 0
-    head = {
-        _BOUNDS: Spec((len(method.state_specs()),), torch.float64),
-        _VERSIONS: Spec((num_versions * _VERSION.itemsize,), torch.uint8),
-    }
-    wanted = method.published_specs(nets)
-    sent, computed = divided(setup, wanted)
-    layout = Layout.of({**head, **sent})
+    plan = plan_phase(setup, number, method.phases(number)[place])
+    nets = {task.tier for task in plan.tasks}
+    if place == 0 and number > 1 and is_evaluated(setup.config, number - 1):
+        nets |= tested_nets(setup)
+    specs = method.published_specs(sorted(nets))
+    shared = _shared_factors(setup, specs)
+    received = Layout.of(_head(setup, plan.tasks) | {name: specs[name] for name in specs if name not in shared})
+    # Weights that are to be factorized lie behind all others, so that they can be left on the host.
+    layout = Layout.of({**received.specs, **_weights(setup, shared)})
     on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
-    computes_here = comm.is_root and setup.device.server != "cpu"
-    buffer = layout.new_buffer(setup.device.server) if computes_here else on_host
-    with clock.stage("svd" if method.traits.factors else "submodel_creation", round_number):
+    buffer = layout.new_buffer(setup.device.server) if comm.is_root and setup.device.server != "cpu" else on_host
+    with clock.stage("svd" if method.traits.factors else "submodel_creation", number):
         if comm.is_root:
-            views = layout.views(buffer)
-            _write_head(method, views, state, tasks)
-            method.publish(state.params, nets, views)
-    with clock.stage("communication", round_number):
-        buffer = on_host.copy_(buffer)  # of itself a copy is nothing
+            _write(setup, state, plan.tasks, sorted(nets), layout.views(buffer))
+    with clock.stage("communication", number):
+        buffer = on_host.copy_(buffer)
         comm.bcast(buffer)
-        views = layout.views(buffer)
-        bounds = dict(zip(method.state_specs(), views.pop(_BOUNDS).tolist(), strict=True))
-        versions = _read_versions(views.pop(_VERSIONS), tasks)
-    factors = factorized_by_all(setup, views, computed, round_number) if computed else {}
-    with clock.stage("communication", round_number):
-        if setup.data.device.type != "cpu":
-            # Weights that were to be factorized lie behind all others, and stay on the host.
-            kept = Layout.of({**head, **{name: spec for name, spec in sent.items() if name in wanted}})
-            there = kept.views(buffer[: kept.num_bytes].to(setup.data.device))
-            views = {name: there[name] for name in views if name in wanted}
-            factors = moved(factors, setup.data.device)
-    published = views | factors
-    return Published({name: published[name] for name in wanted}, bounds, versions)
+    views = layout.views(buffer)
+    bounds = dict(zip(method.state_specs(), views[_BOUNDS].tolist(), strict=True))
+    versions = _read_versions(views[_VERSIONS], plan.tasks)
+    factors = _factorize_together(setup, views, shared, number) if shared else {}
+    with clock.stage("communication", number):
+        params = received.views(buffer[: received.num_bytes].to(setup.data.device))
+        params |= moved(factors, setup.data.device)
+    return Published({name: params[name] for name in specs}, bounds, versions, plan)
+
+
+def _head(setup: Setup, tasks: Sequence[Task]) -> dict[str, Spec]:
+    bounds = Spec((len(setup.method.state_specs()),), torch.float64)
+    return {_BOUNDS: bounds, _VERSIONS: Spec((_versions_bytes(setup, tasks),), torch.uint8)}
+
+
+def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Returns which of the published tensors all ranks compute: none unless `mpi.factorization` is `shared`."""
+    factors = setup.method.traits.factors
+    if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(specs)):
+        return {}
+    return {name: specs[name] for name in specs if name in factors.names}
+
+
+def _weights(setup: Setup, shared: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Returns the weights that all ranks need to compute these factors."""
+    factors, specs = setup.method.traits.factors, setup.method.state_specs()
+    names = [f"{layer}.weight" for layer in factors.layers] if factors and shared else []
+    return {name: specs[name] for name in names}
+
+
+def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec], number: int) -> Params:
+    """Returns the factors of these weights, on the CPU of every rank."""
+    factors, comm, server = setup.method.traits.factors, setup.comm, setup.device.server
+    assert factors is not None
+    layout = Layout.of(specs)
+    buffer = layout.new_buffer(server)
+    with setup.clock.stage("svd", number):
+        layers = factors.dealt(comm.size)[comm.rank]
+        own = {f"{layer}.weight": weights[f"{layer}.weight"] for layer in layers}
+        factors.write(moved(own, server), layout.views(buffer), layers)
+    with setup.clock.stage("communication", number):
+        buffer = buffer.cpu()
+        comm.allreduce_sum(buffer.view(torch.int64))
+    return layout.views(buffer)
 
 
 def tested_nets(setup: Setup) -> set[int]:
-    """The nets that an evaluation needs: those tested on the whole test set and, for personal tests, every tier's."""
+    """Returns the nets that a test needs: those tested on the whole test set and, for personal tests, every tier's."""
     nets = {net.net for net in setup.method.tested()}
     return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets
 
 
 def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:
-    """The versions of these clients' memories, of which only rank 0 knows; every rank calls it."""
-    if not setup.method.traits.keeps_memory:
-        return {}
-    rows = torch.zeros(len(tasks) * _VERSION.itemsize, dtype=torch.uint8)
-    _write_versions(rows, state, tasks)
+    """Returns the versions of these clients' memories, which rank 0 alone knows. Every rank calls it."""
+    rows = _version_rows(setup, state, tasks)
     setup.comm.bcast(rows)
     return _read_versions(rows, tasks)
 
 
-def _write_head(method: Method, views: Params, state: ServerState, tasks: Collection[Task]) -> None:
+def _write(setup: Setup, state: ServerState, tasks: Sequence[Task], nets: Sequence[int], views: Params) -> None:
+    """Writes the message: bounds, versions, and what the method publishes."""
+    method = setup.method
     names = list(method.state_specs())
     magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
-    if bad := [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]:
+    bad = [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]
+    if bad:
         what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
         raise DivergenceError(f"{what}; lower train.lr")
     bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
     views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
-    _write_versions(views.pop(_VERSIONS), state, tasks)
+    views.pop(_VERSIONS).copy_(_version_rows(setup, state, tasks))
+    method.publish(state.params, nets, views)
 
 
-def _write_versions(target: torch.Tensor, state: ServerState, tasks: Collection[Task]) -> None:
-    rows = np.zeros(target.numel() // _VERSION.itemsize, _VERSION)
-    for place, task in enumerate(tasks) if len(rows) else ():
-        number, digest = state.memories.get(task.client, (-1, ""))
+def _versions_bytes(setup: Setup, tasks: Sequence[Task]) -> int:
+    return len(tasks) * _VERSION.itemsize if setup.method.traits.keeps_memory else 0
+
+
+def _version_rows(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> torch.Tensor:
+    rows = np.zeros(_versions_bytes(setup, tasks) // _VERSION.itemsize, _VERSION)
+    for place in range(len(rows)):
+        number, digest = state.memories.get(tasks[place].client, (-1, ""))
         rows[place] = (number, bytes.fromhex(digest))
-    target.copy_(torch.from_numpy(rows.view(np.uint8)))
+    return torch.from_numpy(rows.view(np.uint8))
 
 
-def _read_versions(view: torch.Tensor, tasks: Collection[Task]) -> dict[int, Version]:
-    rows = zip(view.numpy().view(_VERSION), tasks, strict=False)
-    return {task.client: (int(row["round"]), bytes(row["digest"]).hex()) for row, task in rows if row["round"] >= 0}
+def _read_versions(rows: torch.Tensor, tasks: Sequence[Task]) -> dict[int, Version]:
+    versions = {}
+    for row, task in zip(rows.numpy().view(_VERSION), tasks, strict=False):
+        if row["round"] >= 0:
+            versions[task.client] = (int(row["round"]), bytes(row["digest"]).hex())
+    return versions

@@ -10,25 +10,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmpi.clock import Clock
-from fedmpi.config.schema import Config
-from fedmpi.data.batches import DeviceData
-from fedmpi.data.partition import Partition
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
 from fedmpi.federation.tiers import tier_of
-from fedmpi.learning.evaluate import ClientScores, EvaluationPlan, TierScore
-from fedmpi.learning.local import LocalTrainer
-from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Phase, Turn
-from fedmpi.mpi.communicator import Communicator
-from fedmpi.mpi.placement import Device
-from fedmpi.rounds.exchange import ClientReport, OpenPhase
-from fedmpi.store.memory import MemoryStore, Version
+from fedmpi.rounds.report import ClientReport
 from fedmpi.tensors import Params
+
+if TYPE_CHECKING:
+    from fedmpi.clock import Clock
+    from fedmpi.config.schema import Config
+    from fedmpi.data.batches import DeviceData
+    from fedmpi.data.partition import Partition
+    from fedmpi.learning.evaluate import ClientScores, EvaluationPlan, TierScore
+    from fedmpi.learning.local import LocalTrainer
+    from fedmpi.methods.protocol import Method
+    from fedmpi.mpi.communicator import Communicator
+    from fedmpi.mpi.placement import Device
+    from fedmpi.store.memory import MemoryStore, Version
 
 
 @dataclass(frozen=True)
@@ -74,29 +77,31 @@ class ServerState:
     memories: Mapping[int, Version] = field(default_factory=dict)
 
 
-NOBODY = Assignment((), ())
-
-
 @dataclass(frozen=True)
 class Published:
-    """What rank 0 broadcast for a phase, on this rank's training device. `bounds` has B of each server tensor, `plan`
-    the clients of the phase.
+    """What rank 0 broadcast for a phase, on this rank's training device.
+
+    `bounds` has B of each server tensor, `versions` those of the clients' memories, `plan` the clients of the phase.
     """
 
     params: Params
     bounds: dict[str, float]
     versions: dict[int, Version]
-    plan: Assignment = NOBODY
+    plan: Assignment
+
+    def version_after(self, task: Task, memory_digest: str) -> Version | None:
+        """Returns the version of the client's memory after its training; that from before if it stored nothing."""
+        return (task.round_number, memory_digest) if memory_digest else self.versions.get(task.client)
 
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What a round brought, for the records (reports on rank 0 only); the scores are None where nothing was tested."""
+    """What the records get of a round (reports on rank 0 only); the scores are None if nothing was tested."""
 
     reports: tuple[ClientReport, ...] = ()
     tasks: tuple[Task, ...] = ()
     draws: tuple[Mapping[str, object], ...] = ()
-    """`drawn` of each task, in the order of `tasks` (on rank 0 only)."""
+    """`draws_of` each task, in the order of `tasks` (on rank 0 only)."""
     scores: tuple[TierScore, ...] | None = None
     client_scores: ClientScores | None = None
     diagnostics: Mapping[str, object] = field(default_factory=dict)
@@ -148,22 +153,10 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 
 
-def drawn(setup: Setup, task: Task, published: Published) -> Mapping[str, object]:
-    """Names a client's phase and tier, and adds what the method draws for it in this round."""
+def draws_of(setup: Setup, task: Task, published: Published) -> Mapping[str, object]:
+    """Returns a client's phase and tier, and what the method draws for it in this round."""
     by_method = setup.method.drawn(client_of(setup, task, published, None))
     return {"client": task.client, "phase": task.phase, "tier": setup.method.tiers[task.tier].name, **by_method}
-
-
-def open_phase(setup: Setup, published: Published) -> OpenPhase:
-    """Returns what the exchange of a phase needs to know."""
-
-    def trained(task: Task, memory_digest: str) -> Client:
-        version = (task.round_number, memory_digest) if memory_digest else published.versions.get(task.client)
-        return client_of(setup, task, published, version)
-
-    place = setup.device
-    plan, bounds = published.plan, published.bounds
-    return OpenPhase(setup.comm, setup.method, plan, bounds, trained, place.server, pinned=place.has_gpu)
 
 
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:

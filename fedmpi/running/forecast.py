@@ -21,14 +21,14 @@ from fedmpi import costs, methods
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
-from fedmpi.federation.assignment import PART_BYTES, worker_ranks
+from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
 from fedmpi.methods.values import Turn
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
-from fedmpi.rounds.receiving import is_ahead
+from fedmpi.rounds.exchange import PART_BYTES
 from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
 from fedmpi.running.remarks import remarks
@@ -225,8 +225,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     moments = 2 * config.method.num_moments * state  # old and new ones
     at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
-    num_parts = 1 + (config.clients.per_round * largest_upload > at_once)
-    received = (1 + is_ahead(num_ranks, num_parts)) * at_once if config.mpi.exchange != "reduce" else 0
+    received = 2 * at_once if config.mpi.exchange != "reduce" else 0
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * largest_net + published + 2 * largest_upload,

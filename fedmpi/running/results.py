@@ -14,7 +14,7 @@ from fedmpi.methods.values import Turn
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
-from fedmpi.rounds.exchange import CONTRIBUTED, ClientReport
+from fedmpi.rounds.report import CONTRIBUTED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
 
 Times = Mapping[str, Mapping[str, float]]

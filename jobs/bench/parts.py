@@ -28,9 +28,10 @@ from fedmpi.learning.twice import initial_values
 from fedmpi.methods.protocol import copy_into
 from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.client import simulate_client
-from fedmpi.rounds.exchange import ClientResult, open_exchange
+from fedmpi.rounds.exchange import Reduce
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.state import open_phase, plan_phase
+from fedmpi.rounds.report import ClientResult
+from fedmpi.rounds.state import client_of
 from fedmpi.running.resuming import initial_state
 from fedmpi.tensors import Layout, Params
 
@@ -78,25 +79,25 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
     """Returns nanoseconds a number: `add` (lift and add), `mean` (of the server's numbers), and `copy`."""
     setup = measuring.prepared(comm, folder, words)
     method, state = setup.method, initial_state(setup, None)
-    published, planned = publish(setup, state, 1, 0), plan_phase(setup, 1, method.phases(1)[0])
-    opened = open_phase(setup, published)
-    exchange = open_exchange("reduce", opened)
-    results: list[tuple[Task, ClientResult]] = []
+    published = publish(setup, state, 1, 0)
+    exchange = Reduce(setup, published)
+    results: list[tuple[tuple[Task], ClientResult]] = []
     numbers = 0
-    for task in planned.tasks:
+    for task in published.plan.tasks:
         report, upload = simulate_client(setup, task, published)
         # As a message, a copy: the next client trains in the same net.
         layout = Layout.of(method.upload_specs(task.tier, task))
         copied: Params = layout.views(layout.new_buffer())
         copy_into(copied, upload or {})
-        results.append((task, (report, copied)))
-        numbers += sum(value.numel() for _, value in method.lift(copied, opened.client_of(task, report.memory_digest)))
+        results.append(((task,), (report, copied)))
+        client = client_of(setup, task, published, published.version_after(task, report.memory_digest))
+        numbers += sum(value.numel() for _, value in method.lift(copied, client))
     source, target = torch.randn(numbers // len(results)), torch.zeros(numbers // len(results))
     of_server = sum(value.numel() for value in state.params.values())
 
     def add() -> float:
         nonlocal exchange
-        exchange = open_exchange("reduce", open_phase(setup, published))
+        exchange = Reduce(setup, published)
         return 1e9 * measuring.seconds(lambda: [exchange.post(*each) for each in results]) / numbers
 
     def mean() -> float:

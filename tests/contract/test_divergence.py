@@ -16,7 +16,7 @@ from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.values import Client
 from fedmpi.report.records import read_records
-from fedmpi.rounds.exchange import CONTRIBUTED, DROPPED
+from fedmpi.rounds.report import CONTRIBUTED, DROPPED
 from fedmpi.rounds.state import ServerState, Setup, plan_phase
 from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of

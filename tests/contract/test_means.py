@@ -6,7 +6,8 @@ from narrow_nets import client_of, context, exchanged
 from torch import nn
 
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
-from fedmpi.rounds.exchange import DROPPED, Results
+from fedmpi.rounds.exchange import Results
+from fedmpi.rounds.report import DROPPED
 from fedmpi.tensors import Params
 
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}

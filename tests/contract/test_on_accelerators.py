@@ -15,7 +15,7 @@ from small_runs import finished, one_round, run_alone, small_setup, undisturbed
 
 from fedmpi import train_round
 from fedmpi.check.bits import difference
-from fedmpi.rounds.publish import broadcast
+from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState
 
 pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
@@ -86,11 +86,16 @@ def test_attention_agrees_to_rounding(tmp_path: Path) -> None:
 
 def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, int]:
     """Of what was published: the device's memory that it holds, and the bytes of its tensors."""
-    words = ("method.name=fedhm", f"method.rank_ratio={tiers}", f"mpi.factorization={factorization}")
+    words = (
+        "method.name=fedhm",
+        f"method.rank_ratio={tiers}",
+        f"mpi.factorization={factorization}",
+        "evaluation.every=1",
+    )
     with with_accelerators():
         setup = small_setup(folder, *words, *NOWHERE)
         state = ServerState(setup.method.initial_state())
-        params = broadcast(setup, state, 1, (), range(len(setup.method.tiers))).params.values()
+        params = publish(setup, state, 2, 0).params.values()
         assert all(device.is_pretend(value) for value in params)
         storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in params}
         return sum(storages.values()), sum(value.numel() * value.itemsize for value in params)
@@ -125,7 +130,7 @@ def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.M
     assert len(own) <= (2 + MORE_WAITS.get(case, 0) + more_in_training) * len(sent), places(own)
     trainings = [event for event in own if in_training(event)]
     assert len(trainings) <= (1 + more_in_training) * len(sent), places(trainings)
-    uploads = of(events, "down", within="rounds.exchange._fill")
+    uploads = of(events, "down", within="rounds.exchange._pack")
     assert len(uploads) == sum(sent), places(uploads)
     assert of(events, "new"), "nothing was computed on the device"
 
@@ -156,7 +161,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     """
     with with_accelerators() as pinned, device.log.kept() as events:
         run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *EVERYWHERE)
-    assert len(of(events, "down", within="rounds.exchange._fill")) == 8
+    assert len(of(events, "down", within="rounds.exchange._pack")) == 8
     assert len(of(events, "up", within="rounds.exchange._receive")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
     # The head of what is published is written by the server.

@@ -86,7 +86,7 @@ def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
 
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
-    monkeypatch.setattr("fedmpi.rounds.receiving.PART_BYTES", 1)
+    monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)
     config = small_config(*CASES["fedhm"], "rounds=2", "mpi.exchange=gather")
     bits.run(config)
     bits.check(bits.alone(config))

@@ -97,19 +97,10 @@ def test_within_four_thirds_of_the_best(tasks: list[Task], workers: range, size:
     assert best <= makespan(assign(tasks, workers, size)) <= limit * Fraction(best)
 
 
-@pytest.mark.parametrize(
-    ("num_bytes", "expected"),
-    [
-        ((0, 4, 4, 4), [[1, 2], [3]]),
-        ((0, 9, 1, 0), [[1], [2]]),  # one that is longer by itself
-        ((0, 2, 3, 3), [[1, 2, 3]]),
-        ((0, 0, 0, 0), [[]]),
-        ((3, 9, 0, 9), [[0], [1], [3]]),
-    ],
-)
-def test_a_wave_in_parts_of_eight_bytes(num_bytes: tuple[int, ...], expected: list[list[int]]) -> None:
-    wave = [task if count else None for task, count in zip(tasks_of([1, 1, 1, 1]), num_bytes, strict=True)]
-    parts = parts_of(wave, num_bytes, 8)
+@pytest.mark.parametrize(("num_ranks", "expected"), [(1, [[0], [], [2], [3]]), (2, [[0], [2, 3]]), (9, [[0, 2, 3]])])
+def test_a_wave_in_parts(num_ranks: int, expected: list[list[int]]) -> None:
+    first, _, *others = tasks_of([1, 1, 1, 1])
+    parts = parts_of((first, None, *others), num_ranks)
     assert [[task.client for task in part if task] for part in parts] == expected
     assert all(len(part) == 4 and part[task.client] == task for part in parts for task in part if task)
 

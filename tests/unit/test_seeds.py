@@ -9,7 +9,7 @@ import torch
 from small_runs import small_setup
 
 from fedmpi import seeds
-from fedmpi.federation.assignment import Task
+from fedmpi.federation.assignment import Assignment, Task
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.state import Published, client_of
 
@@ -83,6 +83,6 @@ def test_a_client_draws_by_its_number_wherever_it_stands_in_the_cohort(tmp_path:
     setup = small_setup(tmp_path, "method.name=fedavg")
     for place in (0, 2):
         task = Task(3, 0, 2, "train", 15, 1.0, place, 4)
-        client = client_of(setup, task, Published({}, {}, {}), None)
+        client = client_of(setup, task, Published({}, {}, {}, Assignment((), ())), None)
         seed = local_work(setup, client).generator.initial_seed()
         assert seed == seeds.mix("batches:train", setup.config.seed, 2, 3)
