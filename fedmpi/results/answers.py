@@ -81,13 +81,11 @@ class Part:
     condition: Condition
     measure: Measure
     differences: Mapping[int, float]
-    """By seed."""
+    """By seed, of the seeds that have a pair."""
     missing: Sequence[str]
     """Runs that are not finished, or have no such number."""
     num_unreached: int
     """How many runs never reached the target."""
-    mixed: Sequence[int]
-    """Seeds whose two runs were made by different code, versions or platforms, so that they are no pair."""
 
     @property
     def mean(self) -> float:
@@ -120,7 +118,7 @@ class Answer:
     setting: str
     verdict: Verdict
     why: str = ""
-    """Why it is not decidable."""
+    """Why it is not decidable, which condition is not met, or the p-value."""
     parts: Sequence[Part] = ()
     p: float = 1.0
     """After Holm's correction."""
@@ -129,11 +127,6 @@ class Answer:
     def is_test(self) -> bool:
         """Says whether it belongs to the family for Holm's correction."""
         return bool(self.setting) and self.question.primary
-
-    @property
-    def unmet(self) -> Sequence[Part]:
-        """Returns the conditions that do not hold by their means."""
-        return [part for part in self.parts[1:] if not part.holds]
 
 
 def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
@@ -145,9 +138,9 @@ def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
             answers.append(Answer(question, "", "not decidable here", question.undecidable))
         for setting in grid.content.settings_of(question):
             parts = [_part(grid, known, question, setting, condition) for condition in question.parts]
-            answers.append(Answer(question, setting, "not confirmed", parts=parts))
-    adjusted = iter(holm([_p(answer.parts) for answer in answers if answer.is_test]))
-    return [_decide(grid, answer, next(adjusted) if answer.is_test else 1.0) for answer in answers]
+            answers.append(Answer(question, setting, "descriptive", parts=parts, p=_p(parts)))
+    adjusted = iter(holm([answer.p for answer in answers if answer.is_test]))
+    return [_decide(grid, answer, next(adjusted) if answer.is_test else None) for answer in answers]
 
 
 def _part(
@@ -156,25 +149,25 @@ def _part(
     measure = grid.content.measures[condition.measure]
     differences: dict[int, float] = {}
     missing: list[str] = []
-    mixed: list[int] = []
     num_unreached = 0
-    both = (question.first, question.second)
     for seed in grid.content.seeds:
-        pair = {method: known[key] for method in both if (key := (setting, method, seed)) in known}
-        made_by = [run.computed_by for run in pair.values()]
+        runs = [known.get((setting, method, seed)) for method in (question.first, question.second)]
+        made_by = [run.computed_by for run in runs if run]
         if made_by[1:] and made_by[0] != made_by[1]:
-            mixed.append(seed)
             continue
-        values = {method: value(run, measure) for method, run in pair.items()}
-        later = {method: one_round_more(run, measure) for method, run in pair.items()}
-        late = [method for method in pair if values[method] is None and later[method] is not None]
-        values |= dict.fromkeys(late, max((more for more in later.values() if more is not None), default=None))
-        numbers = [number for number in values.values() if number is not None]
-        missing += [f"{method} seed {seed}" for method in both if values.get(method) is None]
-        if len(numbers) == len(both):
-            differences[seed] = measure.sign * (numbers[0] - numbers[1])
-            num_unreached += len(late)
-    return Part(condition, measure, differences, missing, num_unreached, mixed)
+        numbers = [value(run, measure) if run else None for run in runs]
+        later = [one_round_more(run, measure) if run else None for run in runs]
+        latest = max((number for number in later if number is not None), default=None)
+        is_late = [number is None and more is not None for number, more in zip(numbers, later, strict=True)]
+        first, second = (latest if late else number for number, late in zip(numbers, is_late, strict=True))
+        if first is None:
+            missing.append(f"{question.first} seed {seed}")
+        if second is None:
+            missing.append(f"{question.second} seed {seed}")
+        if first is not None and second is not None:
+            differences[seed] = measure.sign * (first - second)
+            num_unreached += sum(is_late)
+    return Part(condition, measure, differences, missing, num_unreached)
 
 
 def _p(parts: Sequence[Part]) -> float:
@@ -184,27 +177,29 @@ def _p(parts: Sequence[Part]) -> float:
     return max(part.p for part in parts if part.is_tested)
 
 
-def _decide(grid: Grid, answer: Answer, p: float) -> Answer:
-    """Returns the answer with its verdict and the parts that have numbers."""
+def _decide(grid: Grid, answer: Answer, p: float | None) -> Answer:
+    """Returns the answer with its verdict and the parts that have numbers; `p` is None without a test."""
     if not answer.setting:
         return answer
-    shown = replace(answer, p=p, parts=[part for part in answer.parts if part.differences])
     missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
     num_pairs = min(len(part.differences) for part in answer.parts)
     best = smallest_p(num_pairs, grid.content.num_tests)
-    why = ""
+    unmet = [part.condition.measure for part in answer.parts[1:] if part.differences and not part.holds]
+    verdict: Verdict = "not decidable here"
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         why = f"no value of {', '.join(missing[:_MOST_NAMED])}{more}"
     elif not num_pairs:
         why = "no seed has a pair of runs made alike"
-    elif answer.is_test and best > ALPHA:
+    elif p is None:
+        verdict, why = "descriptive", ""
+    elif best > ALPHA:
         why = f"descriptive: with {num_pairs} seeds no adjusted p-value can be below {best:.2g}"
-    if why:
-        return replace(shown, verdict="not decidable here", why=why)
-    if not answer.is_test:
-        return replace(shown, verdict="descriptive")
-    return replace(shown, verdict="confirmed") if p <= ALPHA else shown
+    else:
+        verdict = "confirmed" if p <= ALPHA else "not confirmed"
+        why = f"condition not met: {', '.join(unmet)}" if unmet else f"p = {p:.2g} after Holm's correction"
+    parts = [part for part in answer.parts if part.differences]
+    return replace(answer, verdict=verdict, why=why, parts=parts, p=1.0 if p is None else p)
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,12 @@ class RunRecord:
     @property
     def computed_by(self) -> Mapping[str, Any]:
         """Returns what must be the same in both runs of a pair: commit, versions and platform."""
-        return {key: self.made_with.get(key) for key in ("git", "versions", "platform")}
+        made_with = self.made_with
+        return {
+            "commit": made_with.get("git"),
+            **(made_with.get("versions") or {}),
+            "platform": made_with.get("platform"),
+        }
 
 
 def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> RunRecord:

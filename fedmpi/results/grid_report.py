@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from fedmpi import methods
-from fedmpi.config import settings as config_settings
 from fedmpi.config import yaml_text
+from fedmpi.config.settings import settings as settings_of
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores
@@ -22,16 +20,26 @@ from fedmpi.results.grid_runs import finals
 from fedmpi.results.measures import value
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
-from fedmpi.running import start
 from fedmpi.running.forecast import forecast
-from fedmpi.running.remarks import remarks
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
 
-BUDGET_TOLERANCE = 0.1
-"""A method that trains on more or fewer examples than most, by more than this share, has no equal budget."""
 _SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "initial": "initial values of the model"}
 """What all runs of a seed and setting have alike: the name in the archive, and in words."""
+_NO_PAIR = """\
+Two runs that were not made alike are no pair: their difference is in no mean difference, interval or test below. Each \
+is in the mean of its own method."""
+_OF_DIFFERENCES = """\
+A row holds where its difference is above `allowed`. p is that of the row alone, before Holm's correction; a row \
+without one is judged by its mean, which is an estimate and no test."""
+
+
+def texts(results: Results) -> dict[str, str]:
+    """Returns the content of each file of the report but the figures."""
+    files = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
+    if results.grid.content.printed:
+        files["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
+    return files
 
 
 def tables(results: Results) -> dict[str, TextTable]:
@@ -44,71 +52,49 @@ def tables(results: Results) -> dict[str, TextTable]:
     return {setting: _table(results, setting) for setting in content.settings}
 
 
-def texts(results: Results) -> dict[str, str]:
-    """Returns the content of each file of the report but the figures."""
-    files = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
-    if results.grid.content.printed:
-        files["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
-    return files
-
-
 def markdown(results: Results) -> str:
     """Returns the whole report."""
-    content = results.grid.content
-    lines = [f"# {content.title}", "", *_first_lines(results), *_answer_lines(results)]
-    lines += ["## What was run", "", *(f"- {line}" for line in _what_was_run(results))]
+    grid = results.grid
+    blocks = [f"# {grid.content.title}", _missing(results)]
+    if mixed := _bullets(mixed_lines(results)):
+        blocks += [mixed, _NO_PAIR]
+    blocks.append(_bullets(sentence(grid, answer) for answer in results.answers))
+    if grid.content.num_tests:
+        blocks.append(_how_tested(len(grid.content.seeds), grid.content.num_tests))
+    blocks += ["## What was run", _bullets(_what_was_run(results))]
     pictures = grid_figures.figures_of(results)
     for name, table in tables(results).items():
-        lines += ["", f"## {table.title}", "", *table.markdown()]
-        if not content.printed:
-            lines += _setting_lines(results, name)
-        for picture in pictures:
-            if picture.startswith((f"{name}-", f"{name}.")):
-                lines += ["", f"![{picture}]({picture})"]
+        blocks += [f"## {table.title}", table.markdown()]
+        if not grid.content.printed:
+            blocks += _setting_blocks(results, name)
+        blocks += [f"![{picture}]({picture})" for picture in pictures if picture.startswith((f"{name}-", f"{name}."))]
     if results.choices:
-        lines += ["", "## Choice on validation data", "", *_choices(results).markdown()]
-    return "\n".join([*lines, ""])
+        blocks += ["## Choice on validation data", _choices(results).markdown()]
+    return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _setting_lines(results: Results, setting: str) -> Iterator[str]:
+def _bullets(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _setting_blocks(results: Results, setting: str) -> Iterator[str]:
     """Yields what follows the table of a setting."""
-    yield from ["", *_nets(results, setting).markdown()]
+    yield _nets(results, setting).markdown()
     answers = [answer for answer in results.answers if answer.setting == setting]
     rows = [_difference(answer, part) for answer in answers for part in answer.parts]
     if rows:
-        heads = ("first", "second", "measure", "difference", "sd", "interval", "p", "differences by seed")
-        yield from ["", *table_text.markdown_lines(heads, rows, 3)]
-        yield from ["", "p is that of the row alone, against minus its margin and before Holm's correction."]
-        if any(part.num_unreached for answer in answers for part in answer.parts):
-            yield (
-                "A run that never reached the target counts as if it had a round after the end of the costlier run of "
-                "its pair."
-            )
-    if notes := [*effort_lines(results, setting), *spectrum_lines(results, setting)]:
-        yield from ["", *(f"- {line}" for line in notes)]
+        heads = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
+        yield TextTable("", heads, rows, 3, below=[_OF_DIFFERENCES]).markdown()
+    yield _bullets(_not_alike(results, setting))
 
 
 def sentence(grid: Grid, answer: Answer) -> str:
     """Returns an answer in words and numbers."""
     where = f" In {answer.setting}:" if answer.setting and len(grid.content.settings) > 1 else ""
-    numbers = "; ".join(map(_part_text, answer.parts))
-    head = f"{answer.question.ask}{where} **{answer.verdict}**"
-    if answer.why:
-        return f"{head} ({answer.why}){f': {numbers}' if numbers else ''}."
-    if not answer.is_test:
-        return f"{head}: {numbers}."
-    because = f"p = {answer.p:.2g} after Holm's correction"
-    if answer.unmet:
-        because = f"condition not met: {', '.join(map(_unmet_text, answer.unmet))}"
-    if answer.parts[0].mean < 0:
-        because += "; the difference is the other way round"
-    return f"{head}: {numbers} ({because})."
-
-
-def _unmet_text(part: Part) -> str:
-    """Says by how much a condition fails; it has to be above minus its margin."""
-    allowed = _signed(part.measure, -part.condition.margin or 0.0)
-    return f"{part.condition.measure} is {_signed(part.measure, part.mean)}, allowed is above {allowed}"
+    text = f"{answer.question.ask}{where} **{answer.verdict}**"
+    if answer.parts:
+        text += f": {'; '.join(map(_part_text, answer.parts))}"
+    return f"{text} ({answer.why})." if answer.why else f"{text}."
 
 
 def _part_text(part: Part) -> str:
@@ -121,81 +107,51 @@ def _part_text(part: Part) -> str:
         notes.append("judged by its mean: an estimate, not a test")
     if part.num_unreached:
         notes.append(f"{counted(part.num_unreached, 'run')} never reached the target")
-    if part.mixed:
-        notes.append(f"without seed {', '.join(map(str, part.mixed))}, whose runs were not made alike")
     return f"{part.condition.measure} {_signed(part.measure, part.mean)} ({', '.join(notes)})"
 
 
-def _first_lines(results: Results) -> Iterator[str]:
-    """Says what the reader must know first: runs are missing, or those of a seed were not made alike."""
+def _missing(results: Results) -> str:
+    """Returns how many final runs are missing; '' if none is."""
     missing = len(finals(results.grid, {})) - sum(run.run.phase == "final" for run in results.runs)
-    if missing:
-        yield f"**This grid is not finished: {missing} final runs are missing.** Questions without their runs are open."
-        yield ""
-    mixed = list(mixed_lines(results))
-    if mixed:
-        yield from mixed
-        yield ""
-        yield (
-            "Two runs that were not made alike are no pair: their difference is in no mean difference, interval or "
-            "test below. Each is in the mean of its own method."
-        )
-        yield ""
+    if not missing:
+        return ""
+    return f"**This grid is not finished: {missing} final runs are missing.** Questions without their runs are open."
 
 
 def mixed_lines(results: Results) -> Iterator[str]:
     """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and platform."""
     for setting in results.grid.content.settings:
         for runs in results.by_seed(setting):
-            groups: dict[str, list[RunRecord]] = {}
+            names = dict.fromkeys(name for run in runs for name in run.computed_by)
+            differ = [name for name in names if len({run.computed_by.get(name) for run in runs}) > 1]
+            methods: dict[str, list[str]] = {}
             for run in runs:
-                groups.setdefault(json.dumps(run.computed_by, sort_keys=True), []).append(run)
-            if len(groups) > 1:
-                made = []
-                for group in groups.values():
-                    names = ", ".join(run.run.method for run in group)
-                    made.append(f"{names} by {_made_by(group[0], runs)}")
-                head = f"The runs of seed {runs[0].run.seed} in {setting} were not made alike"
-                yield f"- **{head}:** {'; '.join(made)}."
+                made_by = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
+                methods.setdefault(made_by, []).append(run.run.method)
+            if differ:
+                head = f"**The runs of seed {runs[0].run.seed} in {setting} were not made alike:**"
+                groups = [f"{', '.join(of_group)} by {made_by}" for made_by, of_group in methods.items()]
+                yield f"{head} {'; '.join(groups)}."
 
 
-def _made_by(run: RunRecord, others: Sequence[RunRecord]) -> str:
-    """Names the commit of a run, and those versions and the platform that others of its seed do not have."""
-    parts = [f"commit {str(run.computed_by['git'])[:12]}"]
-    for name, version in (run.computed_by["versions"] or {}).items():
-        if any((other.computed_by["versions"] or {}).get(name) != version for other in others):
-            parts.append(f"{name} {version}")
-    if any(other.computed_by["platform"] != run.computed_by["platform"] for other in others):
-        parts.append(str(run.computed_by["platform"]))
-    return ", ".join(parts)
-
-
-def _answer_lines(results: Results) -> Iterator[str]:
-    content = results.grid.content
-    if not content.questions:
-        return
-    yield from (f"- {sentence(results.grid, answer)}" for answer in results.answers)
-    yield ""
-    if content.num_tests:
-        best = smallest_p(len(content.seeds), content.num_tests)
-        yield (
-            f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
-            f"permutation tests, two-sided, over {len(content.seeds)} seeds, with Holm's correction over "
-            f"{counted(content.num_tests, 'test')}; the smallest p-value that one can have is {best:.2g}, the level "
-            f"{ALPHA:g}. Intervals are those of the same test, not corrected."
-        )
-        yield ""
+def _how_tested(num_seeds: int, num_tests: int) -> str:
+    return (
+        f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
+        f"permutation tests, two-sided, over {num_seeds} seeds, with Holm's correction over "
+        f"{counted(num_tests, 'test')}; the smallest p-value that one can have is "
+        f"{smallest_p(num_seeds, num_tests):.2g}, the level {ALPHA:g}. Intervals are those of the same test, not "
+        f"corrected."
+    )
 
 
 def _what_was_run(results: Results) -> Iterator[str]:
     grid, runs = results.grid, results.runs
     num_final = sum(run.run.phase == "final" for run in runs)
-    texts = dict.fromkeys(run.note.study for run in runs) or {grid.text_digest: None}
+    digests = dict.fromkeys(f"`{run.note.study}`" for run in runs) or {f"`{grid.text_digest}`": None}
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
     code = sorted({str(run.made_with.get("git")) for run in runs})
     spent_s = sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)
-    digests = ", ".join(f"`{digest}`" for digest in texts)
-    yield f"file: `{grid.path.name}`, SHA-256 {digests}, commit {', '.join(commits) or '-'}"
+    yield f"file: `{grid.path.name}`, SHA-256 {', '.join(digests)}, commit {', '.join(commits) or '-'}"
     yield f"{num_final} of {len(finals(grid, {}))} final runs, seeds {', '.join(map(str, grid.content.seeds))}"
     yield f"{len(runs) - num_final} tuning runs on validation data"
     yield f"code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
@@ -205,7 +161,7 @@ def _what_was_run(results: Results) -> Iterator[str]:
     if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
         yield f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
     yield from unlike(results)
-    yield from (f"careful: {line}" for line in [*_choices_at_edges(results), *_remarks(results)])
+    yield from _choices_at_edges(results)
 
 
 def _versions(run: RunRecord) -> str:
@@ -218,27 +174,23 @@ def unlike(results: Results) -> list[str]:
 
     A run's digest of its cohorts is that of all its rounds, so it is compared with those of as many rounds.
     """
-    odd: dict[tuple[str, str, str], set[str]] = {}
+    methods: dict[str, set[str]] = {}
     for setting in results.grid.content.settings:
-        for key in _SHARED:
-            for runs in results.by_seed(setting):
-                firsts: dict[int, RunRecord] = {}
-                for run in runs:
-                    first = firsts.setdefault(run.rounds if key == "cohorts" else 0, run)
-                    if getattr(run, key) != getattr(first, key):
-                        odd.setdefault((setting, key, first.run.method), set()).add(run.run.method)
-    lines = []
-    for (setting, key, first_method), others in odd.items():
-        lines.append(f"careful: in {setting}, {', '.join(sorted(others))} had other {_SHARED[key]} than {first_method}")
+        for key, words in _SHARED.items():
+            for run, others in ((run, runs) for runs in results.by_seed(setting) for run in runs):
+                first = next(other for other in others if key != "cohorts" or other.rounds == run.rounds)
+                if getattr(run, key) != getattr(first, key):
+                    line = f"careful: in {setting}, {{}} had other {words} than {first.run.method}"
+                    methods.setdefault(line, set()).add(run.run.method)
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
-    return lines or [nothing]
+    return [line.format(", ".join(sorted(names))) for line, names in methods.items()] or [nothing]
 
 
 def _choices_at_edges(results: Results) -> Iterator[str]:
     """Yields a line for each chosen number that is the lowest or the highest of at least three that the method's grid
     has: a better one may lie beyond, where the option allows it.
     """
-    settings_of: dict[str, list[str]] = {}
+    settings: dict[str, list[str]] = {}
     for (setting, method), choice in results.choices.items():
         for key, chosen in choice.values.items():
             values = [trial.get(key) for trial in results.grid.content.methods[method].trials]
@@ -246,25 +198,9 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
             if len(tried) > 2 and chosen in (min(tried), max(tried)):
                 edge = "lowest" if chosen == min(tried) else "highest"
                 line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(chosen)}"
-                settings_of.setdefault(line, []).append(setting)
-    for line, settings in settings_of.items():
-        yield f"in {', '.join(settings)}, {line}"
-
-
-def _remarks(results: Results) -> Iterator[str]:
-    """Yields what these configs warn of before a run begins, once for each method."""
-    settings_of: dict[tuple[str, str], list[str]] = {}
-    for (setting, name), config in results.configs.items():
-        try:
-            info = config.data.info()
-            method = methods.create(start.method_context(config, info))
-        except UserError:  # the data are needed for it and are not here
-            continue
-        for line in remarks(config, info, method, num_workers=1, per_round=config.clients.per_round):
-            settings_of.setdefault((name, line), []).append(setting)
-    for (name, line), settings in settings_of.items():
-        where = "" if len(settings) == len(results.grid.content.settings) else f"in {', '.join(settings)}, "
-        yield f"{where}{name}: {line}"
+                settings.setdefault(line, []).append(setting)
+    for line, names in settings.items():
+        yield f"careful: in {', '.join(names)}, {line}"
 
 
 def _table(results: Results, setting: str) -> TextTable:
@@ -328,10 +264,12 @@ def _difference(answer: Answer, part: Part) -> Sequence[str]:
         answer.question.first,
         answer.question.second,
         part.condition.measure,
+        _signed(part.measure, -part.condition.margin or 0.0),
         _signed(part.measure, part.mean),
         "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
         f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
         f"{part.p:.3g}" if part.is_tested else "-",
+        ", ".join(map(str, part.differences)),
         ", ".join(_signed(part.measure, each, unit=False) for each in differences),
     )
 
@@ -365,39 +303,23 @@ def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
     return f"{sign}{text if unit else text.removesuffix(' s')}"
 
 
-def effort_lines(results: Results, setting: str) -> Iterator[str]:
-    """Says on how many examples the methods train, whose budget is far from that of most, and what else is not alike
-    in their configs.
-    """
+def _not_alike(results: Results, setting: str) -> Iterator[str]:
+    """Yields on how many examples the methods train, and a line for each setting of their configs that differs."""
     configs = {method: config for (of, method), config in results.configs.items() if of == setting}
     examples = {}
     for method, config in configs.items():
         try:
-            plan = forecast(config, 1)
+            tiers = forecast(config, 1).tiers
         except UserError:  # the data are needed for it and are not here
             continue
-        examples[method] = sum(tier.client_rounds * tier.training_examples for tier in plan.tiers)
+        examples[method] = si(sum(tier.client_rounds * tier.training_examples for tier in tiers))
     if examples:
-        texts = {method: si(number) for method, number in examples.items()}
-        yield f"examples passed forward and backward in a run, by the plan: {_majority(texts)}"
-        usual, owners = usual_number(examples)
-        for method, number in examples.items():
-            if abs(number - usual) > BUDGET_TOLERANCE * usual:
-                times = f"{number / usual:.2f} times the examples of {owners}"
-                yield f"careful: {method} trains on {times}: no equal budget"
-    plain = {method: config_settings.settings(config.to_dict()) for method, config in configs.items()}
+        yield f"examples passed forward and backward in a run, by the plan: {_majority(examples)}"
+    plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
     for key in next(iter(plain.values()), {}):
         values = {method: own[key] for method, own in plain.items() if key in own}
         if not key.startswith("method.") and len(values) == len(plain) and len(set(values.values())) > 1:
             yield f"not alike: {key} is {_majority(values)}"
-
-
-def usual_number(numbers: Mapping[str, float]) -> tuple[float, str]:
-    """Returns the most common number as printed (of several, the smallest) and who has it."""
-    shared = Counter(map(si, numbers.values()))
-    usual = min(numbers.values(), key=lambda number: (-shared[si(number)], number))
-    owners = [method for method, number in numbers.items() if si(number) == si(usual)]
-    return usual, "most methods" if 2 * len(owners) > len(numbers) else " and ".join(owners)
 
 
 def _majority(values: Mapping[str, str]) -> str:
@@ -405,28 +327,6 @@ def _majority(values: Mapping[str, str]) -> str:
     (common, _), *others = Counter(values.values()).most_common()
     named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
     return "; ".join([common, *named])
-
-
-def spectrum_lines(results: Results, setting: str) -> Iterator[str]:
-    """Yields, for each method that notes them, the last round's means over seeds: the energy that each tier lacks, the
-    effective rank, and the predicted factor.
-    """
-    for method in results.grid.content.methods:
-        notes = [run.records[-1].get("method") or {} for run in results.finals(setting, method)]
-        spectra = [note.get("spectrum") or {} for note in notes]
-        if not spectra or not all(spectrum.get("beyond") for spectrum in spectra):
-            continue
-        beyond = _means([spectrum["beyond"] for spectrum in spectra])
-        yield f"{method}: share of the energy of the factorized layers beyond the rank of tier {beyond}"
-        ranks = [layer["effective_rank"] for spectrum in spectra for layer in (spectrum.get("layers") or {}).values()]
-        if ranks:
-            yield f"{method}: effective rank of a factorized layer {sum(ranks) / len(ranks):.3g} on average"
-        if all(note.get("band_factor") for note in notes):
-            yield f"{method}: predicted factor of the last round by tier {_means([n['band_factor'] for n in notes])}"
-
-
-def _means(values: Sequence[Mapping[str, float]]) -> str:
-    return ", ".join(f"{tier} {sum(one[tier] for one in values) / len(values):.2g}" for tier in values[0])
 
 
 def values_csv(results: Results) -> str:

@@ -41,10 +41,9 @@ class TextTable(NamedTuple):
     above: Sequence[str] = ()
     below: Sequence[str] = ()
 
-    def markdown(self) -> list[str]:
-        above = [*self.above, ""] if self.above else []
-        below = ["", *self.below] if self.below else []
-        return [*above, *table_text.markdown_lines(self.heads, self.lines, self.num_left), *below]
+    def markdown(self) -> str:
+        table = table_text.markdown_lines(self.heads, self.lines, self.num_left)
+        return "\n\n".join("\n".join(lines) for lines in (self.above, table, self.below) if lines)
 
 
 @dataclass(frozen=True)

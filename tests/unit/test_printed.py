@@ -91,7 +91,7 @@ def test_numbers_by_hand() -> None:
         "- [2] the paper's text has lost this value",
         "- [3] 0 of 1 seeds have this number",
     ]
-    markdown = "\n".join(table.markdown())
+    markdown = table.markdown()
     assert "- nobody, nowhere" in markdown and "in %, best round" in markdown
     rows = list(csv.DictReader(printed_report.comma_separated(content(), runs).splitlines()))
     assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["run"], rows[2]["paper"]) == ("70.0", "0 1", "iid/one", "lost")
