@@ -37,7 +37,7 @@ from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import EXCHANGES, Results, choose
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.report import CONTRIBUTED
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, draws_of, is_evaluated
+from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of, is_evaluated
 
 
 def train_round(
@@ -124,7 +124,11 @@ def diagnose(
 
 
 def list_draws(setup: Setup, number: int, published: Published) -> tuple[Mapping[str, object], ...]:
-    """Returns what the method draws for each client, for the record; rank 0 only, while workers train."""
-    tasks = published.plan.tasks if setup.comm.is_root else ()
+    """Returns each client's phase, tier and what the method draws for it, for the record; rank 0 only."""
+    draws = []
     with setup.clock.stage("submodel_creation", number):
-        return tuple(draws_of(setup, task, published) for task in tasks)
+        for task in published.plan.tasks if setup.comm.is_root else ():
+            of_method = setup.method.drawn(client_of(setup, task, published, None))
+            tier = setup.method.tiers[task.tier].name
+            draws.append({"client": task.client, "phase": task.phase, "tier": tier, **of_method})
+    return tuple(draws)

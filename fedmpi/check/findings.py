@@ -99,7 +99,7 @@ def see(comm: Communicator) -> list[Seen]:
 
 def _placed(comm: Communicator, gpus: Sequence[placement.Gpu]) -> tuple[str, str]:
     """Returns where this rank would compute if `mpi.device` and `mpi.server_device` are `auto`, and why it cannot."""
-    worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=comm.size == 1)
+    worker = placement.worker_index(comm.rank, comm.here, server_trains=comm.size == 1)
     built_for = torch.cuda.get_arch_list() if gpus else []
     try:
         train = "cuda" if gpus else "cpu"

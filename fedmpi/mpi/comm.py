@@ -101,8 +101,6 @@ class Comm(Communicator):
         self.is_root = self.rank == 0
         nodes = [self._places[member][1] for member in self.members]
         self.here = tuple(rank for rank, node in enumerate(nodes) if node == nodes[self.rank])
-        self.local_rank: int = self.here.index(self.rank)
-        self.server_here: bool = nodes[0] == nodes[self.rank]
 
     @_may_lose_ranks
     def wait_for_all(self) -> None:
@@ -155,14 +153,6 @@ class Comm(Communicator):
     def _finish(self, request: Any) -> None:
         self._sleep_until(request)
         self._pending.pop(id(request), None)
-
-    @_may_lose_ranks
-    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
-        rows = np.empty((self.size, *row.shape), row.dtype) if self.is_root else None
-        with self._moving():
-            self._mpi.Gather(np.ascontiguousarray(row), rows, root=0)
-        self.traffic.moved(self.size - 1, row.nbytes * (self.size - 1))
-        return rows
 
     @_may_lose_ranks
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:

@@ -78,10 +78,6 @@ class Collectives:
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
         return Request()
 
-    def gather_rows(self, row: np.ndarray) -> np.ndarray | None:
-        """Returns one row of equal length from each rank, stacked on rank 0; None elsewhere."""
-        return row[None]
-
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
         """Returns one row of equal length from each rank, stacked, on all ranks."""
         return row[None]
@@ -110,12 +106,8 @@ class Communicator(Collectives):
     rank: int = 0
     size: int = 1
     is_root: bool = True
-    local_rank: int = 0
-    """Counts the ranks on this node."""
     here: tuple[int, ...] = (0,)
     """The ranks on this node, this one among them."""
-    server_here: bool = True
-    """Whether rank 0 is on this node."""
     members: tuple[int, ...] = (0,)
     """The ranks that are left, numbered as at the start of the job."""
     started_as: int = 0

@@ -45,13 +45,12 @@ def visible_gpus() -> tuple[Gpu, ...]:
     return tuple(Gpu(gpu.name, gpu.major * 10 + gpu.minor) for gpu in found)
 
 
-def worker_index(local_rank: int, *, server_here: bool, server_trains: bool) -> int | None:
+def worker_index(rank: int, here: Sequence[int], *, server_trains: bool) -> int | None:
     """Returns the number of a rank among the workers of its node, or None for a server that does not train.
-    `local_rank` counts the node's ranks from 0, rank 0 of the job first where it is on this node.
+    `here` has the node's ranks, in order.
     """
-    if server_here and not server_trains:
-        return local_rank - 1 if local_rank else None
-    return local_rank
+    workers = [other for other in here if server_trains or other > 0]
+    return workers.index(rank) if rank in workers else None
 
 
 def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:

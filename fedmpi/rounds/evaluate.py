@@ -94,23 +94,17 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
         published = replace(published, versions=share_versions(setup, state, tasks))
         correct = torch.zeros(tests.num_clients, dtype=torch.int64)
         for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
-            correct[task.client] = test_client(setup, task, published)
+            net, restat = client_net(setup, task, published)
+            own = torch.tensor(tests.client(task.client), device=setup.data.device)
+            # One example has no batch statistics.
+            with_own_statistics = reestimates(setup.config, round_number) or len(own) == 1
+            batch_size = setup.config.evaluation.batch_size
+            restat_or_none = restat if with_own_statistics else None
+            correct[task.client] = count_correct(net, setup.data, own, batch_size, restat_or_none)
         setup.comm.allreduce_sum(correct)
     requested = setup.config.evaluation.clients or tests.num_clients
     accuracies = correct.numpy()[clients] / tests.sizes[clients]
     return ClientScores(clients, accuracies, max(0, requested - len(clients)))
-
-
-def test_client(setup: Setup, task: Task, published: Published) -> int:
-    """Returns how many of its test examples one client gets right."""
-    tests = setup.personal_tests
-    assert tests is not None
-    net, restat = client_net(setup, task, published)
-    own = torch.tensor(tests.client(task.client), device=setup.data.device)
-    # One example has no batch statistics.
-    with_own_statistics = reestimates(setup.config, task.round_number) or len(own) == 1
-    batch_size = setup.config.evaluation.batch_size
-    return count_correct(net, setup.data, own, batch_size, restat if with_own_statistics else None)
 
 
 def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:

@@ -42,10 +42,10 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     if place == 0 and number > 1 and is_evaluated(setup.config, number - 1):
         nets |= tested_nets(setup)
     specs = method.published_specs(sorted(nets))
-    shared = _shared_factors(setup, specs)
+    shared, weights = _shared_factors(setup, specs)
     received = Layout.of(_head(setup, plan.tasks) | {name: specs[name] for name in specs if name not in shared})
     # Weights that are to be factorized lie behind all others, so that they can be left on the host.
-    layout = Layout.of({**received.specs, **_weights(setup, shared)})
+    layout = Layout.of({**received.specs, **weights})
     on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
     buffer = layout.new_buffer(setup.device.server) if comm.is_root and setup.device.server != "cpu" else on_host
     with clock.stage("svd" if method.traits.factors else "submodel_creation", number):
@@ -69,19 +69,16 @@ def _head(setup: Setup, tasks: Sequence[Task]) -> dict[str, Spec]:
     return {_BOUNDS: bounds, _VERSIONS: Spec((_versions_bytes(setup, tasks),), torch.uint8)}
 
 
-def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-    """Returns which of the published tensors all ranks compute: none unless `mpi.factorization` is `shared`."""
-    factors = setup.method.traits.factors
+def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, Spec], dict[str, Spec]]:
+    """Returns the published tensors that all ranks compute, and the weights that they compute them from.
+
+    Both are empty unless `mpi.factorization` is `shared`.
+    """
+    factors, of_state = setup.method.traits.factors, setup.method.state_specs()
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(specs)):
-        return {}
-    return {name: specs[name] for name in specs if name in factors.names}
-
-
-def _weights(setup: Setup, shared: Mapping[str, Spec]) -> dict[str, Spec]:
-    """Returns the weights that all ranks need to compute these factors."""
-    factors, specs = setup.method.traits.factors, setup.method.state_specs()
-    names = [f"{layer}.weight" for layer in factors.layers] if factors and shared else []
-    return {name: specs[name] for name in names}
+        return {}, {}
+    weights = {f"{layer}.weight": of_state[f"{layer}.weight"] for layer in factors.layers}
+    return {name: specs[name] for name in specs if name in factors.names}, weights
 
 
 def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec], number: int) -> Params:

@@ -8,7 +8,7 @@ computes for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -101,7 +101,7 @@ class RoundResult:
     reports: tuple[ClientReport, ...] = ()
     tasks: tuple[Task, ...] = ()
     draws: tuple[Mapping[str, object], ...] = ()
-    """`draws_of` each task, in the order of `tasks` (on rank 0 only)."""
+    """`train_round.list_draws` of the round's tasks, in the order of `tasks` (on rank 0 only)."""
     scores: tuple[TierScore, ...] | None = None
     client_scores: ClientScores | None = None
     diagnostics: Mapping[str, object] = field(default_factory=dict)
@@ -110,30 +110,22 @@ class RoundResult:
 
 
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
-    """This phase's clients with their tiers, and who simulates them: longest job first."""
-    tasks = draw_tasks(setup.config, setup.blocks, setup.partition, round_number, phase)
+    """Returns this phase's clients with their tiers, and who simulates them: longest job first."""
+    cohort = draw_cohort(setup.config, setup.blocks, round_number, phase)
 
     @cache
     def macs(tier: int, num_examples: int) -> float:
         return setup.method.costs(Turn(tier, num_examples, setup.macs, round_number)).macs
 
-    costly = [replace(task, cost=macs(task.tier, task.num_examples)) for task in tasks]
-    return assign(costly, setup.workers, setup.comm.size)
-
-
-def draw_tasks(
-    config: Config, blocks: Sequence[int], partition: Partition, round_number: int, phase: Phase
-) -> list[Task]:
-    """What the clients of this phase of this round have to do, at no cost yet."""
-    cohort = draw_cohort(config, blocks, round_number, phase)
-    return [
-        Task(client, tier, round_number, phase.name, partition.size(client), 0.0, place, len(cohort))
-        for place, (client, tier) in enumerate(cohort)
-    ]
+    tasks = []
+    for place, (client, tier) in enumerate(cohort):
+        size = setup.partition.size(client)
+        tasks.append(Task(client, tier, round_number, phase.name, size, macs(tier, size), place, len(cohort)))
+    return assign(tasks, setup.workers, setup.comm.size)
 
 
 def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
-    """(client, tier) of every client that takes part in this phase of this round."""
+    """Returns (client, tier) of every client that takes part in this phase of this round."""
     clients, when = config.clients, {"seed": config.seed, "round_number": round_number}
     dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients
@@ -145,7 +137,7 @@ def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase:
 
 
 def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
-    """The client as its method sees it; its memory of that version is read when first asked for."""
+    """Returns the client as its method sees it. Reads its memory of that version when the method first uses it."""
 
     def recall() -> Params | None:
         return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
@@ -153,14 +145,8 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 
 
-def draws_of(setup: Setup, task: Task, published: Published) -> Mapping[str, object]:
-    """Returns a client's phase and tier, and what the method draws for it in this round."""
-    by_method = setup.method.drawn(client_of(setup, task, published, None))
-    return {"client": task.client, "phase": task.phase, "tier": setup.method.tiers[task.tier].name, **by_method}
-
-
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:
-    """The test of one client's own net after a round."""
+    """Returns the task of testing one client's own net after a round."""
     assert setup.personal_tests is not None
     dynamic = setup.config.clients.tier_assignment == "dynamic"
     tier = tier_of(client, setup.blocks, dynamic=dynamic, seed=setup.config.seed, round_number=round_number)
@@ -173,7 +159,7 @@ def is_evaluated(config: Config, round_number: int) -> bool:
 
 
 def reestimates(config: Config, round_number: int) -> bool:
-    """Whether BatchNorm is tested with re-estimated statistics in this round (`evaluation.bn`)."""
+    """Returns whether BatchNorm is tested with re-estimated statistics in this round (`evaluation.bn`)."""
     if config.evaluation.bn != "milestone":
         return config.evaluation.bn == "restat"
     milestones = getattr(config.train.schedule, "milestones", ())

@@ -255,7 +255,7 @@ def blocks(config: Config) -> tuple[int, ...]:
 def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, str], placement.Device]:
     """The kinds of device that all workers train on and that the server's part runs on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
-    worker = placement.worker_index(comm.local_rank, server_here=comm.server_here, server_trains=trains)
+    worker = placement.worker_index(comm.rank, comm.here, server_trains=trains)
     asks = config.mpi.device != "cpu" or "cuda" in (config.mpi.server_device, had)
     gpus = placement.visible_gpus() if asks else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]

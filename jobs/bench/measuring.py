@@ -204,10 +204,8 @@ def rounds_of(setup: Setup) -> Iterator[ServerState]:
 
 
 def of_all(comm: Any, values: Sequence[float]) -> np.ndarray:
-    """Returns (ranks, values) on rank 0; elsewhere a rank's own values, which nobody reads."""
-    own = np.array(values, dtype=float)
-    rows = comm.gather_rows(own)
-    return own[None] if rows is None else np.asarray(rows)
+    """Returns (ranks, values), the values of all ranks."""
+    return np.asarray(comm.allgather_rows(np.array(values, dtype=float)))
 
 
 class BareLoop:

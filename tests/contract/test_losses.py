@@ -68,7 +68,7 @@ def _lossy(name: str) -> Callable[..., Any]:
 
 CALLS = tuple(
     """
-    bcast reduce_sum allreduce_sum start_gather gather_rows allgather_rows allgather_text
+    bcast reduce_sum allreduce_sum start_gather allgather_rows allgather_text
     wait_for_all agree
 """.split()
 )

@@ -33,7 +33,6 @@ WAITS: dict[str, Callable[[Communicator], object]] = {
     "bcast": lambda comm: comm.bcast(torch.zeros(1000)),
     "reduce_sum": lambda comm: comm.reduce_sum(torch.zeros(1000, dtype=torch.int64)),
     "allreduce_sum": lambda comm: comm.allreduce_sum(torch.zeros(1000, dtype=torch.int64)),
-    "gather_rows": lambda comm: comm.gather_rows(np.zeros(10)),
     "allgather_rows": lambda comm: comm.allgather_rows(np.zeros(10)),
     "start_gather": late_gather,
 }

@@ -18,13 +18,13 @@ CUDA_128 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120
 
 
 @pytest.mark.parametrize(
-    ("server_here", "server_trains", "workers"),
-    [(True, False, [None, 0, 1]), (True, True, [0, 1, 2]), (False, False, [0, 1, 2]), (False, True, [0, 1, 2])],
+    ("here", "server_trains", "workers"),
+    [((0, 1, 2), False, [None, 0, 1]), ((0, 1, 2), True, [0, 1, 2]), ((3, 5, 6), False, [0, 1, 2])],
 )
 def test_a_server_that_does_not_train_is_no_worker(
-    server_here: bool, server_trains: bool, workers: list[int | None]
+    here: tuple[int, ...], server_trains: bool, workers: list[int | None]
 ) -> None:
-    assert [worker_index(r, server_here=server_here, server_trains=server_trains) for r in range(3)] == workers
+    assert [worker_index(rank, here, server_trains=server_trains) for rank in here] == workers
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ NODES = {
     "a GPU for each worker, none for a server on the CPU": ([V100] * 4, {}, "- 0 1 2 3", "- - - - -"),
     "more workers than GPUs share them in turn": ([A100, H200], {}, "- 0 1 0 1", "- - - - -"),
     "Slurm's --gpus-per-task=1 masks all GPUs but one": ([A100], {}, "- 0 0 0", "- - - -"),
-    "the server is on another node": ([V100] * 4, {"server_here": False}, "0 1 2 3", "- - - -"),
+    "the server is on another node": ([V100] * 4, {"first": 4}, "0 1 2 3", "- - - -"),
     "a server with the GPU that no worker has": ([V100] * 3, {"server": "cuda"}, "- 0 1", "2 - -"),
     "a server that shares a worker's GPU": ([V100] * 2, {"server": "cuda"}, "- 0 1", "1 - -"),
     "a server takes no GPU of another model": ([A100, A100, V100], {"server": "cuda"}, "- 0", "1 -"),
@@ -73,12 +73,13 @@ NODES = {
 @pytest.mark.parametrize(("gpus", "options", "train", "server"), NODES.values(), ids=NODES)
 def test_devices_of_a_node(gpus: list[Gpu], options: dict[str, Any], train: str, server: str) -> None:
     """Of all its ranks, which see the same GPUs, by number; - is the CPU."""
-    where = {"server_here": True, "server_trains": False, "server": "cpu", **options}
-    servers = where.pop("server")
+    first = options.get("first", 0)
+    here = range(first, first + len(train.split()))
     kind, devices = resolve("auto", [len(gpus)]), []
-    for rank in range(len(train.split())):
-        of_rank = servers if rank == 0 and where["server_here"] else "cpu"
-        devices.append(place(worker_index(rank, **where), gpus, train=kind, server=of_rank, built_for=CUDA_126))
+    for rank in here:
+        worker = worker_index(rank, here, server_trains=options.get("server_trains", False))
+        of_rank = options.get("server", "cpu") if rank == 0 else "cpu"
+        devices.append(place(worker, gpus, train=kind, server=of_rank, built_for=CUDA_126))
     named = {"-": "cpu", **{str(number): f"cuda:{number}" for number in range(4)}}
     assert [device.train for device in devices] == [named[place] for place in train.split()]
     assert [device.server for device in devices] == [named[place] for place in server.split()]
