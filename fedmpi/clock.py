@@ -65,7 +65,7 @@ class Traffic:
         self.wire_bytes += num_bytes
 
     def take_moved(self) -> dict[str, int]:
-        """`wire_messages` and `wire_bytes` since the last call, as a record has them."""
+        """Returns `wire_messages` and `wire_bytes` since the last call, as a record has them."""
         taken = {"wire_messages": self.wire_messages, "wire_bytes": self.wire_bytes}
         self.wire_messages = self.wire_bytes = 0
         return taken
@@ -103,7 +103,7 @@ class Clock:
                 self._seconds[name] += seconds
 
     def where(self) -> str:
-        """The stage that was entered last, in words; may be called by another thread."""
+        """Returns the stage that was entered last, in words; may be called by another thread."""
         return where(*self._here)
 
     def take(self) -> dict[str, float]:

@@ -109,8 +109,8 @@ class _MacCounter(TorchDispatchMode):
 
 
 def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
-    """Each number of the output is a sum of products: as many as the kernels have weights for it, or as the left matrix
-    has columns. A transposed conv spreads each number of its input in the same way.
+    """Counts the products behind each number of the output: as many as the kernels have weights for it, or as the left
+    matrix has columns. A transposed conv spreads each number of its input in the same way.
     """
     if operator is _ATEN.convolution:
         is_transposed = args[6]

@@ -34,12 +34,12 @@ _BLOCK = 131072
 
 
 def bound_of(magnitude: float) -> float:
-    """B of a tensor whose largest published entry is `magnitude`; at least 64, so that zeros can grow."""
+    """Returns B of a tensor whose largest published entry is `magnitude`; at least 64, so that zeros can grow."""
     return BOUND_FACTOR * max(1.0, magnitude)
 
 
 def scale_exponent(total_weight: float, bound: float) -> int:
-    """k: how many binary places a term keeps."""
+    """Returns k, how many binary places a term keeps."""
     return _BITS - math.ceil(math.log2(total_weight * bound))
 
 
@@ -101,7 +101,7 @@ class ExactSum:
             total += scaled.round_().to(torch.int64)
 
     def mean(self, name: str, weight: float | Tensor, otherwise: Tensor) -> Tensor:
-        """The sum divided by `weight`, in `otherwise`'s dtype and memory format.
+        """Returns the sum divided by `weight`, in `otherwise`'s dtype and memory format.
 
         `weight` is a number, or a float64 tensor of the sum's shape; where it is 0 nobody
         contributed and the entry of `otherwise` stays.
@@ -118,12 +118,12 @@ class ExactSum:
 
 
 def _is_block(region: Region) -> TypeGuard[tuple[slice, ...]]:
-    """Whether the region is made of slices alone, so that indexing by it gives a view."""
+    """Returns whether the region is made of slices alone, so that indexing by it gives a view."""
     return isinstance(region, tuple) and all(isinstance(part, slice) for part in region)
 
 
 def _blocks(total: Tensor, value: Tensor, most: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both cut alike into parts of at most `most` numbers, views whose axes lie in `total`'s order in memory."""
+    """Cuts both alike into parts of at most `most` numbers, views whose axes lie in `total`'s order in memory."""
     strides = total.stride()
     order = sorted(range(total.dim()), key=lambda axis: -strides[axis])
     total, value = total.permute(order), value.permute(order)
@@ -153,7 +153,7 @@ class WeightSum:
         self._entries: dict[str, Tensor] = {}
 
     def add(self, weight: float, regions: Mapping[str, tuple[tuple[int, ...], Region]]) -> None:
-        """One client of `weight` in (0, 1]; `regions` has (tensor shape, entries held) where it holds less than all."""
+        """Adds a client of `weight` in (0, 1]; `regions` has (tensor shape, entries held) of what it holds in part."""
         units = round(math.ldexp(weight, self._exponent))
         self._whole += units
         for name, (shape, region) in regions.items():
@@ -176,12 +176,12 @@ class WeightSum:
         return held
 
     def of(self, name: str) -> float | Tensor:
-        """The total weight of the tensor called `name`: a number, or float64 of its shape."""
+        """Returns the total weight of the tensor called `name`: a number, or float64 of its shape."""
         units, scale = self._units(name), math.ldexp(1.0, -self._exponent)
         return units.to(torch.float64).mul_(scale) if isinstance(units, Tensor) else units * scale
 
     def share(self, name: str) -> float | Tensor:
-        """The same as a share of all clients' weight: exactly 1 where all hold an entry, 0 where none does."""
+        """Returns the same as a share of all clients' weight: exactly 1 where all hold an entry, 0 where none does."""
         units = self._units(name)
         return units.to(torch.float64).div_(self._whole) if isinstance(units, Tensor) else 1.0
 
@@ -212,7 +212,7 @@ class StatisticSum:
             limb += units.to(torch.int64)
 
     def total(self) -> Tensor:
-        """The sum so far, float64 of shape (num_values,)."""
+        """Returns the sum so far, float64 of shape (num_values,)."""
         limbs = self.buffer.view(self._LIMBS, -1).to(torch.float64)
         scales = torch.tensor([math.ldexp(1.0, -places) for places in self._places], dtype=torch.float64)
         return (limbs * scales[:, None]).sum(0)

@@ -76,7 +76,7 @@ def _start_and_train(course: Course) -> bool:
 
 
 def _lock(stack: ExitStack, course: Course) -> RunLock:
-    """Rank 0: holds the run directory until `stack` closes."""
+    """Holds the run directory on rank 0 until `stack` closes."""
     folder, has_origin = course.folder(), course.asked.origin is not None
     lock = run_folder.lock_within(course.patience_s, stack, folder, course.comm)
     if has_origin and course.made_folder:
@@ -94,7 +94,7 @@ def _server(
     observed: list[observers.Observed],
     first_state: Mapping[str, Any],
 ) -> Server | None:
-    """Rank 0's part, which says who got what; None on the other ranks."""
+    """Makes rank 0's part, which says who got what; None on the other ranks."""
     comm, folder = setup.comm, course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
@@ -135,8 +135,9 @@ def _train(course: Course, setup: Setup, server: Server | None, number: int, sta
 
 
 def _times_and_wish(course: Course, setup: Setup) -> tuple[Times, int]:
-    """The seconds of the round, and the highest wish to stop; the same on all ranks. Rank 0 knows best how long a round
-    takes: it is the one that saves.
+    """Returns the seconds of the round, and the highest wish to stop; the same on all ranks.
+
+    Rank 0 knows best how long a round takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()

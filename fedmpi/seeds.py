@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def mix(purpose: str, *numbers: int) -> int:
-    """A 63-bit seed out of a purpose ("cohort", "batches", ...) and whole numbers (seed, round, client, ...)."""
+    """Mixes a 63-bit seed out of a purpose ("cohort", "batches", ...) and whole numbers (seed, round, client, ...)."""
     words = ":".join([purpose, *(str(int(number)) for number in numbers)])
     digest = hashlib.blake2b(words.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -33,7 +33,7 @@ def numpy_generator(purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
-    """A generator on the CPU: the same numbers whatever device trains."""
+    """Returns a generator on the CPU: the same numbers whatever device trains."""
     import torch
 
     return torch.Generator().manual_seed(mix(purpose, *numbers))
@@ -41,7 +41,7 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 
 @contextmanager
 def python_and_numpy(seed: int) -> Iterator[None]:
-    """Within the block, the global generators of Python and numpy start from `seed`; afterwards they are as before."""
+    """Starts the global generators of Python and numpy from `seed` within the block; puts them back."""
     import numpy as np
 
     before = random.getstate(), np.random.get_state()

@@ -59,11 +59,11 @@ class Layout:
         return cls(dict(specs), offsets, end)
 
     def new_buffer(self, device: torch.device | str = "cpu") -> Tensor:
-        """A zeroed buffer of bytes, shape (num_bytes,)."""
+        """Returns a zeroed buffer of bytes, shape (num_bytes,)."""
         return torch.zeros(self.num_bytes, dtype=torch.uint8, device=device)
 
     def views(self, buffer: Tensor) -> Params:
-        """The named tensors that lie in `buffer` (uint8, at least num_bytes long, aligned)."""
+        """Returns the named tensors that lie in `buffer` (uint8, at least num_bytes long, aligned)."""
         return {name: self._view(buffer, name) for name in self.specs}
 
     def _view(self, buffer: Tensor, name: str) -> Tensor:
@@ -76,12 +76,12 @@ class Layout:
 
 
 def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> dict[str, Spec]:
-    """The specs of named tensors, kernels in the asked memory format."""
+    """Returns the specs of named tensors, kernels in the asked memory format."""
     return {name: Spec(tuple(t.shape), t.dtype, channels_last and t.dim() == 4) for name, t in tensors}
 
 
 def misfit(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
-    """The first tensor that has not the name, shape and type that `specs` gives it, in words; empty if all fit."""
+    """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
     found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
     for name in {**specs, **found}:
         given, wanted = _shown(found.get(name)), _shown(specs.get(name))
@@ -95,21 +95,23 @@ def _shown(spec: Spec | None) -> str:
 
 
 def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
-    """max|x| of each tensor as one float32 vector: a single synchronization reads them all (0 for an empty tensor)."""
+    """Returns max|x| of each tensor as one float32 vector, read by a single synchronization; 0 for an empty tensor."""
     norms = [torch.linalg.vector_norm(t, ord=float("inf")) if t.numel() else t.new_zeros(()) for t in tensors]
     return torch.stack(norms) if norms else torch.zeros(0)
 
 
 def host_buffer(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
-    """A buffer of bytes in the host's memory, shape (num_bytes,), with any content. A pinned one is page-locked: a GPU
-    reads and writes it fastest. Asking for one opens a GPU.
+    """Returns a buffer of bytes in the host's memory, shape (num_bytes,), with any content.
+
+    A pinned one is page-locked: a GPU reads and writes it fastest. Asking for one opens a GPU.
     """
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
 
 
 def moved(tensors: Params, device: torch.device | str) -> Params:
-    """The tensors on `device`: each as it is if it is there; the others are packed where they lie and cross in one
-    piece. The host waits for the copy, so the old ones may be written into at once.
+    """Moves the tensors to `device`: one that is there stays, the others are packed and cross in one piece.
+
+    The host waits for the copy, so the old ones may be written into at once.
     """
     device = torch.device(device)
     away = {name: value for name, value in tensors.items() if not _is_on(value, device)}
@@ -132,17 +134,18 @@ def _spec_of(value: Tensor) -> Spec:
 
 
 def bytes_of(tensor: Tensor) -> Tensor:
-    """The bytes of the values, uint8, to compare bits: NaN equals NaN."""
+    """Returns the bytes of the values, uint8, to compare bits: NaN equals NaN."""
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def reachable(region: Region, device: torch.device) -> Region:
-    """The same entries for tensors on `device`: index tensors and masks of the host follow there, without a wait."""
+    """Returns the same entries for tensors on `device`: index tensors and masks of the host follow there, without a
+    wait."""
     if isinstance(region, Tensor):
         return region.to(device, non_blocking=True)
     return tuple(part if isinstance(part, slice) else part.to(device, non_blocking=True) for part in region)
 
 
 def entries(tensor: Tensor, region: Region) -> Tensor:
-    """`tensor[region]`, for a tensor on any device and a region on the host."""
+    """Returns `tensor[region]`, for a tensor on any device and a region on the host."""
     return tensor[reachable(region, tensor.device)]

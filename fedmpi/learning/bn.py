@@ -19,17 +19,17 @@ from fedmpi.costs import dry_run
 
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
-    """The BatchNorm layers of a net, in order."""
+    """Returns the BatchNorm layers of a net, in order."""
     return [part for part in module.modules() if isinstance(part, _BatchNorm)]
 
 
 def num_statistics(module: nn.Module) -> int:
-    """How many numbers a net's statistics are: a mean and a variance per channel."""
+    """Returns how many numbers a net's statistics are: a mean and a variance per channel."""
     return 2 * sum(layer.num_features for layer in batch_norms(module))
 
 
 def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]) -> bool:
-    """Whether some BatchNorm of this net gets one value per channel and example."""
+    """Returns whether some BatchNorm of this net gets one value per channel and example."""
     found: list[bool] = []
     handles = [
         layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 0].numel() == 1))
@@ -43,7 +43,7 @@ def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]
 
 @contextmanager
 def collecting(module: nn.Module) -> Iterator[None]:
-    """Within, every forward pass leaves that batch's statistics in the layers (momentum 1 keeps nothing older)."""
+    """Lets every forward pass leave its batch's statistics in the layers (momentum 1 keeps nothing older)."""
     layers = batch_norms(module)
     momenta = [layer.momentum for layer in layers]
     device = next(module.parameters()).device
@@ -62,14 +62,14 @@ def collecting(module: nn.Module) -> Iterator[None]:
 
 
 def collected(module: nn.Module) -> Tensor:
-    """The statistics of the last forward pass, shape (num_statistics,)."""
+    """Returns the statistics of the last forward pass, shape (num_statistics,)."""
     parts = [part for layer in batch_norms(module) for part in (layer.running_mean, layer.running_var)]
     return torch.cat([part for part in parts if part is not None])
 
 
 @contextmanager
 def using(module: nn.Module, statistics: Tensor | None) -> Iterator[None]:
-    """Within, the net is in eval mode and normalizes with `statistics`; None means with those of each batch."""
+    """Puts the net into eval mode, to normalize with `statistics`; None means with those of each batch."""
     layers = batch_norms(module)
     module.eval()
     if statistics is not None:

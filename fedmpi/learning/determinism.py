@@ -33,8 +33,9 @@ def make_deterministic(num_threads: int) -> None:
 
 @contextmanager
 def settings_kept() -> Iterator[None]:
-    """Within the block torch has its defaults (float32, gradients, the CPU), and a run may change every setting that
-    this module sets; then all of them are as they were before.
+    """Gives torch its defaults within the block (float32, gradients, the CPU); puts all settings back after it.
+
+    A run may change every setting that this module sets.
     """
     with ExitStack() as stack:
         for read, write in reversed([*_settings()]):  # undone in the order of `_settings`
@@ -76,7 +77,7 @@ def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
 
 @contextmanager
 def global_generator(seed: int, device: torch.device) -> Iterator[None]:
-    """Within the block, the global generators of torch, Python and numpy start from `seed`; then they are as before.
+    """Starts the global generators of torch, Python and numpy from `seed` within the block; puts them back.
 
     A net may draw from these (dropout, stochastic depth) and from no generator of its own. Every
     caller that runs a net in training mode seeds them, so that the numbers depend neither on the rank

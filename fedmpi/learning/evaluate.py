@@ -77,7 +77,7 @@ def test_nets(
     num_workers: int,
     restat_seed: Callable[[int], int] | None,
 ) -> list[TierScore]:
-    """Accuracy and loss of every tier; every rank calls it and gets all scores.
+    """Returns accuracy and loss of every tier; every rank calls it and gets all scores.
 
     `load(tier)` puts that tier's net into place. `restat_seed` (batch number -> seed of
     its augmentation) asks for re-estimated BatchNorm statistics; None means batch statistics.
@@ -102,14 +102,14 @@ def test_nets(
 
 
 def _tested(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-    """How many examples of a batch a net gets right, and the sum of their losses: float64 (2,), on the device."""
+    """Returns the number of examples that a net gets right and the sum of their losses, float64 (2,), on the device."""
     logits = module(inputs).float()
     loss = F.cross_entropy(logits, targets, reduction="sum")
     return torch.stack([(logits.argmax(1) == targets).sum().double(), loss.double()])
 
 
 def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> None:
-    """A loss that no sum can hold is counted instead, and makes the tier's loss infinite."""
+    """Adds a loss; one that no sum can hold is counted instead, and makes the tier's loss infinite."""
     value = torch.zeros(counts.shape[1], dtype=torch.float64)
     value[tier] = loss
     if bool(torch.isfinite(value[tier])):
@@ -139,7 +139,7 @@ def reestimate(
     num_workers: int,
     seed_of: Callable[[int], int],
 ) -> dict[int, Tensor]:
-    """BatchNorm statistics of every tier over the union of the training data, train transforms on."""
+    """Returns BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)
     number_of = {piece: number for number, piece in enumerate(bounds)}
     mine = my_units(plan.costs, bounds, worker, num_workers)
@@ -175,7 +175,7 @@ class ClientScores:
     """How many clients could not be tested."""
 
     def summary(self) -> dict[str, float]:
-        """Mean over clients, standard deviation, and the mean of the worst tenth (at least one client)."""
+        """Returns mean over clients, standard deviation, and the mean of the worst tenth (at least one client)."""
         num_worst = -(-len(self.clients) // 10)
         worst = np.sort(self.accuracy)[:num_worst]
         return {
@@ -191,7 +191,7 @@ class ClientScores:
 def count_correct(
     net: FlatNet, data: DeviceData, test_examples: Tensor, batch_size: int, restat: tuple[np.ndarray, int] | None
 ) -> int:
-    """How many of `test_examples` (int64 (n,), numbers) the net gets right.
+    """Returns how many of `test_examples` (int64 (n,), numbers) the net gets right.
 
     `restat` (numbers of the client's training examples, seed of their augmentation) asks for
     BatchNorm statistics of the client's own training data; None means those of each test batch.
@@ -204,14 +204,14 @@ def count_correct(
 
 @torch.no_grad()
 def num_correct(module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
-    """How many examples of these batches (inputs, targets) a net gets right."""
+    """Returns how many examples of these batches (inputs, targets) a net gets right."""
     found = [(module(inputs).argmax(1) == targets).sum() for inputs, targets in batches]
     return int(torch.stack(found).sum()) if found else 0
 
 
 @torch.no_grad()
 def own_statistics(net: FlatNet, data: DeviceData, examples: np.ndarray, seed: int, batch_size: int) -> Tensor | None:
-    """BatchNorm statistics over these training examples (num_statistics,); None for a net without BatchNorm."""
+    """Returns BatchNorm statistics over these training examples (num_statistics,); None for a net without BatchNorm."""
     if not bn.num_statistics(net.module):
         return None
     draws = data.draws(examples, 1, torch.Generator().manual_seed(seed), shuffle=False)

@@ -177,7 +177,7 @@ class FlatNet:
             kept.zero_()
 
     def is_finite(self) -> Tensor:
-        """Whether all parameters are finite (0-dim bool, on the device)."""
+        """Returns whether all parameters are finite (0-dim bool, on the device)."""
         return torch.isfinite(self._parameter.view(torch.float32)).all()
 
     @torch.no_grad()
@@ -196,7 +196,7 @@ class FlatNet:
         self.reset_momentum()
 
     def copy_of_parameters(self) -> Tensor:
-        """Their bytes, uint8 (layout.num_bytes,)."""
+        """Returns their bytes, uint8 (layout.num_bytes,)."""
         return self._parameter.clone()
 
     def copy_parameters_to(self, target: Tensor) -> None:
@@ -208,7 +208,7 @@ class FlatNet:
 
 
 def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[str], *, channels_last: bool) -> Layout:
-    """The layout of a net's parameters, those that decay by themselves at the end."""
+    """Returns the layout of a net's parameters, those that decay by themselves at the end."""
     specs = specs_of(parameters, channels_last=channels_last)
     return Layout.of(dict(sorted(specs.items(), key=lambda item: item[0] in own_decay)))
 

@@ -10,7 +10,7 @@ _LARGEST_TRIM_BYTES, _LARGEST_MMAP_BYTES = 2**31 - 1, 32 * 2**20
 
 
 def keep_freed_memory() -> None:
-    """From now on this process keeps freed blocks of up to 32 MiB for its own use; without glibc nothing changes.
+    """Keeps freed blocks of up to 32 MiB for this process's own use; without glibc nothing changes.
 
     glibc gives the end of the heap back to Linux whenever more than some 32 MiB of it are free. The activations of the
     next training step then are new pages, each of which Linux fills with zeros. Larger blocks, such as data sets, go

@@ -85,7 +85,7 @@ class LocalTrainer:
         return self._train.batch_size
 
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
-        """The same training of another net, in batches of this size, whatever the losses are."""
+        """Returns a trainer of another net in batches of this size, whatever the losses are."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
         return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
 
@@ -123,19 +123,20 @@ class LocalTrainer:
     def gradient(
         self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: MaskedCrossEntropy
     ) -> Tensor:
-        """The gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss (0-dim)."""
+        """Computes the gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss
+        (0-dim)."""
         inputs, targets = self.data.train_batch(draws, epoch, *bounds)
         self.net.zero_gradient()
         with self._autocast(inputs.device):
             return backward(self.net, inputs, targets, loss)
 
     def bounds(self, num_examples: int) -> list[tuple[int, int]]:
-        """Where the batches of each epoch begin and end."""
+        """Returns where the batches of each epoch begin and end."""
         bounds = batch_bounds(num_examples, self._train.batch_size)
         return whole_batches(bounds, self._train.batch_size) if self._train.drop_last else bounds
 
     def restore_last_finite(self) -> None:
-        """Back to the last parameters whose loss was finite (under `upload_last_finite`)."""
+        """Restores the last parameters whose loss was finite (under `upload_last_finite`)."""
         assert self._last_finite is not None
         self.net.copy_parameters_from(self._last_finite)
 
@@ -147,7 +148,7 @@ class LocalTrainer:
             self.net.copy_parameters_to(self._last_finite)
 
     def _keep_or_restore(self, loss: Tensor) -> bool:
-        """After a good loss remembers the parameters it was taken at; after a bad one restores the last good ones.
+        """Remembers the parameters of a good loss; after a bad one restores the last good ones.
         Waits for the device."""
         assert self._last_finite is not None
         if bool(torch.isfinite(loss) & (loss <= LARGEST_LOSS)):
@@ -162,14 +163,15 @@ class LocalTrainer:
 
 
 def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:
-    """The batches of full size; the only one, if there is just one and it is smaller."""
+    """Returns the batches of full size; the only one, if there is just one and it is smaller."""
     whole = [(start, min(stop, start + batch_size)) for start, stop in bounds if stop - start >= batch_size]
     return whole or list(bounds[:1])
 
 
 def outcome_of(losses: Tensor, num_left_out: Tensor | None = None) -> TrainOutcome:
-    """The outcome of steps with these losses, float32 (steps,), of which fp16 left out so many (0-dim, on the same
-    device); waits for the device.
+    """Returns the outcome of steps with these losses, float32 (steps,); waits for the device.
+
+    fp16 left out `left_out` of them (0-dim, on the same device).
     """
     # Both in one tensor, because each that crosses to the host is waited for.
     read = losses if num_left_out is None else torch.cat([losses, num_left_out[None]])

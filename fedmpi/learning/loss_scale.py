@@ -35,14 +35,14 @@ class LossScale:
         self.reset()
 
     def reset(self) -> None:
-        """Back to where each client begins."""
+        """Resets the scale to where each client begins."""
         self._scale.fill_(self._initial)
         self._inverse.fill_(1 / self._initial)
         self._num_good.zero_()
         self.num_left_out.zero_()
 
     def attach(self, module: nn.Module) -> None:
-        """From now on gradients are scaled behind the outputs of this module and unscaled before its parameters."""
+        """Scales gradients behind the outputs of this module and unscales them before its parameters."""
         module.register_forward_hook(lambda _, inputs, outputs: self.outputs(outputs))
         for parameter in module.parameters():
             parameter.register_hook(lambda gradient: gradient * self._inverse)
@@ -53,8 +53,9 @@ class LossScale:
         return scaled
 
     def settle(self, gradient: Tensor) -> Tensor:
-        """After a backward pass: 1 if the gradient of the whole net (float32, in place) was not finite and is zero now,
-        else 0 (0-dim float32, on the device). The scale is that of the next step."""
+        """Zeroes the gradient of the whole net (float32, in place) after a backward pass if it is not finite.
+
+        Returns 1 if so, else 0 (0-dim float32, on the device), and takes the scale of the next step."""
         is_bad = ~torch.isfinite(gradient).all()
         gradient.masked_fill_(is_bad, 0.0)
         self._num_good.add_(1).masked_fill_(is_bad, 0.0)

@@ -23,7 +23,7 @@ def subsample_before_narrow_convs(module: nn.Module) -> None:
 
 class _Strided(nn.Conv2d):
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) -> (B, out, H', W')."""
+        """Maps (B, C, H, W) to (B, out, H', W')."""
         if self.weight.shape[1] >= _BLOCK:
             return super().forward(images)
         rows, columns = self.stride

@@ -188,7 +188,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
 
 @contextmanager
 def _recorded(net: nn.Module) -> Iterator[list[Call]]:
-    """Within the block, records the calls of all modules, each when it ends."""
+    """Records the calls of all modules within the block, each when it ends."""
     calls: list[Call] = []
     inputs_of_open: list[str] = []
 

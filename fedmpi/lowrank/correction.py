@@ -50,9 +50,7 @@ class Cover:
 
     @classmethod
     def by(cls, clients: Iterable[tuple[float | None, float]]) -> Cover:
-        """The cover of clients that are given as (r, weight), r None for a dense one; the order of clients does not
-        matter.
-        """
+        """Returns the cover of clients that are given as (r, weight), r None for a dense one, in any order."""
         found = list(clients)
         total = math.fsum(weight for _, weight in found)
 
@@ -63,21 +61,21 @@ class Cover:
         return cls({r: share(r) for r in ranks}, share(math.inf))
 
     def at(self, r: float) -> float:
-        """c_k of k = r."""
+        """Returns c_k of k = r."""
         return next((share for largest, share in self.of.items() if r <= largest), self.dense)
 
 
 def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: Cover) -> Tensor:
-    """a_D W + U diag(s) V: the mean of what the contributing clients started from; (M, N), float64. One thin product.
+    """Returns a_D W + U diag(s) V, the mean of what the contributing clients started from; (M, N), float64.
 
-    The factors may be None where all clients are dense.
+    One thin product. The factors may be None where all clients are dense.
     """
     dense = weight.double() * cover.dense
     return dense if factors is None else dense.add_(_product(*factors, low_shares(cover)))
 
 
 def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tensor:
-    """(1 - a_D) W - U diag(s) V: what a mean over clients lacks of W, because some of them did not get it.
+    """Returns (1 - a_D) W - U diag(s) V: what a mean over clients lacks of W, because some did not get it.
 
     Where no client is ever dense, `weight` is None and U V takes the place of W: U diag(1 - s) V. What lies beyond all
     clients' ranks would otherwise stay as the random start has left it. (M, N), float64. One thin product.
@@ -91,7 +89,7 @@ def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tens
 def covered_change(
     sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover, power: float
 ) -> Tensor:
-    """sum_t A_t + sum_j (c_j^-p - 1) (T_j - T_{j-1}) sum_{t >= j} A_t, (M, N), float64.
+    """Returns sum_t A_t + sum_j (c_j^-p - 1) (T_j - T_{j-1}) sum_{t >= j} A_t, (M, N), float64.
 
     A_t is the sum of alpha_i (W_i - start_i) over the clients of rank r_t. `sums` has that of alpha_i W_i by r_t (None:
     the dense ones). p = 0 leaves the plain sum of changes. Some twelve thin products in the type of `weight`: float32
@@ -116,7 +114,7 @@ def covered_change(
 def _changes(
     sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover
 ) -> Iterator[tuple[int | None, Tensor]]:
-    """A_t by rank, the dense clients' and the largest rank first; float64."""
+    """Yields each rank and its A_t, float64, the dense clients' and the largest rank first."""
     if cover.dense:
         yield None, torch.sub(sums[None].double(), weight, alpha=cover.dense)
     held = [(int(r), share) for r, share in cover.of.items()]
@@ -141,13 +139,13 @@ def _gain(share: float, power: float) -> float:
 
 
 def _tangent(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """T of the leading singular vectors `left` (M, r) and `right` (r, N)."""
+    """Applies T of the leading singular vectors `left` (M, r) and `right` (r, N)."""
     inside = left @ (left.t() @ matrix)
     return inside + ((matrix - inside) @ right.t()) @ right
 
 
 def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The singular vectors (M, r') and (r', N) of factors whose columns and rows have the norm sqrt(sigma)."""
+    """Returns the singular vectors (M, r') and (r', N) of factors whose columns and rows have the norm sqrt(sigma)."""
     norms = u.norm(dim=0), v.norm(dim=1)
     sigma = norms[0] * norms[1]
     kept = int((sigma > _SMALLEST_VALUE * sigma.max()).sum())
@@ -155,6 +153,6 @@ def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _product(u: Tensor, v: Tensor, factors: Tensor) -> Tensor:
-    """U diag(factors) V of the leading columns of U and rows of V, float64."""
+    """Returns U diag(factors) V of the leading columns of U and rows of V, float64."""
     r = len(factors)
     return (u[:, :r].double() * factors.to(u.device)) @ v[:r].double()

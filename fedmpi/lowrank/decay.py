@@ -22,7 +22,7 @@ from fedmpi.tensors import Params
 def frobenius_decay_(
     u: torch.Tensor, v: torch.Tensor, grad_u: torch.Tensor, grad_v: torch.Tensor, coefficient: float
 ) -> None:
-    """Add the gradient of (coefficient / 2) ||U V||_F^2 to `grad_u` and `grad_v`, in place.
+    """Adds the gradient of (coefficient / 2) ||U V||_F^2 to `grad_u` and `grad_v`, in place.
 
     `u` (r, m[, kh, kw]) and `v` (n, r[, kh, kw]) are the weights of a layer's two halves. Any
     memory format will do; in channels_last nothing larger than (r, r) is allocated.
@@ -37,7 +37,7 @@ def frobenius_decay_(
 
 
 def decay_layers_(layers: Iterable[FactorizedLayer], params: Params, grads: Params, coefficient: float) -> None:
-    """`frobenius_decay_` of each of these layers, whose factors are among `params`."""
+    """Applies `frobenius_decay_` to each of these layers, whose factors are among `params`."""
     for layer in layers:
         u, v = layer.factor_names
         frobenius_decay_(params[u], params[v], grads[u], grads[v], coefficient)

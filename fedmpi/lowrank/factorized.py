@@ -49,7 +49,7 @@ class FactorizedLayer:
 
     @classmethod
     def of(cls, name: str, module: nn.Conv2d | nn.Linear, unroll: Unroll, fixed: float | int | None) -> FactorizedLayer:
-        """The factorization of a dense layer, on any device."""
+        """Returns the factorization of a dense layer, on any device."""
         n, m, *kernel = module.weight.shape
         return cls(name, m, n, (kernel[0], kernel[1]) if kernel else None, unroll, fixed)
 
@@ -70,17 +70,18 @@ class FactorizedLayer:
 
     @property
     def matrix_shape(self) -> tuple[int, int]:
-        """(M, N) of the unrolled weight."""
+        """Returns (M, N) of the unrolled weight."""
         return self.in_features * math.prod(self.u_kernel), self.out_features * math.prod(self.v_kernel)
 
     def r(self, rank_ratio: float) -> int:
-        """max(1, round(rank_ratio * n)), at most the full rank min(M, N)."""
+        """Returns max(1, round(rank_ratio * n)), at most the full rank min(M, N)."""
         asked = rank_ratio if self.fixed is None else self.fixed
         wanted = asked if isinstance(asked, int) else max(1, round(asked * self.out_features))
         return min(wanted, *self.matrix_shape)
 
     def growth(self, r: int, num_outputs: int | None = None) -> int:
-        """How many more numbers the factors of rank r (with these outputs only) have than the layer; fewer: below 0."""
+        """Returns how many more numbers the factors of rank r (with these outputs only) have than the layer; fewer:
+        below 0."""
         rows, columns = self.matrix_shape
         kept = columns if num_outputs is None else columns // self.out_features * num_outputs
         return r * (rows + kept) - rows * columns
@@ -92,17 +93,17 @@ class FactorizedLayer:
         return (self.out_features, r, *(self.v_kernel if self.kernel else ()))
 
     def unroll(self, weight: torch.Tensor) -> torch.Tensor:
-        """Dense weight (n, m, kh, kw) or (n, m) -> matrix (M, N)."""
+        """Maps a dense weight (n, m, kh, kw) or (n, m) to its matrix (M, N)."""
         if self.kernel is None:
             return weight.t()
         return weight.permute(_AXES[self.unroll_order]).reshape(self.matrix_shape)
 
     def fold(self, matrix: torch.Tensor) -> torch.Tensor:
-        """Matrix (M, N) -> dense weight, contiguous."""
+        """Maps a matrix (M, N) to its dense weight, contiguous."""
         return self._folded(matrix).contiguous()
 
     def _folded(self, matrix: torch.Tensor) -> torch.Tensor:
-        """A view of the matrix, or of its transpose, as the dense weight."""
+        """Returns a view of the matrix, or of its transpose, as the dense weight."""
         if self.kernel is None:
             return matrix.t()
         axes = _AXES[self.unroll_order]
@@ -115,33 +116,34 @@ class FactorizedLayer:
         return torch.empty_like(weight).copy_(self.fold(matrix))
 
     def factorize(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
-        """Dense weight -> the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous: what is published."""
+        """Returns the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous: what is published."""
         u, v, _ = self.decompose(weight, r, solver)
         return u, v
 
     def decompose(
         self, weight: torch.Tensor, r: int, solver: Solver = "gram"
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What `factorize` returns, and all singular values, largest first."""
+        """Returns what `factorize` returns, and all singular values, largest first."""
         u, v, sigma = truncated_svd(self.unroll(weight), r, solver)
         return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v))), sigma
 
     def lift(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
-        """The weights of `u` and `v`, at any rank -> the dense weight that they stand for, contiguous."""
+        """Maps the weights of `u` and `v`, at any rank, to the dense weight that they stand for, contiguous."""
         return self.lifted(u_weight, v_weight).contiguous()
 
     def lifted(self, u_weight: torch.Tensor, v_weight: torch.Tensor) -> torch.Tensor:
-        """The same as it comes out of the product V^T U^T, without the copy that `fold` makes: what is averaged. Inputs
-        lie innermost in memory, as in channels_last.
+        """Returns what `lift` does as it comes out of the product V^T U^T, without a copy: what is averaged.
+
+        Inputs lie innermost in memory, as in channels_last.
         """
         return self._folded((self.v_matrix(v_weight).t() @ self.u_matrix(u_weight).t()).t())
 
     def u_matrix(self, u_weight: torch.Tensor) -> torch.Tensor:
-        """(r, m, *kernel) -> (M, r); a view if `u_weight` is channels_last."""
+        """Maps (r, m, *kernel) to (M, r); a view if `u_weight` is channels_last."""
         return channels_inside(u_weight).reshape(u_weight.shape[0], -1).t()
 
     def v_matrix(self, v_weight: torch.Tensor) -> torch.Tensor:
-        """(n, r, *kernel) -> (r, N); a view if `v_weight` is channels_last."""
+        """Maps (n, r, *kernel) to (r, N); a view if `v_weight` is channels_last."""
         return channels_inside(v_weight).reshape(-1, v_weight.shape[1]).t()
 
     def _weight(self, rows: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -152,7 +154,7 @@ class FactorizedLayer:
 
 
 def channels_inside(weight: torch.Tensor) -> torch.Tensor:
-    """(out, in, kh, kw) -> (out, kh, kw, in), a view; two-dimensional weights as they are."""
+    """Maps (out, in, kh, kw) to (out, kh, kw, in), a view; leaves two-dimensional weights as they are."""
     return weight.permute(0, 2, 3, 1) if weight.dim() == 4 else weight
 
 

@@ -43,13 +43,13 @@ class Kernels(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The dense weight that the kernels add up to: an LSTM's gate or Swin's attention is read, not called."""
+        """Returns the dense weight that the kernels add up to; an LSTM and Swin's attention read it."""
         product = (self.v.weight.flatten(1) @ self.u.weight.flatten(1)).view(-1, *self.u.weight.shape[1:])
         return F.pad(product, (0, 0) * (product.dim() - 1) + (0, self._num_missing))
 
 
 def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Module:
-    """A copy of `net` whose layers named in `sizes` are `Kernels` of (r, q), q cut to the layer's outputs.
+    """Returns a copy of `net` whose layers named in `sizes` are `Kernels` of (r, q), q cut to the layer's outputs.
 
     Dense tensors keep values, names and devices (meta included); factors hold zeros until they are
     loaded. State keys: `<layer>.u.weight` (r, m, kh, kw), `<layer>.v.weight` (q, r, 1, 1), `<layer>.bias`.
@@ -65,25 +65,25 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
 
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """The factors of the same product with orthogonal kernels, most important first; float64 in between."""
+    """Returns the factors of the same product with orthogonal kernels, most important first; float64 in between."""
     new_u, new_v = layer.factorize(layer.lift(u.double(), v.double()), min(layer.matrix_shape))
     return new_u.to(u.dtype), new_v.to(v.dtype)
 
 
 def singular_values(u: Tensor, v: Tensor) -> Tensor:
-    """sigma (R,) of orthogonal kernels, as |u_i| |v_i|."""
+    """Returns sigma (R,) of orthogonal kernels, as |u_i| |v_i|."""
     return u.flatten(1).norm(dim=1) * v.flatten(1).norm(dim=0)
 
 
 def effective_number(sigma: Tensor) -> float:
-    """How many kernels a layer needs: 1 / sum p_i^2 with p = sigma / sum sigma (the authors' code; 4.3 prints an
-    entropy)."""
+    """Returns how many kernels a layer needs: 1 / sum p_i^2 with p = sigma / sum sigma (the authors' code; 4.3 prints
+    an entropy)."""
     shares = sigma.double() / sigma.double().sum()
     return 1.0 / float(shares.square().sum())
 
 
 def use_of_kernels(sigma: Tensor, counts: Tensor) -> dict[str, object]:
-    """For the record of a round: how many kernels a layer needs, and how many clients each one had, `counts` (R,)."""
+    """Notes for a record how many kernels a layer needs, and how many clients each one had, `counts` (R,)."""
     needed = effective_number(sigma)
     return {
         "effective_kernels": round(needed, 3),

@@ -30,7 +30,7 @@ class LowRank(nn.Module):
 
     @property
     def weight(self) -> torch.Tensor:
-        """The dense weight that the factors stand for: some nets (Swin's attention) use it past `forward`."""
+        """Returns the dense weight that the factors stand for: some nets (Swin's attention) use it past `forward`."""
         return self.layer.lift(self.u.weight, self.v.weight)
 
     @property
@@ -39,7 +39,7 @@ class LowRank(nn.Module):
 
 
 def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio: float) -> nn.Module:
-    """A copy of `net` whose `layers` are `LowRank` modules at this rank ratio; at ratio 1 a plain copy.
+    """Returns a copy of `net` whose `layers` are `LowRank` modules at this rank ratio; at ratio 1 a plain copy.
 
     Dense tensors keep their values, names and devices (meta included); factors hold zeros until
     they are loaded, biases excepted. State keys: `<layer>.u.weight`, `<layer>.v.weight`,
@@ -57,8 +57,10 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
 
 
 def halves(layer: FactorizedLayer, dense: Half, r: int, n: int) -> tuple[Half, Half]:
-    """`u`, m -> r, and `v`, r -> n, of zeros and without biases; `u` has the geometry of `dense` along the axes of
-    `layer.u_kernel`, `v` the rest of it."""
+    """Makes `u`, m -> r, and `v`, r -> n, of zeros and without biases.
+
+    `u` has the geometry of `dense` along the axes of `layer.u_kernel`, `v` the rest of it.
+    """
     pair: tuple[Half, Half]
     # On the meta device no random numbers are drawn for values that are about to be replaced.
     if isinstance(dense, nn.Linear):
@@ -75,7 +77,7 @@ def halves(layer: FactorizedLayer, dense: Half, r: int, n: int) -> tuple[Half, H
 
 
 def _along(dense: nn.Conv2d, axes: Sequence[int]) -> dict[str, Any]:
-    """The geometry of `dense` along these axes (0 vertical, 1 horizontal), and none along the others."""
+    """Returns the geometry of `dense` along these axes (0 vertical, 1 horizontal), and none along the others."""
 
     def keep(pair: Sequence[int], neutral: int) -> tuple[int, int]:
         return (pair[0] if 0 in axes else neutral, pair[1] if 1 in axes else neutral)

@@ -51,15 +51,16 @@ class PublishedFactors:
 
     @property
     def names(self) -> list[str]:
-        """What `write` gives."""
+        """Returns what `write` gives."""
         return [*(name for layer in self.layers.values() for name in layer.factor_names), SPECTRA]
 
     def is_in(self, published: Collection[str]) -> bool:
-        """Whether there are factors among these tensors."""
+        """Returns whether there are factors among these tensors."""
         return SPECTRA in published
 
     def dealt(self, num_ranks: int) -> list[set[str]]:
-        """The layers that each rank factorizes where all do: the costliest first, each to the rank with least to do."""
+        """Returns the layers that each rank factorizes where all do: the costliest first, each to the rank with least
+        to do."""
         hands: list[set[str]] = [set() for _ in range(num_ranks)]
         loads = [0] * num_ranks
         costs = {name: math.prod(layer.matrix_shape) * min(layer.matrix_shape) for name, layer in self.layers.items()}
@@ -70,7 +71,7 @@ class PublishedFactors:
         return hands
 
     def spectra(self, published: Params) -> Params:
-        """The singular values of each layer as they were published, on the CPU; empty where no factors were."""
+        """Returns the singular values of each layer as they were published, on the CPU; empty where no factors were."""
         if SPECTRA not in published:
             return {}
         return dict(zip(self.layers, published[SPECTRA].cpu().split_with_sizes(self._full_ranks), strict=True))

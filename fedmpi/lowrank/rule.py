@@ -48,12 +48,13 @@ class Rule:
     overrides: Mapping[str, Override] = field(default_factory=dict)
 
     def override(self, name: str) -> Override | None:
-        """What the first pattern that matches a layer's name asks for."""
+        """Returns what the first pattern that matches a layer's name asks for."""
         return next((asked for pattern, asked in self.overrides.items() if fnmatchcase(name, pattern)), None)
 
 
 def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
-    """The layers of `net` that are factorized, in the order in which it registers them; shapes are enough (meta).
+    """Returns the layers of `net` that are factorized, in the order in which it registers them; shapes are enough
+    (meta).
 
     Raises `ConfigError` (of `method.layer_ranks`, the source of overrides) for a pattern that no layer matches, and for
     a layer asked for by its full name that cannot be factorized.

@@ -14,15 +14,16 @@ ONE_NET = 1e-4
 
 
 def effective_rank(sigma: Tensor) -> float:
-    """exp of the entropy of sigma / sum sigma: Roy, Vetterli, "The effective rank", EUSIPCO 2007. 0 for zeros."""
+    """Returns exp(entropy of sigma / sum sigma): Roy, Vetterli, "The effective rank", EUSIPCO 2007. 0 for zeros."""
     total = sigma.double().sum()
     shares = sigma.double() / total
     return float((-shares.xlogy(shares)).sum().exp()) if total > 0 else 0.0
 
 
 def along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
-    """The energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u (M, r), of
-    any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in float32."""
+    """Returns the energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u
+    (M, r), of any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in
+    float32."""
     norms = u.norm(dim=0)
     parts = (u / norms.where(norms > 0, 1)).t() @ change
     return float(change.double().square().sum()), parts.double().square().sum(1).cpu()
@@ -33,8 +34,8 @@ def table(
     ranks: Mapping[str, Mapping[str, int]],
     changes: Mapping[str, tuple[float, Tensor]] | None = None,
 ) -> dict[str, object]:
-    """`beyond`: the share of all layers' energy beyond each tier's rank; `layers`: the same of each, and its effective
-    rank. Numbers have four digits, for the record.
+    """Returns for the record `beyond`, the share of all layers' energy beyond each tier's rank, and `layers`, the same
+    of each with its effective rank. Numbers have four digits.
 
     `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
     layer's W - W_0 as `along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
@@ -68,12 +69,12 @@ def table(
 
 
 def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
-    """The shares of `table` for all layers together, out of energies: what each tier has not of the `whole`."""
+    """Returns the shares of `table` for all layers together, out of energies: what each tier has not of the `whole`."""
     return {"spectrum": {"beyond": {tier: _share(energy, whole) for tier, energy in lost.items()}}}
 
 
 def beyond(notes: Mapping[str, object], tier: str) -> float | None:
-    """The share of all layers' energy beyond a tier's rank, out of a record's notes; None where they have none."""
+    """Reads the share of all layers' energy beyond a tier's rank out of a record's notes; None where there is none."""
     match notes:
         case {"spectrum": {"beyond": {**shares}}}:
             found = shares.get(tier)
@@ -86,12 +87,12 @@ def _share(part: float, whole: float) -> float:
 
 
 def digits(value: float) -> float:
-    """Rounded to four digits."""
+    """Rounds to four digits."""
     return float(f"{value:.4g}")
 
 
 def conclusions(notes: Mapping[str, object], least: str) -> list[str]:
-    """A line for notes with a `table` in which the smallest tier, `least`, lacks nearly nothing of the others."""
+    """Returns a line where the smallest tier, `least`, lacks nearly nothing of the others by the notes' `table`."""
     share = beyond(notes, least)
     if share is None or share >= ONE_NET:
         return []

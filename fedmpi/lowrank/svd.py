@@ -32,7 +32,8 @@ Solver = Literal["exact", "gram"]
 def truncated_svd(
     matrix: torch.Tensor, r: int, solver: Solver = "gram"
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The best approximation of `matrix` (M, N) of rank r as u (M, r) @ v (r, N), and all singular values (min(M, N),).
+    """Returns the best approximation of `matrix` (M, N) of rank r as u (M, r) @ v (r, N), and all singular values
+    (min(M, N),).
 
     Column i of u and row i of v both have the norm sqrt(sigma_i). r > min(M, N) is cut to
     min(M, N). Results have the dtype of `matrix` (at least float32). O(min(M, N) M N).
@@ -52,7 +53,7 @@ def _exact(matrix: torch.Tensor) -> Triplets:
 
 
 def gram(matrix: torch.Tensor) -> Triplets:
-    """All triplets, float64, by the eigenvectors of the smaller Gram matrix."""
+    """Returns all triplets, float64, by the eigenvectors of the smaller Gram matrix."""
     if matrix.shape[0] > matrix.shape[1]:
         right, sigma, left = gram(matrix.t())
         return left.t(), sigma, right.t()
@@ -72,7 +73,7 @@ SOLVERS = {"exact": _exact, "gram": gram}
 def _split(
     left: torch.Tensor, sigma: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """sqrt(sigma) on both sides, signs fixed, v contiguous and u with contiguous columns."""
+    """Puts sqrt(sigma) on both sides and fixes signs; v is contiguous, and u has contiguous columns."""
     largest = left.gather(0, left.abs().argmax(dim=0, keepdim=True))[0]
     root = sigma.sqrt()
     signed = torch.where(largest < 0, -root, root)

@@ -29,7 +29,7 @@ class Leading(nn.Module):
 
 
 def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
-    """`narrow` (changed) with the stem of `whole`, the same net at full width; values of new tensors are arbitrary.
+    """Gives `narrow` the stem of `whole`, the same net at full width; values of new tensors are arbitrary.
 
     For nets that register their layers in the order in which they run: plain stacks of convs, and
     residual nets whose blocks have an identity as a module. A net without convs has no stem.
@@ -53,7 +53,7 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
 
 
 def _stem(whole: nn.Module, names: list[str]) -> list[str]:
-    """The first conv, with the norm behind it; another conv must follow."""
+    """Returns the first conv, with the norm behind it; another conv must follow."""
     kinds = [type(whole.get_submodule(name)) for name in names[:3]]
     stem = names[: 2 if any(issubclass(kind, NORMS) for kind in kinds[1:2]) else 1]
     if kinds[0] is not nn.Conv2d or kinds[len(stem) : len(stem) + 1] != [nn.Conv2d]:
@@ -62,7 +62,7 @@ def _stem(whole: nn.Module, names: list[str]) -> list[str]:
 
 
 def _cut_identity(block: nn.Module, num_channels: int) -> None:
-    """What bypasses the first layer that reads the stem must lose channels, too."""
+    """Cuts what bypasses the first layer that reads the stem, which has fewer channels."""
     identities = [name for name, child in block.named_children() if isinstance(child, nn.Identity)]
     if not (identities or isinstance(block, nn.Sequential)):
         raise ValueError(f"a {type(block).__name__} has no identity that could be cut")

@@ -13,7 +13,7 @@ __all__ = ["Method", "MethodContext", "create"]
 
 
 def create(context: MethodContext) -> Method:
-    """The method that the context's options name. Raises `ConfigError` where a user's own cannot be made."""
+    """Returns the method that the context's options name. Raises `ConfigError` where a user's own cannot be made."""
     name = context.options.name
     made: type[Method] = registry.made("method", name)
     if registry.is_built_in("method", name):
@@ -31,7 +31,7 @@ def create(context: MethodContext) -> Method:
 
 
 def options_of(name: str, found: object) -> type[MethodOptions]:
-    """The options class of a user's method `found`, which a config calls `name`. Raises `UnknownError`."""
+    """Returns the options class of a user's method `found`, which a config calls `name`. Raises `UnknownError`."""
     if not isinstance(found, type) or not issubclass(found, Method):
         raise UnknownError(f"{name!r} is not a subclass of fedmpi.methods.protocol.Method")
     options = getattr(found, "Options", None)

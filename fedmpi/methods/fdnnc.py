@@ -172,7 +172,7 @@ class FDNNC(Method):
         }
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        """The state lacks part of a net that nobody trains yet: the rest comes out of the other net."""
+        """Makes what the state lacks of a net that nobody trains yet out of the other net."""
         known = state | self._factors(state) if SMALL in nets else state
         if BIG in nets and not self.blocks[BIG]:
             known = known | self._weights(state)
@@ -180,7 +180,7 @@ class FDNNC(Method):
             target.copy_(known[name])
 
     def _factors(self, state: Params) -> Params:
-        """B^T and A: those of the state, or where there are none yet the truncated SVD of W."""
+        """Returns B^T and A: those of the state, or where there are none yet the truncated SVD of W."""
         factors: Params = {}
         for layer in self.layers.values():
             u, v = layer.factor_names
@@ -191,7 +191,7 @@ class FDNNC(Method):
         return factors
 
     def _weights(self, state: Params) -> Params:
-        """W = A B^T of every factorized layer."""
+        """Returns W = A B^T of every factorized layer."""
         factors = {layer: (state[name] for name in layer.factor_names) for layer in self.layers.values()}
         return {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in factors.items()}
 
@@ -217,12 +217,12 @@ class FDNNC(Method):
         return state | stepped | (self._weights(state | stepped) if self.blocks[BIG] else {})
 
     def _stepped(self, state: Params, means: Params, contributions: Contributions, tier: int) -> Params:
-        """One step of SGD on each tensor of a tier's net, but for factors of which nobody sent the gradient."""
+        """Takes one step of SGD on each tensor of a tier's net, but for factors of which nobody sent the gradient."""
         names = [name for name in self.published_specs({tier}) if torch.as_tensor(contributions.shares(name)).any()]
         return {name: torch.sub(state[name], means[name], alpha=contributions.lr) for name in names}
 
     def _merged(self, state: Params, small: Params, round_number: int) -> Params:
-        """W+ = (A B^T + W) / 2, and likewise what both nets share; if no big device got through, W has not moved."""
+        """Returns W+ = (A B^T + W) / 2, and likewise what both nets share; without a big device W has not moved."""
         both = state | small
         both |= self._weights(both)
         prefix = _PARKED if int(state.get(_PARKED, -1)) == round_number else ""  # not of a round without small devices
@@ -230,16 +230,16 @@ class FDNNC(Method):
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
     def _outdated(self, state: Params) -> Params:
-        """W is newer than A and B."""
+        """Zeroes A and B, because W is newer."""
         names = {name for layer in self.layers.values() for name in layer.factor_names}
         return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
 
     def refresh(self, state: Params) -> Params:
-        """The SVD of W wherever small devices continue from it in the same round or the next."""
+        """Takes the SVD of W wherever small devices continue from it in the same round or the next."""
         return state | self._factors(state) if self.pattern in ("both", "switch") else state
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """The share of W's energy beyond A B^T, where the state has both."""
+        """Returns the share of W's energy beyond A B^T, where the state has both."""
         if not all(self.blocks):
             return {}
         matrices = [state[f"{layer}.weight"].double() for layer in self.layers]
@@ -258,7 +258,7 @@ class FDNNC(Method):
             target.copy_(published[dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """The gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
+        """Computes the gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
         order = torch.randperm(len(client.examples), generator=client.generator("batch"))
         batch = client.examples[order[: self.context.train.batch_size].numpy()]
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
@@ -284,7 +284,7 @@ class FDNNC(Method):
         return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
-        """CEFO: the factors whose gradients this client keeps to itself, those of B or those of A."""
+        """Names, for CEFO, the factors whose gradients this client keeps to itself: those of B or those of A."""
         if task.tier == BIG or self.options.upload == "full":
             return ()
         kept = 0 if self._sends_a(task) else 1
@@ -299,7 +299,8 @@ class FDNNC(Method):
     # What it would cost real clients.
 
     def costs(self, turn: Turn) -> Costs:
-        """A mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on average."""
+        """Counts a mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on
+        average."""
         costs, specs = super().costs(turn), self.upload_specs(turn.tier)
         halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
         saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
@@ -308,7 +309,7 @@ class FDNNC(Method):
 
 
 def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:
-    """The fully connected layers that become smaller, each with its r; the last one is no exception."""
+    """Yields the fully connected layers that become smaller, each with its r; the last one is no exception."""
     overrides = dict(options.layer_ranks)
     overrides.setdefault("*", options.rank_ratio)
     for layer in plan_layers(net, Rule(overrides=overrides)):
@@ -322,6 +323,6 @@ def _r(layer: FactorizedLayer) -> int:
 
 
 def _half_squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    """Eq. 4, the mean over the batch of |y - sigmoid(output)|^2 / 2; output (B, classes), targets int64 (B,)."""
+    """Returns eq. 4, the batch's mean of |y - sigmoid(output)|^2 / 2; output (B, classes), targets int64 (B,)."""
     wanted = torch.eye(output.shape[1], device=output.device)[targets]
     return 0.5 * (wanted - output.float().sigmoid()).square().sum(1).mean()

@@ -103,7 +103,7 @@ class FedHM(ServerMethod):
         return self.tiers[tier].capacity == 1
 
     def _rank(self, layer: FactorizedLayer, tier: int) -> int | None:
-        """r of a layer in the net of a tier; None for the dense net."""
+        """Returns r of a layer in the net of a tier; None for the dense net."""
         return None if self._is_dense(tier) else layer.r(self.tiers[tier].capacity)
 
     # Server half.
@@ -118,21 +118,21 @@ class FedHM(ServerMethod):
         return specs | self.factorization.specs(max(low))
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        """Algorithm 1, lines 3-4, once for all tiers: `out` gets the factors at the largest rank and the dense rest."""
+        """Runs Algorithm 1, lines 3-4, once for all tiers: the factors at the largest rank and the dense rest."""
         for name in [name for name in state if name in out]:
             out[name].copy_(state[name])
         if self.factorization.is_in(out):
             self.factorization.write(state, out)
 
     def client_weight(self, task: Task) -> float:
-        """Eq. 2 without its denominator, which is common to the cohort."""
+        """Returns eq. 2 without its denominator, which is common to the cohort."""
         tau = self.options.tau
         if tau == "auto":
             tau = 5.0 if self.context.clients.tier_assignment == "dynamic" else math.inf
         return math.exp((self.tiers[task.tier].capacity - 1.0) / tau)
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Eq. 1: W = U V^T, folded back into a kernel."""
+        """Yields eq. 1: W = U V^T, folded back into a kernel."""
         for name, value in upload.items():
             layer = self.layers.get(name.removesuffix(".u.weight"))
             if layer is not None and name.endswith(".u.weight"):
@@ -141,7 +141,7 @@ class FedHM(ServerMethod):
                 yield dense_name(name, self.layers), value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
-        """|U V^T|_ij <= |u_i| |v_j|: the largest row norms bound a lifted layer without lifting it."""
+        """Bounds a lifted layer by the largest row norms, without lifting it: |U V^T|_ij <= |u_i| |v_j|."""
         bounds = {dense_name(name, self.layers): value for name, value in upload.items()}
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
@@ -150,15 +150,15 @@ class FedHM(ServerMethod):
         return max_magnitudes([bounds[name] for name in self.state_specs()])
 
     def _factors(self, layer: FactorizedLayer, published: Params, like: Tensor) -> tuple[Tensor, Tensor]:
-        """U (M, r) and V (r, N) as clients got them, where the server computes."""
+        """Returns U (M, r) and V (r, N) as clients got them, where the server computes."""
         u, v = (published[name].to(like.device) for name in layer.factor_names)
         return layer.u_matrix(u), layer.v_matrix(v)
 
     # What it tells of a round.
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Where the energy of the factorized layers lies, and by tier the factor c by which this round's mean alone,
-        without training, shrinks the singular values that the tier has and smaller ones have not."""
+        """Returns where the energy of the factorized layers lies, and by tier the factor c by which this round's mean
+        alone, without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         notes: dict[str, object] = {"band_factor": {tier.name: self._band_factor(cover, tier) for tier in self.tiers}}
@@ -172,7 +172,7 @@ class FedHM(ServerMethod):
         return spectrum.digits(cover.at(tier.capacity))
 
     def _spectrum(self, state: Params, published: Params, spectra: Params) -> Mapping[str, object]:
-        """The energy of each factorized layer, and that of what training has made of its start."""
+        """Returns the energy of each factorized layer, and that of what training has made of its start."""
         changes = {}
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
@@ -184,7 +184,7 @@ class FedHM(ServerMethod):
 
     @cached_property
     def _start(self) -> Params:
-        """The matrix of each factorized layer before round 1. The seed makes it again, so no checkpoint has it."""
+        """Makes the matrix of each factorized layer before round 1 out of the seed, so no checkpoint has it."""
         state = self.initial_state()
         return {name: layer.unroll(state[f"{name}.weight"]).clone() for name, layer in self.layers.items()}
 
@@ -194,7 +194,7 @@ class FedHM(ServerMethod):
         return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """The leading r columns of each factor, and the dense rest whole."""
+        """Copies the leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
             source = published[name if name in published else dense_name(name, self.layers)]
             target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested

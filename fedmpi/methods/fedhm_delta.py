@@ -91,7 +91,7 @@ class FedHMDelta(FedHM):
             yield self._sum(name, client.task.tier), value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
+        """Returns eq. 2, or where `aggregation` is `delta` W and the mean of what clients changed of it."""
         if not self._is_delta:  # with a server optimizer by `mean_change`
             layers = self.layers.values() if self._starts_from_factors else ()
             start = {f"{layer.name}.weight": self._product(layer, state, contributions.published) for layer in layers}
@@ -103,13 +103,13 @@ class FedHMDelta(FedHM):
         return new
 
     def _product(self, layer: FactorizedLayer, state: Params, published: Params) -> Tensor:
-        """The weight of a factorized layer as the published factors give it."""
+        """Returns the weight of a factorized layer as the published factors give it."""
         weight = state[f"{layer.name}.weight"]
         u, v = self._factors(layer, published, weight)
         return layer.folded_as(weight, u.double() @ v.double())
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
-        """W+ of a layer, unrolled, float64."""
+        """Returns W+ of a layer, unrolled, float64."""
         options, cover = self.options, self._cover(layer, contributions.tasks)
         if not cover.of:  # all dense
             return self._mean(layer, means)
@@ -126,8 +126,8 @@ class FedHMDelta(FedHM):
         return change.add_(u.double() @ v.double() if kept is None else kept)
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """What clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized layer it
-        is the mean without what clients started from, because a truncation is no change."""
+        """Returns what clients have changed, on average: the gradient of a server optimizer, negated. Of a factorized
+        layer it is the mean without what clients started from, because a truncation is no change."""
         changes = {name: means[name] - state[name] for name in self.state_specs()}
         for layer in self.layers.values():
             name, cover = f"{layer.name}.weight", self._cover(layer, contributions.tasks)
@@ -140,7 +140,7 @@ class FedHMDelta(FedHM):
         return Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
 
     def _mean(self, layer: FactorizedLayer, means: Params) -> Tensor:
-        """The mean of eq. 2, unrolled, float64; out of its parts if it was summed by tier."""
+        """Returns the mean of eq. 2, unrolled, float64; out of its parts if it was summed by tier."""
         parts = dict.fromkeys(self._sum(f"{layer.name}.weight", tier.index) for tier in self.tiers)
         first, *others = (layer.unroll(means[name]).double() for name in parts)
         return sum(others, first)

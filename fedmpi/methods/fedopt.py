@@ -110,14 +110,16 @@ class ServerMethod(Method):
         return state | stepped(state, change, server, contributions)
 
     def mean_change(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """The weighted mean over the clients of what each has changed of what it got: a server optimizer's gradient,
-        negated. By tensor of `state_specs`; zero where nobody sent an entry.
+        """Returns the weighted mean over the clients of what each has changed: a server optimizer's gradient, negated.
+
+        By tensor of `state_specs`; zero where nobody sent an entry.
         """
         return {name: means[name] - state[name] for name in self.state_specs()}
 
 
 def stepped(state: Params, change: Params, server: AvgM | Adam, contributions: Contributions) -> Params:
-    """The tensors of `change` after a step, with their moments. A moment that the state lacks begins with this step."""
+    """Returns the tensors of `change` after a step, with their moments. A moment that the state lacks begins with this
+    step."""
     new: Params = {}
     for name, delta in change.items():
         own = {FIRST + name: state.get(FIRST + name, torch.zeros_like(delta))}
@@ -134,7 +136,7 @@ def stepped(state: Params, change: Params, server: AvgM | Adam, contributions: C
 
 
 def _step(server: AvgM | Adam, delta: Tensor, first: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
-    """m, for adam and yogi v, and x after a step; all of one shape."""
+    """Returns m, for adam and yogi v, and x after a step; all of one shape."""
     if isinstance(server, AvgM):
         (x,) = others
         first = server.beta * first + delta

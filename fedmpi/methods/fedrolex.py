@@ -80,7 +80,7 @@ class FedRolex(WidthMethod):
 
     @property
     def net_widths(self) -> tuple[float, ...]:
-        """The last one, for tests, is the server's."""
+        """Returns the widths; the last one, for tests, is the server's."""
         return (*super().net_widths, 1.0)
 
     def tested(self) -> tuple[TestedNet, ...]:
@@ -92,6 +92,6 @@ class FedRolex(WidthMethod):
         return [rolling_axes(self._widest, net) for net in nets]
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
-        """The window of the client's round; for a test that of the first."""
+        """Returns the window of the client's round; for a test that of the first."""
         offset = client.task.round_number - 1 if client else 0
         return {name: tuple(axis.window(offset) for axis in axes) for name, axes in self._axes[number].items()}

@@ -74,7 +74,8 @@ class Fjord(WidthMethod):
         return float(task.num_examples)
 
     def costs(self, turn: Turn) -> Costs:
-        """What the widths cost on average, each as likely as the others; distillation passes p_max's net as well."""
+        """Returns what the widths cost on average, each as likely as the others; distillation passes p_max's net as
+        well."""
         costs, affordable = super().costs(turn), turn.macs[turn.tier :]
         if not affordable:
             return costs
@@ -82,7 +83,7 @@ class Fjord(WidthMethod):
         return replace(costs, macs_per_example=mean + teacher)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """SGD with a width for each step, all of them drawn beforehand."""
+        """Trains by SGD with a width for each step, all of them drawn beforehand."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
         numbers, tier = self._draw_nets(client, draws.examples.numel()), client.task.tier
 
@@ -92,12 +93,13 @@ class Fjord(WidthMethod):
         return trainer.run(draws, work.lr, work.loss, step, partial(self.after_backward, client=client))
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
-        """The net of each step: the client's own or a narrower one."""
+        """Returns the net of each step: the client's own or a narrower one."""
         low, high = client.task.tier, len(self.tiers)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        """The width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not used."""
+        """Returns the width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not
+        used."""
         train, num_examples = self.context.train, len(client.examples)
         numbers = self._draw_nets(client, train.local_epochs * num_examples)
         num_steps = train.local_epochs * len(batch_bounds(num_examples, train.batch_size))
@@ -114,8 +116,9 @@ class Fjord(WidthMethod):
         return value
 
     def _logits(self, net: FlatNet, inputs: Tensor, tier: int, number: int) -> Tensor:
-        """The outputs of net `number`, computed with the leading entries of the tier's parameters; gradients flow into
-        those.
+        """Returns the outputs of net `number`, computed with the leading entries of the tier's parameters.
+
+        Gradients flow into those.
         """
         if number == tier:
             logits: Tensor = net.module(inputs)
@@ -135,11 +138,11 @@ class Fjord(WidthMethod):
 
     @cached_property
     def _constants(self) -> list[dict[str, Tensor]]:
-        """The buffers of each net, which skeletons have without values; most nets have none."""
+        """Returns the buffers of each net, which skeletons have without values; most nets have none."""
         has_some = [any(True for _ in net.buffers()) for net in self._skeletons]
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
     def _parts_within(self) -> list[list[dict[str, Part]]]:
-        """[tier][net]: the net's part of the tier's parameters; meaningful for nets no wider than the tier's."""
+        """Lists by [tier][net] the net's part of the tier's parameters, for nets no wider than the tier's."""
         return [[nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

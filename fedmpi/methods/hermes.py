@@ -124,7 +124,7 @@ class Hermes(Method):
         return (f"{down}: method.target_share {self.options.target_share:g} will not be reached",)
 
     def remaining_share(self, masks: Masks) -> float:
-        """rho: the share of all parameters that these masks keep."""
+        """Returns rho, the share of all parameters that these masks keep."""
         return self._num_held(masks) / self.structure.num_params
 
     def _num_held(self, masks: Masks) -> int:
@@ -142,14 +142,14 @@ class Hermes(Method):
         return state | (versions if self._keeps_own else {})
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        """theta and, where clients keep own values, the round in which each entry was last averaged."""
+        """Lists theta and, where clients keep own values, the round in which each entry was last averaged."""
         specs = self.state_specs()
         if not self._keeps_own:
             return specs
         return specs | {_version(n): Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        """What the client's new mask keeps."""
+        """Returns what the client's new mask keeps."""
         kept = kept_entries(self.structure, client.memory or {})
         return {name: region(axes) for name, axes in kept.items()}
 
@@ -159,7 +159,7 @@ class Hermes(Method):
             yield name, entries(value, regions[name]) if name in regions else value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Fig. 5. With `all`, entries that a client of the cohort does not hold stay as they were."""
+        """Takes the means of Fig. 5; with `all`, entries that a client of the cohort does not hold stay."""
         if not self._keeps_own:
             return super().update(state, means, contributions)
         new = dict(state)
@@ -170,7 +170,7 @@ class Hermes(Method):
         return new
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """The mean of the cohort's remaining shares: by entry and by client it is the same."""
+        """Returns the mean of the cohort's remaining shares: by entry and by client it is the same."""
         shapes = self.structure.shapes.items()
         means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
         num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
@@ -179,7 +179,7 @@ class Hermes(Method):
     # Client half.
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """theta M; with `all`, own values where theta has nothing newer."""
+        """Copies theta M; with `all`, own values where theta has nothing newer."""
         copy_into(out, published)
         if client is None or client.memory is None:
             return
@@ -191,7 +191,7 @@ class Hermes(Method):
         zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Algorithm 1, lines 12-23."""
+        """Runs Algorithm 1, lines 12-23."""
         net, options = trainer.net, self.options
         training, validation = self._parts(client, work)
         masks = self._masks(client)
@@ -212,7 +212,7 @@ class Hermes(Method):
         return trainer.run(draws, work.lr, work.loss, step_of(self, client), after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
-        """The client's examples for training and for validation, the same in every round."""
+        """Returns the client's examples for training and for validation, the same in every round."""
         generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
         training, validation = stratified_holdout(
             client.examples, work.labels[client.examples], self.options.validation_share, generator
@@ -220,7 +220,7 @@ class Hermes(Method):
         return training, validation if len(validation) else training
 
     def _accuracy(self, net: FlatNet, work: LocalWork, examples: np.ndarray) -> float:
-        """The accuracy of the net as it is, without augmentation."""
+        """Returns the accuracy of the net as it is, without augmentation."""
         as_stored = Draws(torch.tensor(examples)[None].to(net.device, non_blocking=True))
         bounds = batch_bounds(len(examples), self.context.train.batch_size)
         batches = (work.data.train_batch(as_stored, 0, *piece) for piece in bounds)
@@ -255,7 +255,7 @@ class Hermes(Method):
         return torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight))
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The mask; with `all` also the client's values, and the round that they are of."""
+        """Returns the mask; with `all` also the client's values, and the round that they are of."""
         if not self._keeps_own:
             return client.scratch
         own = {_own(name): value for name, value in net.params.items()}

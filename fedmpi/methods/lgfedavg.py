@@ -86,7 +86,7 @@ class LGFedAvg(Method):
     # Server half.
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        """Nothing of the local part in phase 2, so that the server's never changes."""
+        """Names nothing of the local part in phase 2, so that the server's never changes."""
         return {} if self._whole_net_travels(client.task.round_number) else self._nothing_local
 
     @cached_property
@@ -101,7 +101,7 @@ class LGFedAvg(Method):
         copy_into({name: out[name] for name in own}, own)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        """Everything in phase 1, the global part in phase 2 (and in a plan without a task)."""
+        """Returns everything in phase 1, the global part in phase 2 (and in a plan without a task)."""
         specs = super().upload_specs(tier)
         if task is not None and self._whole_net_travels(task.round_number):
             return specs
@@ -116,7 +116,7 @@ class LGFedAvg(Method):
         return {name: net.params[name].clone() for name in self._local}
 
     def costs(self, turn: Turn) -> Costs:
-        """The whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
+        """Returns the whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
         is_whole = turn.round_number is not None and self._whole_net_travels(turn.round_number)
         specs = self._net_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
         num_bytes = sum(spec.num_bytes for spec in specs.values())

@@ -85,7 +85,7 @@ class PerFedAvg(Method):
         return replace(costs, examples=costs.examples * (2 if self.options.variant == "FO" else 4))
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """The trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
+        """Runs the trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
         net, options = trainer.net, self.options
         generators = work.generator, client.generator("inner"), client.generator("curvature")
         outer, inner, curvature = (work.data.draws(client.examples, work.epochs, each) for each in generators)
@@ -109,7 +109,7 @@ class PerFedAvg(Method):
         return trainer.run(outer, lr, work.loss, step, lambda net: net.reset_momentum())
 
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
-        """One step of rate alpha on one batch of training data."""
+        """Takes one step of rate alpha on one batch of training data."""
         order = torch.randperm(len(client.examples), generator=work.generator)
         examples = client.examples[order[: self.context.train.batch_size].numpy()]
         net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
@@ -118,7 +118,7 @@ class PerFedAvg(Method):
 
 
 def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: float) -> None:
-    """A step of rate alpha on one batch."""
+    """Takes a step of rate alpha on one batch."""
     _gradient(net, inputs, targets, loss)
     torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-alpha)
 
@@ -132,7 +132,7 @@ def _add_curvature(
     start: Tensor,
     buffers: Sequence[list[Tensor]],
 ) -> None:
-    """g in the net's gradients becomes g - alpha d; the parameters stay as their copy `start` has them."""
+    """Turns g in the net's gradients into g - alpha d; the parameters stay as their copy `start` has them."""
     params, grads, (outer, ahead) = list(net.params.values()), list(net.grads.values()), buffers
     torch._foreach_copy_(outer, grads)
     torch._foreach_add_(params, outer, alpha=options.delta)

@@ -154,20 +154,20 @@ class OrthDrop(Method):
         return kernel_net(net, sizes)
 
     def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
-        """(r, q) of a layer."""
+        """Returns (r, q) of a layer."""
         kept = Width(keep_ratio, "ceil")
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
         return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
 
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
-        """The server's tensors: all kernels and rows of each layer, and the rest."""
+        """Returns the server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
         return self._specs_of(kernel_net(self.context.make(empty=True), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
-        """The leading part, for each tier, of every tensor that its net does not hold whole."""
+        """Returns the leading part, for each tier, of every tensor that its net does not hold whole."""
         return [
             {
                 name: tuple(slice(length) for length in spec.shape)
@@ -178,7 +178,7 @@ class OrthDrop(Method):
         ]
 
     def _held(self, tier: int, client: Client | None) -> Held:
-        """Which entries of each tensor a client of this tier holds, where it does not hold all."""
+        """Returns which entries of each tensor a client of this tier holds, where it does not hold all."""
         return self._leading[tier]
 
     # Server half.
@@ -223,7 +223,7 @@ class OrthDrop(Method):
         return {**self._state_specs, SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        """Eq. 5: kernel i is the mean over those who drew it, each row of v over those who have it."""
+        """Names the entries of eq. 5: a kernel is averaged over those who drew it, a row of v over its holders."""
         held = self._held(client.task.tier, client)
         return {**held, **{f"{MOMENTUM}{name}": held[name] for name in self._shared_momenta if name in held}}
 
@@ -231,7 +231,7 @@ class OrthDrop(Method):
         return LARGEST_MOMENTUM if name.startswith(MOMENTUM) else super().bound(name, magnitude)
 
     def refresh(self, state: Params) -> Params:
-        """Algorithm 1, line 10. A kernel's momentum stays with its number."""
+        """Runs Algorithm 1, line 10. A kernel's momentum stays with its number."""
         new = dict(state)
         for layer in self.factorized:
             u, v = layer.factor_names
@@ -239,8 +239,8 @@ class OrthDrop(Method):
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """What is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and
-        its energy beyond the number of kernels of each tier."""
+        """Returns what is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig.
+        7), and its energy beyond the number of kernels of each tier."""
         table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
         for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])
@@ -254,7 +254,7 @@ class OrthDrop(Method):
     # Client half.
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """The kernels and rows that the client holds (without a client: the leading ones), and the rest."""
+        """Copies the kernels and rows that the client holds (without a client: the leading ones), and the rest."""
         if number == self._whole:
             products = {layer: [published[name] for name in layer.factor_names] for layer in self.factorized}
             published = published | {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in products.items()}
@@ -277,7 +277,7 @@ class OrthDrop(Method):
             net.momenta[name].copy_(entries(averaged, held[name]) if name in held else averaged)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
-        """Eq. 6: the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
+        """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
         decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
@@ -287,7 +287,7 @@ class OrthDrop(Method):
         return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
 
     def costs(self, turn: Turn) -> Costs:
-        """Momenta travel both ways."""
+        """Counts momenta both ways."""
         costs = super().costs(turn)
         return replace(costs, down_bytes=costs.up_bytes)
 
@@ -299,7 +299,7 @@ class Prism(OrthDrop):
     options: PrismOptions
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
-        """The kernels that a client draws of each layer."""
+        """Returns the kernels that a client draws of each layer."""
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
         sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
         return draw_kernels(sigma, sizes, kappa, client.generator("kernels"))

@@ -54,8 +54,9 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def sums_of(method: Method) -> Mapping[str, str]:
-    """The name of every sum that uploads are added into, and the server tensor whose shape and bound it has: one for
-    each of `state_specs`, of its name, unless `traits.sums` has them in parts.
+    """Names every sum that uploads are added into, and the server tensor whose shape and bound it has.
+
+    There is one for each of `state_specs`, of its name, unless `traits.sums` has them in parts.
     """
     return method.traits.sums or {name: name for name in method.state_specs()}
 
@@ -76,7 +77,7 @@ class Method:
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 
     def _server_net(self, *, empty: bool = False) -> nn.Module:
-        """The net whose parameters the server keeps."""
+        """Returns the net whose parameters the server keeps."""
         return self.context.make(empty=empty)
 
     @cached_property
@@ -93,15 +94,15 @@ class Method:
     # The shape of a round.
 
     def tested(self) -> tuple[TestedNet, ...]:
-        """The nets that are tested on the whole test set: by default those that the tiers train."""
+        """Returns the nets that are tested on the whole test set: by default those that the tiers train."""
         return tuple(TestedNet(tier.name, tier.index, tier.capacity) for tier in self.tiers)
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
-        """The exchanges of this round, in order."""
+        """Returns the exchanges of this round, in order."""
         return (Phase(),)
 
     def costs(self, turn: Turn) -> Costs:
-        """What a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
+        """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
         down = sum(spec.num_bytes for spec in self._net_specs[turn.tier].values())
         up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
         examples = float(self.context.train.local_epochs * turn.num_examples)
@@ -114,7 +115,7 @@ class Method:
         return self._dense_specs
 
     def initial_state(self) -> Params:
-        """The state before round 1, a function of the seed alone."""
+        """Returns the state before round 1, a function of the seed alone."""
         return {name: value.detach().clone() for name, value in self._server_net().named_parameters()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
@@ -126,12 +127,12 @@ class Method:
         copy_into(out, state)
 
     def client_weight(self, task: Task) -> float:
-        """The weight of a client's result, up to a factor common to the cohort: equal ones, unless there is an option
-        `weighting` that is `samples`."""
+        """Returns the weight of a client's result, up to a factor common to the cohort: 1, or its number of examples
+        where there is an option `weighting` that is `samples`."""
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """The upload in server coordinates: (name in `sums_of`, tensor), one at a time.
+        """Yields the upload in server coordinates: (name in `sums_of`, tensor), one at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that
         is never given counts as zeros, unless its region is empty.
@@ -139,38 +140,38 @@ class Method:
         yield from upload.items()
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        """The entries a client holds, for tensors of which it does not hold all. Empty: it holds everything.
+        """Returns the entries a client holds, for tensors of which it does not hold all. Empty: it holds everything.
 
         A function of what every rank knows and, where clients keep a memory, of the client's new memory.
         """
         return {}
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
-        """Upper bounds of max|x| of what `lift` will give, one for each of `state_specs` in its order."""
+        """Bounds max|x| of what `lift` will give, one number for each of `state_specs` in its order."""
         sent = next(iter(upload.values()), None)
         nothing = torch.empty(0) if sent is None else sent.new_empty(0)
         return max_magnitudes(upload.get(name, nothing) for name in self.state_specs())
 
     def bound(self, name: str, magnitude: float) -> float:
-        """B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
+        """Returns B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
 
         `magnitude` is the state's largest entry. To override where uploads are no parameters.
         """
         return bound_of(magnitude)
 
     def warnings(self) -> tuple[str, ...]:
-        """What is legal but hardly meant, one line each; said before a run and in its plan."""
+        """Returns what is legal but hardly meant, one line each; said before a run and in its plan."""
         return ()
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """The new state, out of the old and the weighted means over the clients that contributed.
+        """Returns the new state, out of the old and the weighted means over the clients that contributed.
 
         Entries that nobody sent have their old value in `means`.
         """
         return {**state, **means}
 
     def refresh(self, state: Params) -> Params:
-        """What the server recomputes of its state after `update` (PriSM: the SVD); counted as the stage `svd`."""
+        """Recomputes what the server has to after `update` (PriSM: the SVD); counted as the stage `svd`."""
         return state
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
@@ -183,7 +184,7 @@ class Method:
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        """The net that clients of the tier of this number train, with any values (they come from `narrow`).
+        """Returns the net that clients of the tier of this number train, with any values (they come from `narrow`).
 
         `empty`: without values, on the meta device, for counting. Numbers beyond the tiers are of nets that are only
         tested.
@@ -195,7 +196,7 @@ class Method:
         copy_into(out, published)
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        """What was drawn at random for this client in this phase, beside its tier: what JSON can hold.
+        """Returns what was drawn at random for this client in this phase, beside its tier: what JSON can hold.
 
         The server calls it for the record of the round, so it must use the very functions that training uses, and no
         memory. By default it names the tensors that other clients of its tier send, but not this one.
@@ -205,7 +206,7 @@ class Method:
         return {"withheld": withheld} if withheld else {}
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Local training: epochs of mini-batch SGD. To override where a method trains otherwise."""
+        """Trains by epochs of mini-batch SGD. To override where a method trains otherwise."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
         correct = partial(self.after_backward, client=client)
         return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct)
@@ -218,31 +219,33 @@ class Method:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
 
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
-        """What a client does to the net that `narrow` has filled before it is tested on its own data."""
+        """Adapts the net that `narrow` has filled, before it is tested on the client's own data."""
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         """Names and shapes of what a client of this tier sends back, in this very task where tasks differ."""
         return self._net_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
-        """What the client sends back, as `upload_specs` says; views of the net are fine, they are copied at once.
+        """Returns what the client sends back, as `upload_specs` says; views of the net are fine, they are copied at
+        once.
 
         None: nothing counts, as of a client that sends gradients and has diverged (`client.is_restored`).
         """
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """The new memory (only where `traits.keeps_memory`), of any shapes; empty: the client keeps the old one."""
+        """Returns the new memory (only where `traits.keeps_memory`), of any shapes; empty: the client keeps the old
+        one."""
         return {}
 
 
 def all_nets(method: Method) -> range:
-    """The numbers of a method's nets: one for each tier, then one for each net that is only tested."""
+    """Returns the numbers of a method's nets: one for each tier, then one for each net that is only tested."""
     return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
 
 
 def step_of(method: Method, client: Client) -> Callable[..., Tensor]:
-    """`backward` for this client, as a trainer takes it."""
+    """Returns `backward` for this client, as a trainer takes it."""
     return partial(method.backward, client=client)
 
 

@@ -65,7 +65,7 @@ class Scaffold(Method):
     traits = Traits(keeps_memory=True)
 
     def costs(self, turn: Turn) -> Costs:
-        """The model and the control variate travel both ways; option I takes one more pass."""
+        """Counts the model and the control variate both ways; option I takes one more pass."""
         costs, one_pass = super().costs(turn), turn.num_examples if self.options.option == "I" else 0
         return replace(costs, down_bytes=costs.up_bytes, examples=costs.examples + one_pass)
 
@@ -92,7 +92,7 @@ class Scaffold(Method):
         return super().bound(name, magnitude) if name in self._dense_specs else LARGEST_CONTROL
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Algorithm 1, lines 16 and 17; lerp gives the mean itself where eta_g is 1."""
+        """Runs Algorithm 1, lines 16 and 17; lerp gives the mean itself where eta_g is 1."""
         share = len(contributions.tasks) / self.context.clients.count
         new = dict(state)
         for name in self._dense_specs:
@@ -119,20 +119,22 @@ class Scaffold(Method):
         return replace(outcome, steps=outcome.steps + more, left_out=outcome.left_out + more)
 
     def _own_control(self, net: FlatNet, client: Client) -> Params:
-        """c_i, on the net's device; zeros until the client has taken part."""
+        """Returns c_i, on the net's device; zeros until the client has taken part."""
         if client.memory is None:
             return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
         memory = moved(client.memory, net.device)
         return {name: memory[_control(name)] for name in net.params}
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
-        """g(y) - c_i + c."""
+        """Makes the gradient g(y) - c_i + c."""
         corrections = [client.scratch[f"correction.{name}"] for name in net.grads]
         torch._foreach_add_(list(net.grads.values()), corrections)
 
     def _change(self, name: str, value: Tensor, client: Client) -> Tensor:
-        """c_i^+ - c_i; nothing for a client that took no step (option I: or none at x), or whose path was cut short by
-        divergence: how many of its steps are left is not known."""
+        """Returns c_i^+ - c_i; zeros for a client that took no step (option I: or none at x), or that diverged.
+
+        How many steps of a path that was cut short are left is not known.
+        """
         if client.is_restored or "path" not in client.scratch:
             return value.new_zeros(value.shape)
         control = client.published[_control(name)]
@@ -157,8 +159,8 @@ def _control(name: str) -> str:
 
 
 def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[Params, TrainOutcome]:
-    """The gradient of the mean loss, over those of the client's batches that fp16 does not leave out, at the parameters
-    that the net has; and how it went: an epoch of steps of length 0."""
+    """Returns the gradient of the mean loss, over those of the client's batches that fp16 does not leave out, at the
+    parameters that the net has; and how it went: an epoch of steps of length 0."""
     is_scaled = trainer.net.scale is not None
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
     sizes, num_taken = [0], torch.zeros((), device=trainer.net.device)

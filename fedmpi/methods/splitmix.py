@@ -80,7 +80,7 @@ class SplitMixOptions(ServerOptions):
     """
 
     def num_bases(self, level: float) -> int:
-        """b: how many base nets a level has. Not truncated: 2.8 / 0.4 is 6.999... in floating point."""
+        """Returns b, how many base nets a level has. Not truncated: 2.8 / 0.4 is 6.999... in floating point."""
         return round(min(level / self.atom, MAX_NUMBER))
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
@@ -127,7 +127,7 @@ class SplitMix(ServerMethod):
         return [name for name, _ in self._base(empty=True).named_parameters()]
 
     def initial_state(self) -> Params:
-        """Every base has a seed of its own."""
+        """Draws every base from a seed of its own."""
         shares = {}
         if self.options.init == "rescaled":
             shares = fan_in_shares(self.context.make(empty=True), self._base(empty=True))
@@ -142,7 +142,7 @@ class SplitMix(ServerMethod):
         return float(task.num_examples) if self.options.weighting == "samples" else 1.0
 
     def assigned(self, client: Client) -> list[int]:
-        """The base nets that the client trains: one from the queue, distinct random others."""
+        """Returns the base nets that the client trains: one from the queue, distinct random others."""
         task, count = client.task, max(self.num_bases)
         num_served = (task.round_number - 1) * task.cohort_size + task.place
         cycle, turn = divmod(num_served, count)
@@ -160,7 +160,7 @@ class SplitMix(ServerMethod):
         return {f"{base}.{name}": NOTHING for base in absent for name in self._base_names}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """The client's j-th net is the j-th of those assigned to it."""
+        """Yields the client's j-th net as the j-th of those assigned to it."""
         for place, base in enumerate(self.assigned(client)):
             for name in self._base_names:
                 yield f"{base}.{name}", upload[f"{place}.{name}"]
@@ -182,7 +182,7 @@ class SplitMix(ServerMethod):
         return self._ensemble(self.num_bases[number], empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """A client trains those assigned to it; a level is tested with the first ones."""
+        """Copies the bases assigned to a client; a level is tested with the first ones."""
         bases: Sequence[int] = range(self.num_bases[number])
         if client is not None and client.task.phase != "test":
             bases = self.assigned(client)
@@ -190,7 +190,8 @@ class SplitMix(ServerMethod):
         copy_into(out, {own: published[theirs] for own, theirs in named})
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
-        """The sum of the bases' own losses, base by base: they share no parameter, and only one keeps activations."""
+        """Takes the sum of the bases' own losses, base by base: they share no parameter, and only one keeps
+        activations."""
         losses = []
         for base in net.module.children():
             logits = net.outputs(base(inputs))
@@ -199,6 +200,6 @@ class SplitMix(ServerMethod):
 
 
 def _masked(logits: Tensor, targets: Tensor) -> Tensor:
-    """0 for classes that no target has."""
+    """Returns the logits, 0 for classes that no target has."""
     present = (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).any(0)
     return logits.masked_fill(~present, 0.0)

@@ -56,7 +56,7 @@ class Standalone(Method):
 
     @cached_property
     def epochs(self) -> int:
-        """Local epochs of a round."""
+        """Returns the local epochs of a round."""
         factor = self.options.epochs_factor
         if factor == "auto":
             factor = self.context.clients.count / self.context.clients.per_round

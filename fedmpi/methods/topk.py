@@ -77,7 +77,7 @@ class TopK(Method):
 
     @cached_property
     def num_sent(self) -> int:
-        """How many entries an upload has."""
+        """Returns how many entries an upload has."""
         scopes = self._sizes if self.options.scope == "tensor" else [sum(self._sizes)]
         return sum(map(self._num_kept, scopes))
 
@@ -93,7 +93,7 @@ class TopK(Method):
             yield name, dense
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
-        """What was sent of each tensor: values, and their places in it, int64."""
+        """Yields what was sent of each tensor: values, and their places in it, int64."""
         starts = [0, *accumulate(self._sizes)]
         indices = upload["indices"].long()
         edges = torch.searchsorted(indices, torch.tensor(starts).to(indices.device, non_blocking=True)).tolist()
@@ -135,7 +135,7 @@ class TopK(Method):
 
 
 def _stored_at(places: Tensor, spec: Spec) -> Tensor:
-    """Where in memory the entries of a tensor lie whose numbers count rows first."""
+    """Returns where in memory the entries of a tensor lie whose numbers count rows first."""
     area = math.prod(spec.shape[2:]) if spec.channels_last else 1
     if area == 1:
         return places
@@ -146,7 +146,7 @@ def _stored_at(places: Tensor, spec: Spec) -> Tensor:
 
 
 def largest(values: Tensor, k: int) -> Tensor:
-    """Which k entries of a vector have the largest magnitudes, a bool mask; of equal ones the first.
+    """Returns which k entries of a vector have the largest magnitudes, a bool mask; of equal ones the first.
 
     O(n): no sort, which takes ten times as long. A NaN counts as the largest, so that it is sent and seen.
     """

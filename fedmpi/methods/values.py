@@ -46,23 +46,26 @@ class MethodOptions(Section):
 
     @property
     def tiers(self) -> tuple[float, ...]:
-        """The capacity of each tier, largest first."""
+        """Returns the capacity of each tier, largest first."""
         capacities: tuple[float, ...] = getattr(self, self.capacity) if self.capacity else (1.0,)
         return capacities
 
     @property
     def num_moments(self) -> int:
-        """How many vectors as large as its model the server keeps beside it for its optimizer."""
+        """Returns how many vectors as large as its model the server keeps beside it for its optimizer."""
         return 0
 
     @property
     def needs_sgd(self) -> str:
-        """Why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they can."""
+        """Returns why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they
+        can."""
         return ""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        """(dotted key, message) of what is wrong: capacities must fall, because tiers are named by what is shown of
-        them, and clients.tier_blocks begins with the largest."""
+        """Yields (dotted key, message) of what is wrong.
+
+        Capacities must fall: tiers are named by what is shown of them, and clients.tier_blocks begins with the largest.
+        """
         capacities: tuple[float, ...] = self.tiers
         shown = [f"{capacity:g}" for capacity in capacities]
         is_falling = len(set(shown)) == len(shown) and all(one > two for one, two in pairwise(capacities))
@@ -151,7 +154,7 @@ class Client:
         return self.recall()
 
     def generator(self, purpose: str) -> torch.Generator:
-        """Randomness of this client in this round, the same on every rank: kernels to sample, widths to draw."""
+        """Returns this client's generator in this round, the same on every rank (kernels to sample, widths to draw)."""
         stream = f"method:{purpose}:{self.task.phase}"
         return seeds.torch_generator(stream, self.seed, self.task.round_number, self.task.client)
 
@@ -168,7 +171,8 @@ class LocalWork:
 
     @property
     def labels(self) -> np.ndarray:
-        """The labels of all training examples, int64 (N,), on the host; a client's are `labels[client.examples]`."""
+        """Returns the labels of all training examples, int64 (N,), on the host; a client's are
+        `labels[client.examples]`."""
         return self.data.labels
 
 
@@ -188,7 +192,7 @@ class Turn:
 
     @classmethod
     def of(cls, client: Client) -> Turn:
-        """What `client` has done."""
+        """Returns what `client` has done."""
         return cls(client.task.tier, client.task.num_examples, (), client.task.round_number, client)
 
     @property
@@ -207,7 +211,7 @@ class Costs:
 
     @property
     def macs(self) -> float:
-        """The client's compute in the papers' measure, forward MACs x examples."""
+        """Returns the client's compute in the papers' measure, forward MACs x examples."""
         return self.examples * self.macs_per_example
 
 

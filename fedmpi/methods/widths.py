@@ -40,7 +40,7 @@ class WidthMethod(ServerMethod):
 
     @property
     def net_widths(self) -> tuple[float, ...]:
-        """The width of each net by its number: those of the tiers, then any that only testing needs."""
+        """Returns the width of each net by its number: those of the tiers, then any that only testing needs."""
         return tuple(tier.capacity for tier in self.tiers)
 
     @cached_property
@@ -69,8 +69,8 @@ class WidthMethod(ServerMethod):
     # Server half.
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
-        """The entries that net `number` has of each tensor that it does not have whole, for a client or a test (None),
-        an index for each of the leading axes. By default they are the leading ones."""
+        """Returns the entries that net `number` has of each tensor that it does not have whole, for a client or a test
+        (None), an index for each of the leading axes. By default they are the leading ones."""
         return self._leading[number]
 
     @cached_property
@@ -84,20 +84,20 @@ class WidthMethod(ServerMethod):
         return {name: crossed(indices) for name, indices in held.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """The upload as it came, but of the classes the client's own rows only."""
+        """Yields the upload as it came, but of the classes the client's own rows only."""
         rows = self._class_rows(client)
         for name, value in upload.items():
             yield name, value if rows is None or name not in self._class_names else entries(value, rows)
 
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
-        """The parameters with a row for each class: those of the last linear layer, if it has that many rows."""
+        """Names the parameters with a row for each class: those of the last linear layer, if it has as many rows."""
         layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]
         names = [name for name, part in layers if part.out_features == self.context.num_classes]
         return tuple(name for name in self.state_specs() if names and name.rpartition(".")[0] == names[-1])
 
     def _class_rows(self, client: Client) -> Tensor | None:
-        """The classes whose rows this client contributes, int64; None means all."""
+        """Returns the classes whose rows this client contributes, int64; None means all."""
         if not self.label_aware or not self._class_names or self.context.present_labels is None:
             return None
         present = torch.from_numpy(self.context.present_labels(client.task.client))
@@ -112,7 +112,7 @@ class WidthMethod(ServerMethod):
         return add_scaler(net, rate)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        """The entries that it holds of every tensor."""
+        """Copies the entries that it holds of every tensor."""
         held = self.held(number, client)
         copy_into(out, {name: entries(published[name], crossed(held.get(name, ()))) for name in out})
 
@@ -129,13 +129,13 @@ class KeepRatioOptions(MethodOptions):
     whole net alone. Clients of `prism` train drawn kernels, so none of them has exactly its tier's leading net."""
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        """The blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
+        """Returns the blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
         larger = round(0.4 * num_clients)
         return (larger, num_clients - larger) if len(self.tiers) == 2 else super().tier_blocks(num_clients)
 
 
 def with_open_lstms(context: MethodContext) -> MethodContext:
-    """An LSTM's gates as layers of their own, each factorized and sent like any other."""
+    """Returns an LSTM's gates as layers of their own, each factorized and sent like any other."""
     return replace(context, make=lambda *width, empty=False: open_lstms(context.make(*width, empty=empty)))
 
 
@@ -146,7 +146,8 @@ def larger_than_dense(
     layers: Collection[FactorizedLayer],
     sizes: Callable[[FactorizedLayer, float], tuple[int, ...]],
 ) -> tuple[str, ...]:
-    """A warning for each ratio below 1 whose factorized net has more parameters than `dense`, and what has fewer.
+    """Returns a warning for each ratio below 1 whose factorized net has more parameters than `dense`, and what has
+    fewer.
 
     `sizes` gives the rank of a layer at a ratio, and how many outputs are kept if not all.
     """

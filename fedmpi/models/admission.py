@@ -20,7 +20,7 @@ from fedmpi.errors import ConfigError
 
 
 def admit(net: nn.Module, model: str) -> nn.Module:
-    """The net as it may be trained: its norm layers without running statistics, in place.
+    """Returns the net as it may be trained: its norm layers without running statistics, in place.
 
     They normalize with the statistics of their inputs (BatchNorm: of the batch) in training and in evaluation, which
     re-estimates those of the whole training set where they are wanted. A running mean would be state that no method
@@ -38,13 +38,13 @@ def admit(net: nn.Module, model: str) -> nn.Module:
 
 
 def _with_running_statistics(net: nn.Module) -> list[tuple[str, _NormBase]]:
-    """The norm layers that keep running statistics, with their dotted names."""
+    """Returns the norm layers that keep running statistics, with their dotted names."""
     layers = [(name, part) for name, part in net.named_modules() if isinstance(part, _NormBase)]
     return [(name, part) for name, part in layers if part.track_running_stats]
 
 
 def as_module(made: object, model: str) -> nn.Module:
-    """What a model's options have made, if it is a net at all. Raises `ConfigError`."""
+    """Returns what a model's options have made, if it is a net at all. Raises `ConfigError`."""
     if not isinstance(made, nn.Module):
         found = "nothing" if made is None else f"a value of type {type(made).__name__}"
         raise ConfigError("model.name", f"'{model}' gives {found}; expected a torch.nn.Module")
@@ -53,7 +53,7 @@ def as_module(made: object, model: str) -> nn.Module:
 
 @contextmanager
 def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[None]:
-    """Within, a call of `net` raises `ConfigError` unless it gives a score of each class for each example."""
+    """Raises `ConfigError` where a call of `net` within gives no score of each class for each example."""
 
     def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
         shape = len(inputs[0]), num_classes
@@ -74,7 +74,7 @@ def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[No
 
 
 def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
-    """The error of a net that is not admitted; `module` is the dotted name of the one at fault."""
+    """Returns the error of a net that is not admitted; `module` is the dotted name of the one at fault."""
     kind = type(net.get_submodule(module)).__name__
     return ConfigError(
         "model.name", f"'{model}': {f'module {module!r}' if module else 'the net itself'} ({kind}) {problem}"
@@ -82,7 +82,7 @@ def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigErro
 
 
 def conversions(net: nn.Module) -> tuple[str, ...]:
-    """What `admit` will change in this net, one line at most."""
+    """Returns what `admit` will change in this net, one line at most."""
     layers = _with_running_statistics(net)
     if not layers:
         return ()
@@ -95,7 +95,7 @@ def conversions(net: nn.Module) -> tuple[str, ...]:
 
 
 def _problems(part: nn.Module) -> Iterator[str]:
-    """What is wrong with a module itself, its children left aside."""
+    """Yields what is wrong with a module itself, its children left aside."""
     if isinstance(part, LazyModuleMixin):
         yield "has no shape before it has seen data; give it its sizes"
     for name, value in part.named_parameters(recurse=False):

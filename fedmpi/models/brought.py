@@ -80,7 +80,7 @@ class BroughtModel(Model):
 
 @lru_cache(maxsize=64)
 def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
-    """The layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
+    """Returns the layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
     with seeds.python_and_numpy(0), torch.random.fork_rng(devices=[]), torch.device("cpu"):
         generator = torch.Generator().manual_seed(0)
         whole = options._made(info, Width())
@@ -99,7 +99,7 @@ def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
 
 
 def options_of(name: str, found: object) -> type[Section]:
-    """The options class of the model `found`, which a config calls `name`. Raises `UnknownError`."""
+    """Returns the options class of the model `found`, which a config calls `name`. Raises `UnknownError`."""
     if isinstance(found, type) and issubclass(found, Model):
         return found
     if isinstance(found, nn.Module):
@@ -134,7 +134,7 @@ def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]
 
 
 def _is_share(parameter: inspect.Parameter, hint: object) -> bool:
-    """Whether `width` is a share of the channels, not a number of them."""
+    """Returns whether `width` is a share of the channels, not a number of them."""
     default = parameter.default
     return hint in (float, Width) or (
         hint is None and (default is parameter.empty or (type(default) in (int, float) and default == 1))

@@ -15,7 +15,7 @@ _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 
 
 def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
-    """The initialised net on the CPU, in float32; `width` multiplies the width that the options ask for.
+    """Returns the initialised net on the CPU, in float32; `width` multiplies the width that the options ask for.
 
     The same arguments give the same values everywhere, and the global random generators are left
     as they were. Raises `ConfigError` if the model cannot take such data, or is no net that clients
@@ -25,12 +25,12 @@ def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding:
 
 
 def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
-    """The net of `build` on the meta device: names, shapes and modules, no values and no memory."""
+    """Returns the net of `build` on the meta device: names, shapes and modules, no values and no memory."""
     return _net(options, info, Width(width, rounding), "meta", 0)
 
 
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
-    """What is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
+    """Returns what is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
     return admission.conversions(_as_brought(options, info, Width(), "meta", 0))
 
 

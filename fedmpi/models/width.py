@@ -27,5 +27,5 @@ class Width:
         return max(1, round(exact) if self.rounding == "round" else math.ceil(exact - CEIL_TOLERANCE))
 
     def times(self, of_model: float) -> Width:
-        """The widths of the net whose own multiplier is `of_model`."""
+        """Returns the widths of the net whose own multiplier is `of_model`."""
         return replace(self, of_model=self.of_model * of_model)

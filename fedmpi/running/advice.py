@@ -42,13 +42,13 @@ class Advice:
             self.again = replace(self.again, folder=os.getcwd() if is_bound else "")
 
     def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
-        """There is a run directory, of a job that was started with so many ranks."""
+        """Notes the run directory of a job that was started with so many ranks."""
         self.run_dir, self.again = run_dir, replace(self.again, ranks=num_ranks)
 
     # What `library.api.CallAdvice` says in other words.
 
     def resume_command(self, lr: float | None = None) -> str:
-        """What to type to continue the run, with this learning rate where one is given, wherever it is typed."""
+        """Returns what to type, in any folder, to continue the run, with this learning rate where one is given."""
         words = [] if lr is None else [f"train.lr={lr:.3g}"]
         return self.again.command("--run-dir", str(self._folder()), "--resume", *words)
 
@@ -57,11 +57,11 @@ class Advice:
         return self.again.command("--init-from", str(self._folder()), f"train.lr={lr:.3g}")
 
     def in_lines(self, text: str) -> str:
-        """A text that ends in a command, in lines that can be typed as they are."""
+        """Returns a text that ends in a command, in lines that can be typed as they are."""
         return folded(text)
 
     def to_resume(self, when: str = _TO_CONTINUE) -> str:
-        """`to continue: COMMAND`, in lines."""
+        """Returns `to continue: COMMAND`, in lines."""
         return self.in_lines(f"{when}: {self.resume_command()}")
 
     def _folder(self) -> Path:
@@ -69,19 +69,19 @@ class Advice:
         return self.run_dir.path
 
     def what_is_saved(self) -> str:
-        """How many rounds, in words."""
+        """Returns how many rounds, in words."""
         if not (last := self._last_saved()):
             return NOTHING_SAVED
         return f"rounds 1 to {last} are saved" if last > 1 else f"round {last} is saved"
 
     def how_to_continue(self, error: BaseException | None = None) -> str:
-        """The last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
+        """Returns the last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
         first, then = self._how_to_continue(error)
         lines = self.in_lines(then) if then.startswith(_TO_CONTINUE) else then
         return "\n".join([*(wrapped(f"  {first}") if first else ()), lines])
 
     def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
-        """What to mind first, if anything, and what to do."""
+        """Returns what to mind first, if anything, and what to do."""
         if (run_dir := self.run_dir) is None:
             return "", NOTHING_SAVED
         cause = cause_of(error)
@@ -92,7 +92,7 @@ class Advice:
         return _before_a_resume(cause), f"{_TO_CONTINUE}: {self.resume_command()}"
 
     def _after_divergence(self) -> tuple[str, str]:
-        """A resume computes the same bits, so it diverges at the same place; the same settings from round 1 do, too."""
+        """Says what helps: a resume computes the same bits, so it diverges at the same place, as a new start would."""
         lower = min(self._lr * _LOWER, Train().lr)
         if self.run_dir is None or not self.run_dir.checkpoints():
             problem = f"{NOTHING_SAVED}, and the same settings diverge again"
@@ -125,14 +125,15 @@ class Advice:
         return True
 
     def has_failed(self) -> bool:
-        """Whether a rank has noted that it ends the job."""
+        """Returns whether a rank has noted that it ends the job."""
         with contextlib.suppress(OSError):
             return self.run_dir is not None and self.run_dir.failure_path.exists()
         return False
 
 
 def _before_a_resume(cause: BaseException | None) -> str:
-    """What to do first where a plain resume may end in the same way; empty for what the surroundings have caused."""
+    """Returns what to do first where a plain resume may end in the same way; empty for what the surroundings have
+    caused."""
     if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's has no common base
         return "a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first"
     if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, (Exception, SystemExit)):

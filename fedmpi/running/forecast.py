@@ -85,7 +85,7 @@ class Forecast:
 
     @property
     def test_share(self) -> float:
-        """The part of a run's compute that tests take."""
+        """Returns the part of a run's compute that tests take."""
         training = _PASSES_OF_A_STEP * self.training_macs_per_run
         return self.test_macs_per_run / max(self.test_macs_per_run + training, 1.0)
 

@@ -16,14 +16,14 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def end_silently() -> None:
-    """From here on SIGINT and SIGTERM end this process; Python would print a traceback for SIGINT."""
+    """Lets SIGINT and SIGTERM end this process; Python would print a traceback for SIGINT."""
     for number in ENDING:
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
 def ending_with(words: Callable[[int], str]) -> Iterator[None]:
-    """Within the block SIGINT or SIGTERM ends this process after it has printed `words(number of the signal)`."""
+    """Prints `words(number of the signal)` before SIGINT or SIGTERM ends this process within the block."""
 
     def end(number: int, frame: FrameType | None) -> None:
         # An exception raised here would be lost if the signal interrupts a destructor.

@@ -72,7 +72,7 @@ class Course:
         return loss.server
 
     def material(self) -> start.Material:
-        """The data: on all ranks, or on none."""
+        """Returns the data: on all ranks, or on none."""
         if self._material is None:
             material = start.load_material(self.config, self.comm)
             self.comm.agree()
@@ -80,7 +80,7 @@ class Course:
         return self._material
 
     def folder(self) -> RunDir:
-        """The run directory: known to all ranks, or to none."""
+        """Returns the run directory: known to all ranks, or to none."""
         if self.known_folder is None:
             self.made_folder = self.asked.run_dir is None or not os.path.lexists(self.asked.run_dir)
             folder = open_run_dir(self.config, self.comm, self.asked, resume=self.resumes)
@@ -91,11 +91,12 @@ class Course:
 
     @property
     def patience_s(self) -> float:
-        """How long the lock of the run directory is waited for."""
+        """Returns how long the lock of the run directory is waited for."""
         return _DYING_S if self.takes_over else _ENDING_S if self.resumes else 0.0
 
     def too_few(self) -> str:
-        """Why the ranks that are left are to stop; empty if they are not. A report needs no more than there are."""
+        """Returns why the ranks that are left are to stop; empty if they are not. A report needs no more than there
+        are."""
         size, least = self.comm.size, self.config.mpi.min_ranks
         if size >= least or self.rounds_are_over:
             return ""
@@ -106,7 +107,7 @@ class Course:
         self.limits.of_more_than_a_round(has_trained=self.begun_after is not None)
 
     def report(self, server: Server | None, round_number: int) -> None:
-        """The losses, to the server (None on the other ranks)."""
+        """Reports the losses to the server (None on the other ranks)."""
         if server is not None:
             server.report_losses(self.unreported, min(round_number, self.config.rounds))
         self.unreported.clear()
@@ -148,8 +149,8 @@ def continue_run(course: Course, setup: Setup, server: Server | None, state: Ser
 
 
 def end_together(course: Course, server: Server | None, round_number: int) -> None:
-    """Nobody leaves before all is saved and written: else those left would have to do it, and MPI's own end would wait
-    without limit for one that hangs. Raises `ServerLossError`.
+    """Waits until all is saved and written, because those left would else have to do it, and MPI's own end would wait
+    without limit for a rank that hangs. Raises `ServerLossError`.
     """
     course.allow_more_than_a_round()
     while True:

@@ -53,7 +53,7 @@ _MAX_SOURCE_BYTES = 2**27
 
 
 def computed_with(worker_device: str, server_device: str, device: Device) -> dict[str, str]:
-    """What this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
+    """Returns what this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
     variables = VARIABLES + (GPU_VARIABLES if device.has_gpu else ())
     found = {
         **{name: version for name, version in manifest.versions().items() if name != "torchvision"},
@@ -74,7 +74,7 @@ def computed_with(worker_device: str, server_device: str, device: Device) -> dic
 
 @functools.cache
 def _digest_of_code(folder: Path) -> str:
-    """The digest of all modules in `folder`, computed once: a version number says nothing of a checkout."""
+    """Returns the digest of all modules in `folder`, computed once: a version number says nothing of a checkout."""
     state = blake2b(digest_size=4)
     for path in sorted(folder.rglob("*.py")):
         state.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())

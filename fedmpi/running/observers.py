@@ -21,7 +21,7 @@ class Observed:
 
 
 def named(config: Config) -> list[Observed]:
-    """The user's observers, imported but not made. Raises `ConfigError` for classes that are none."""
+    """Returns the user's observers, imported but not made. Raises `ConfigError` for classes that are none."""
     places = config.output.observers
     if wrong := [*problems(places)]:
         raise ConfigError("output.observers", *wrong)
@@ -41,7 +41,7 @@ class Observers:
                     warn(f"{type(made).__name__}.{line}")
 
     def call(self, hook: str, value: object) -> None:
-        """`hook(value)` of every observer that has it."""
+        """Calls `hook(value)` of every observer that has it."""
         for one, made in self._made[:]:
             call: Callable[[object], object] | None = getattr(made, hook, None)
             if call is not None:

@@ -18,7 +18,7 @@ _WHY_EQUAL = (
 
 
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
-    """One line each; `per_round` clients take part in a round."""
+    """Returns remarks, one line each; `per_round` clients take part in a round."""
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
@@ -29,7 +29,7 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:
-    """A line for each net that several tiers have in common, or that is the whole model below a capacity of 1."""
+    """Returns a line for each net that several tiers share, or that is the whole model below a capacity of 1."""
     if all(tier.capacity == 1 for tier in method.tiers):
         return ()
     whole = _shapes(method.context.make(empty=True))

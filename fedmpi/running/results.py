@@ -23,7 +23,7 @@ without waiting for others."""
 
 
 def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
-    """One line of rounds.jsonl."""
+    """Returns one line of rounds.jsonl."""
     method, config = setup.method, setup.config
     is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
@@ -53,7 +53,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
 
 
 def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:
-    """A line where fp16 left out every step of some clients; else empty."""
+    """Returns a line where fp16 left out every step of some clients; else empty."""
     found = sum(1 for report in reports if 0 < report.steps == report.left_out)
     if not found:
         return ""
@@ -64,7 +64,8 @@ def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:
 
 
 def sizes(setup: Setup) -> list[TierRow]:
-    """A row for each tier, then for nets that are tested but that no tier trains: what they cost, without results."""
+    """Returns a row for each tier, then for nets that are tested but that no tier trains: what they cost, without
+    results."""
     method, rows = setup.method, []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
@@ -80,7 +81,7 @@ def sizes(setup: Setup) -> list[TierRow]:
 
 
 def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
-    """The rows of the closing table: `sizes` with results, then all clients."""
+    """Returns the rows of the closing table: `sizes` with results, then all clients."""
     rows = [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]
     last, highest, at = best.last.get, best.best.get, best.best_round.get
     return [

@@ -288,7 +288,7 @@ def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, 
 
 
 def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
-    """What they show is in the records, too: a run can do without them."""
+    """Returns fedmpi's own observers; what they show is in the records, too."""
     output, found = setup.config.output, []
     if output.tensorboard:
         events = Events()

@@ -75,8 +75,9 @@ def load_material(config: Config, comm: Communicator) -> Material:
 
 
 def tried_partition(config: Config) -> Iterator[str]:
-    """For a plan: makes a partition of the user's own, which may fail on the run's labels. Says in a line where it is
-    not tried, because that would take files of a built-in data set. Raises `UserError` as the run would.
+    """Makes, for a plan, a partition of the user's own, which may fail on the run's labels.
+
+    Yields a line where it is not tried, because that would take files of a built-in data set. Raises `UserError`.
     """
     name, data = config.partition.name, config.data
     if registry.is_built_in("partition", name):
@@ -92,9 +93,10 @@ def tried_partition(config: Config) -> Iterator[str]:
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
-    """The examples, read by the highest rank of a node (the server has enough to hold) and mapped by the others there
-    that have them in the same place (`data.lending`). A rank that cannot map them reads them. Raises `StartupError` on
-    all ranks together.
+    """Reads the examples on the highest rank of a node (the server has enough to hold); the others map them.
+
+    A rank that has them in another place, or cannot map them (`data.lending`), reads them itself. Raises `StartupError`
+    on all ranks together.
     """
     place = place_of(config.data)
     places = comm.allgather_text(place)
@@ -112,7 +114,7 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
 
 
 def _validated(config: Config, whole: Material) -> Material:
-    """The partition is that of all training examples, so each client has the same ones as in a run that is tested."""
+    """Takes validation data of each client, whose examples are the same as in a run that is tested."""
     found = hold_out(whole.dataset, whole.partition, config.evaluation.validation_share, config.seed)
     info = replace(whole.info, num_test=len(found.dataset.test_y))
     return Material(info, found.dataset, found.training, found.validation)
@@ -134,7 +136,7 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
-    """What the ranks compute with; rank 0 warns if they differ."""
+    """Returns what the ranks compute with; rank 0 warns if they differ."""
     rows = made_with.gathered(comm, made_with.computed_with(*kinds, device))
     found = [f"{name}: {text}" for name in made_with.COMPARED if (text := made_with.unlike(rows, name))]
     if found and comm.is_root:
@@ -148,7 +150,7 @@ def warn(line: str) -> None:
 
 
 def check_model(config: Config, info: DataInfo) -> None:
-    """Whether the model can take the data, found out in a dry run. Raises `ConfigError`."""
+    """Tries in a dry run whether the model can take the data. Raises `ConfigError`."""
     try:
         net = create.skeleton(config.model, info)
         with checked_outputs(net, config.model.name, info.num_classes):
@@ -183,8 +185,9 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
 def prepare(
     config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None, server_device: str = ""
 ) -> Setup:
-    """Everything a rank is given once. `server_device` is the kind that the run's server has computed on so far, empty
-    if it has not. Raises `StartupError` on all ranks together.
+    """Makes everything that a rank is given once. Raises `StartupError` on all ranks together.
+
+    `server_device` is the kind that the run's server has computed on so far, '' if it has not.
     """
     make_deterministic(config.mpi.threads)
     kinds, device = _devices(config, comm, server_device)
@@ -224,7 +227,7 @@ def prepare(
 def method_context(
     config: Config, info: DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
 ) -> methods.MethodContext:
-    """What the config's method is built from; a forecast has no labels."""
+    """Returns what the config's method is built from; a forecast has no labels."""
 
     def make(
         width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, *, empty: bool = False
@@ -253,7 +256,8 @@ def blocks(config: Config) -> tuple[int, ...]:
 
 
 def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, str], placement.Device]:
-    """The kinds of device that all workers train on and that the server's part runs on, and this rank's own devices."""
+    """Returns the kinds of device that all workers train on and that the server's part runs on, and this rank's own
+    devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.rank, comm.here, server_trains=trains)
     asks = config.mpi.device != "cpu" or "cuda" in (config.mpi.server_device, had)
@@ -272,7 +276,7 @@ def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, s
 
 
 def _skeletons(config: Config, method: methods.Method, worker_device: str) -> list[nn.Module]:
-    """All nets of a method without values. Raises `ConfigError`."""
+    """Returns all nets of a method without values. Raises `ConfigError`."""
     nets = [method.net(number, empty=True) for number in all_nets(method)]
     has_rnn = any(isinstance(part, nn.RNNBase) for net in nets for part in net.modules())
     if has_rnn and config.train.precision == "fp16" and worker_device == "cpu":
@@ -284,7 +288,7 @@ def _skeletons(config: Config, method: methods.Method, worker_device: str) -> li
 def _trainers(
     config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
-    """One for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
+    """Makes a trainer for each of the method's nets, all in the same buffers. Rank 0 has none if it does not train."""
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
     keep_freed_memory()
@@ -316,9 +320,10 @@ def _evaluation(
 
 
 def check_nets(setup: Setup) -> tuple[str, ...]:
-    """The last check before the first round: every worker trains the same client twice (`twice.check_nets`). Returns
-    what to warn of, on every rank: workers that compute other bits than the first one. Raises `StartupError` on all
-    ranks together for a net that keeps something from one client to the next.
+    """Trains the same client twice on every worker before the first round (`twice.check_nets`).
+
+    Returns what to warn of, on every rank: workers that compute other bits than the first one. Raises `StartupError`
+    on all ranks together for a net that keeps something from one client to the next.
     """
 
     def check() -> str:

@@ -31,13 +31,14 @@ _NUM_RECENT = 5
 
 
 def notice_early() -> None:
-    """From here on the signal does not end the process; `Stopping.listen` will hear of it."""
+    """Keeps the signal for `Stopping.listen`: from here on it does not end the process."""
     signal.signal(SIGNAL, lambda number, frame: _heard_early.append(number))
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
-    """Until this start of the run must have ended: `limit_s` (0: none) or the end that Slurm tells of, whichever comes
-    first; None without end.
+    """Returns the seconds until this start of the run must have ended; None without end.
+
+    The end is `limit_s` (0: none) or the one that Slurm gives, whichever comes first.
     """
     end = whole_number(environment, "SLURM_JOB_END_TIME")
     limits_s = ([limit_s] if limit_s > 0 else []) + ([end - now_s] if end is not None else [])
@@ -64,7 +65,7 @@ class Stopping:
         self._share = 1.0
 
     def listen(self, say: Callable[[str], None]) -> None:
-        """From now on the signal asks to stop; `say` hears of the first one."""
+        """Takes the signal for a wish to stop from now on; calls `say` for the first one."""
 
         def heard(number: int, frame: Any) -> None:
             if not self._is_signalled:
@@ -77,15 +78,17 @@ class Stopping:
             heard(_heard_early.pop(), None)
 
     def remember(self, rounds_s: Sequence[float]) -> None:
-        """What rounds of an earlier start took, the last one last: a long one may come again before this start has seen
-        any. Not those that would leave a start like this one no time for any round: something else was wrong then.
+        """Remembers what rounds of an earlier start took, the last one last, until this start has seen some itself.
+
+        Leaves out those that would leave a start like this one no time for any round: something else was wrong then.
         """
         if not self._recent_s:
             self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
 
     def wish(self, round_s: float, share: float = 1.0) -> int:
-        """After a round that took `round_s`, the saving of the one before included. `share` is how much more a rank has
-        to do in the next one than at the start, because others were lost.
+        """Returns what this rank wishes after a round that took `round_s`, the saving of the one before included.
+
+        `share` is how much more a rank has to do in the next round than at the start, because others were lost.
         """
         self._recent_s.append(round_s / self._share)  # of its beginning: too much rather than too little
         self._share = share
@@ -95,11 +98,11 @@ class Stopping:
 
     @property
     def next_round_s(self) -> float:
-        """What the next round is given."""
+        """Returns what the next round is given."""
         return _PATIENCE * max(self._recent_s) * self._share
 
     def why(self, wish: int) -> str:
-        """The wish that was agreed on, in words; empty for continuing."""
+        """Returns the wish that was agreed on, in words; empty for continuing."""
         if wish != OUT_OF_TIME:
             return SIGNAL.name if wish == SIGNALLED else ""
         return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"

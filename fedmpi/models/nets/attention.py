@@ -29,7 +29,7 @@ class Attention(nn.Module):
         self.out = _linear(dense.out_proj.weight, dense.out_proj.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool = False) -> tuple[Tensor, None]:
-        """(B, T, dim) each -> (B, T, dim), and None for the weights that nobody asked for."""
+        """Maps (B, T, dim) each to (B, T, dim), and None for the weights that nobody asked for."""
         mixed = F.scaled_dot_product_attention(
             self._heads(self.query(query)),
             self._heads(self.key(key)),
@@ -39,7 +39,7 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2)), None
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, dim) -> (B, num_heads, T, dim / num_heads)."""
+        """Maps (B, T, dim) to (B, num_heads, T, dim / num_heads)."""
         return x.unflatten(2, (self.num_heads, -1)).transpose(1, 2)
 
 

@@ -38,10 +38,10 @@ class Lstm(nn.LSTM):
     """torch's LSTM, batch first, for weights that lie in a buffer of the caller and must stay there."""
 
     def flatten_parameters(self) -> None:
-        """Nothing: on CUDA torch would move the weights into a buffer of its own, which nobody else trains or reads."""
+        """Does nothing: on CUDA torch would move the weights into a buffer of its own, which nobody else trains."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, State]:  # type: ignore[override]  # takes no states
-        """(B, length, inputs) -> (B, length, hidden) and the last states."""
+        """Maps (B, length, inputs) to (B, length, hidden) and the last states."""
         if x.is_meta or is_in_torch_dispatch_mode():
             return self._shapes(x)
         with warnings.catch_warnings():
@@ -50,7 +50,8 @@ class Lstm(nn.LSTM):
             return super().forward(x)
 
     def _shapes(self, x: Tensor) -> tuple[Tensor, State]:
-        """The products of all steps at once, for those who only count (fedmpi/costs.py): torch takes each alone."""
+        """Returns the products of all steps at once, for those who only count (fedmpi/costs.py): torch takes each
+        alone."""
         states = x.new_empty(self.num_layers, len(x), self.hidden_size)
         for from_input, from_state, *_ in self.all_weights:
             outputs = x.new_empty(*x.shape[:2], self.hidden_size)

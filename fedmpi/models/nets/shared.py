@@ -16,7 +16,7 @@ from fedmpi.errors import ConfigError, counted
 
 
 def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int, int]]:
-    """A layer that surrounds (C, H, W) images by zeros until both sides have `side` pixels; and the sides then.
+    """Returns a layer that surrounds (C, H, W) images by zeros until both sides have `side` pixels; and the sides then.
 
     The image stays in the middle (one pixel up and left of it where the zeros are odd); sides that
     are long enough stay as they are.
@@ -30,7 +30,7 @@ def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int,
 
 
 def enlargement_to(shape: tuple[int, ...], side: int) -> nn.Module:
-    """A layer that repeats the pixels of (C, H, W) images, as often as it takes for both sides to have `side`."""
+    """Returns a layer that repeats the pixels of (C, H, W) images until both sides have `side` of them."""
     factor = -(-side // min(shape[1:]))
     return nn.Identity() if factor == 1 else nn.Upsample(scale_factor=factor)
 
@@ -52,7 +52,7 @@ class SlicedAvgPool2d(nn.AdaptiveAvgPool2d):
 
 
 def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Linear layers with a ReLU between any two of them."""
+    """Returns linear layers with a ReLU between any two of them."""
     layers = nn.Sequential()
     for size in hidden:
         layers.extend([nn.Linear(inputs, size), nn.ReLU(inplace=True)])
@@ -61,13 +61,13 @@ def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequen
 
 
 def kaiming_normal(module: nn.Module) -> None:
-    """Fan-in, on the weight of a conv or linear layer; a skeleton has no values, and torch would take its time."""
+    """Draws the weight of a conv or linear layer by fan-in; skips a skeleton, for which torch would take its time."""
     if isinstance(module, (nn.Conv2d, nn.Linear)) and not module.weight.is_meta:
         nn.init.kaiming_normal_(module.weight)
 
 
 def with_group_norm(net: nn.Module, groups: int) -> nn.Module:
-    """`net`, changed in place: GroupNorm of this many groups in place of every BatchNorm, of as many parameters.
+    """Puts GroupNorm of this many groups in place of every BatchNorm of `net`, of as many parameters.
 
     Y. Wu, K. He: Group Normalization, ECCV 2018, arXiv:1803.08494. Raises `ConfigError` where there is no BatchNorm, or
     channels of one cannot be shared by the groups equally.
@@ -99,5 +99,5 @@ class Normalized(Section):
             yield "model.norm_groups", f"{counted(self.norm_groups, 'group')}, but model.norm is batch; {todo}"
 
     def normalized(self, net: nn.Module) -> nn.Module:
-        """`net`, which has BatchNorms, with the norm that is asked for."""
+        """Gives `net`, which has BatchNorms, the norm that is asked for."""
         return with_group_norm(net, self.norm_groups) if self.norm == "group" else net

@@ -21,7 +21,7 @@ Channels = dict[frozenset[str], Tensor | None]
 
 
 def cut(net: nn.Module, masks: Masks) -> nn.Module:
-    """A smaller net whose outputs are those of `net` with the pruned parameters at zero, up to float rounding."""
+    """Makes a smaller net whose outputs are those of `net` with pruned parameters at zero, up to float rounding."""
     structure = follow(net)
     small = copy.deepcopy(net)
     kept = kept_entries(structure, masks)
@@ -39,7 +39,7 @@ def cut(net: nn.Module, masks: Masks) -> nn.Module:
 
 
 def _of(left: Channels, writers: frozenset[str]) -> Tensor | None:
-    """What is left of the space that these layers write."""
+    """Returns what is left of the space that these layers write."""
     return next(channels for space, channels in left.items() if writers <= space)
 
 

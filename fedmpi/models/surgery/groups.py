@@ -51,7 +51,7 @@ class Layer:
     sources: frozenset[str]
 
     def size(self, axis: str) -> int:
-        """How many groups the axis `out` or `in` has."""
+        """Returns how many groups the axis `out` or `in` has."""
         return self.num_outputs if axis == "out" else self.num_inputs
 
 
@@ -89,7 +89,7 @@ class _Tracer(fx.Tracer):
 
 
 def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -> Structure:
-    """The structure of `net` (on any device), in which these layers normalize and scale channels.
+    """Returns the structure of `net` (on any device), in which these layers normalize and scale channels.
 
     Raises `ConfigError` where its channels cannot be followed.
     """
@@ -119,7 +119,7 @@ def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -
 def _pass_module(
     found: Structure, node: fx.Node, module: nn.Module, sources: frozenset[str], norms: tuple[type[nn.Module], ...]
 ) -> frozenset[str]:
-    """Which layers write the channels that this module gives; notes it if it is a layer or a norm."""
+    """Returns which layers write the channels that this module gives; notes it if it is a layer or a norm."""
     name = str(node.target)
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         if getattr(module, "groups", 1) != 1:
@@ -140,14 +140,14 @@ def _name(node: fx.Node) -> str:
 
 
 def _gives_shapes(node: fx.Node, written: Mapping[fx.Node, object]) -> bool:
-    """`x.size(0)`, `x.shape` and an item of either."""
+    """Knows `x.size(0)`, `x.shape` and an item of either."""
     first = node.args[0] if node.args else None
     is_shape = _name(node) == "size" or (_name(node) == "getattr" and node.args[1:] == ("shape",))
     return is_shape or (_name(node) == "getitem" and isinstance(first, fx.Node) and first not in written)
 
 
 def _keeps_channels(node: fx.Node) -> bool:
-    """Whether it is a mean over the places of images, or gives all numbers of an example in a row."""
+    """Returns whether it is a mean over the places of images, or gives all numbers of an example in a row."""
     name, given = _name(node), node.args[1:]
     if name in FLATTENING:
         return len(given) == 2
@@ -173,7 +173,7 @@ def _refusal(reason: str) -> ConfigError:
 
 
 def kept_entries(structure: Structure, masks: Masks) -> Kept:
-    """Which entries of each parameter these masks keep; parameters that they leave whole are left out."""
+    """Returns which entries of each parameter these masks keep; parameters that they leave whole are left out."""
     kept: Kept = {}
     for name in structure.layers:
         rows = masks.get(f"out.{name}")
@@ -189,7 +189,7 @@ def _lost(axis: Tensor | None) -> bool:
 
 
 def _any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
-    """The channels that at least one of the writers keeps; None for all."""
+    """Returns the channels that at least one of the writers keeps; None for all."""
     families = [masks.get(f"out.{writer}") for writer in sorted(writers)]
     present = [family for family in families if family is not None]
     return torch.stack(present).any(0) if len(present) == len(families) else None
@@ -206,7 +206,8 @@ def _lengths(shape: tuple[int, ...], axes: tuple[Tensor | None, ...]) -> tuple[i
 
 
 def region(axes: tuple[Tensor | None, ...]) -> tuple[slice | Tensor, ...]:
-    """The entries that these axes keep, as an index of the parameter: its shape there is a smaller, dense tensor's."""
+    """Returns the entries that these axes keep, as an index of the parameter: its shape there is a smaller, dense
+    tensor's."""
     numbers = [None if axis is None else axis.nonzero().view(-1) for axis in axes]
     if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
         return numbers[0][:, None], numbers[1][None, :]
@@ -214,7 +215,7 @@ def region(axes: tuple[Tensor | None, ...]) -> tuple[slice | Tensor, ...]:
 
 
 def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
-    """A function that zeroes what is pruned of `tensors`, as often as it is called; it allocates nothing."""
+    """Returns a function that zeroes what is pruned of `tensors`, as often as it is called; it allocates nothing."""
     steps = [
         (tensors[name], axis, (~keep).nonzero().view(-1).to(tensors[name].device, non_blocking=True))
         for name, axes in kept.items()
@@ -231,7 +232,8 @@ def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
 
 
 def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
-    """The place of each group in the order in which they go, and how many may go: not those gone, nor a family's last.
+    """Returns the place of each group in the order in which they go, and how many may go: not those gone, nor a
+    family's last.
 
     Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
     """
@@ -249,7 +251,7 @@ def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[s
 
 
 def shrunk(masks: Masks, places: Masks, num_groups: int, may_be: Callable[[Masks], bool]) -> dict[str, Tensor]:
-    """`masks` without every further group that may go, first in the order first; groups of a family weigh the same."""
+    """Takes every further group that may go out of `masks`, in the order; groups of a family weigh the same."""
     masks = dict(masks)
     while True:
         firsts = {}

@@ -40,7 +40,8 @@ class NarrowingError(ValueError):
 
 
 def leading_sizes(whole: nn.Module, examples: Tensor, num_classes: int, width: Width) -> Sizes:
-    """The sizes of `whole` at `width`, tried out on `examples`. `whole` (on the CPU) is left without values of its own.
+    """Returns the sizes of `whole` at `width`, tried out on `examples`. `whole` (on the CPU) is left without values of
+    its own.
 
     Raises `NarrowingError`, and whatever the net itself raises on channels that it does not expect.
     """
@@ -65,7 +66,7 @@ def leading_sizes(whole: nn.Module, examples: Tensor, num_classes: int, width: W
 
 
 def narrowed(net: nn.Module, sizes: Sizes) -> nn.Module:
-    """`net` (on the meta device, too) with its leading entries alone, in place; returns it.
+    """Cuts `net` (on the meta device, too) to its leading entries, in place; returns it.
 
     Values of convs and linear layers are scaled to their fewer inputs, as if drawn for them: torch's initial
     values, weights and biases, go with one over the root of the number of inputs.
@@ -111,7 +112,7 @@ def _fill(net: nn.Module) -> None:
 
 
 def _affine(norm: nn.Module, x: Tensor) -> Tensor:
-    """A norm layer without its statistics."""
+    """Returns a norm layer without its statistics."""
     weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
     axes = () if isinstance(norm, nn.LayerNorm) else (1,) * (x.dim() - 2)
     x = x if weight is None else x * weight.view(-1, *axes)
@@ -119,7 +120,7 @@ def _affine(norm: nn.Module, x: Tensor) -> Tensor:
 
 
 def _last_layer(net: nn.Module, examples: Tensor) -> str:
-    """The conv or linear layer that is called last."""
+    """Returns the conv or linear layer that is called last."""
     called: list[str] = []
     with _hooks(net, lambda name, part, _: called.append(name) if isinstance(part, WEIGHTED) else None):
         net.eval()(examples)
@@ -130,7 +131,7 @@ def _last_layer(net: nn.Module, examples: Tensor) -> str:
 
 @contextmanager
 def _fitting(net: nn.Module, width: Width, last: str) -> Iterator[dict[str, tuple[int, int]]]:
-    """Within, each layer takes the size of its inputs when it is first called; all sizes go into the dict."""
+    """Fits each layer to the size of its inputs when it is first called within; yields all sizes."""
     sizes: dict[str, tuple[int, int]] = {}
 
     def fit(name: str, part: nn.Module, x: Tensor) -> None:
@@ -144,7 +145,7 @@ def _fitting(net: nn.Module, width: Width, last: str) -> Iterator[dict[str, tupl
 
 @contextmanager
 def _hooks(net: nn.Module, see: Callable[[str, nn.Module, Tensor], None]) -> Iterator[None]:
-    """Within, `see(name, module, input)` is called before every layer that has channels."""
+    """Calls `see(name, module, input)` within before every layer that has channels."""
     parts = [(name, part) for name, part in net.named_modules() if isinstance(part, (*WEIGHTED, nn.Embedding, *NORMS))]
     handles = [
         part.register_forward_pre_hook(lambda part, inputs, name=name: see(name, part, inputs[0]))
@@ -158,7 +159,7 @@ def _hooks(net: nn.Module, see: Callable[[str, nn.Module, Tensor], None]) -> Ite
 
 
 def _size(part: nn.Module, x: Tensor, width: Width) -> tuple[int, int]:
-    """How many outputs and inputs a layer has at this width, given what it reads."""
+    """Returns how many outputs and inputs a layer has at this width, given what it reads."""
     if isinstance(part, nn.Embedding):
         return width.of(part.embedding_dim), part.num_embeddings
     inputs = x.shape[-1 if isinstance(part, (nn.Linear, nn.LayerNorm)) else 1]

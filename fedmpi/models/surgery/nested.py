@@ -40,7 +40,7 @@ class Part:
 
     @cached_property
     def region(self) -> tuple[slice | Tensor, ...]:
-        """What indexes these entries: slices, and for several gates numbers along the axis (int64, on the CPU)."""
+        """Returns the index of these entries: slices, for several gates numbers along the axis (int64, on the CPU)."""
         index: list[slice | Tensor] = [*_leading(self.shape)]
         if self.gates > 1:
             firsts = torch.arange(self.gates)[:, None] * (self.wide[self.axis] // self.gates)
@@ -48,7 +48,7 @@ class Part:
         return tuple(index)
 
     def of(self, tensor: Tensor) -> Tensor:
-        """These entries of `tensor`: a view, for several gates a copy; gradients flow back either way."""
+        """Returns these entries of `tensor`: a view, for several gates a copy; gradients flow back either way."""
         if self.gates == 1:
             return tensor[_leading(self.shape)]
         axis, lengths = self.axis, list(self.shape)
@@ -67,7 +67,7 @@ def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
 
 
 def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
-    """The part, for every parameter of `narrow`, of the parameter of that name of `wide`; both may be on meta."""
+    """Maps every parameter of `narrow` to its part of the parameter of that name of `wide`; both may be on meta."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     stacks = _gates(wide) | _heads(wide)
     return {
@@ -77,7 +77,7 @@ def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
 
 
 def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
-    """For weight and bias of every conv and linear layer `narrow`'s number of inputs, as a share of `wide`'s."""
+    """Returns, by weight and bias of convs and linear layers, `narrow`'s inputs as a share of `wide`'s."""
     layers = dict(wide.named_modules())
     return {
         f"{layer}.{name}": prod(part.weight.shape[1:]) / prod(layers[layer].get_parameter("weight").shape[1:])
@@ -88,7 +88,8 @@ def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
 
 
 def _gates(net: nn.Module) -> dict[str, tuple[int, int]]:
-    """How many gates (4 in an LSTM, 3 in a GRU) each parameter of a recurrent layer stacks, and along which axis."""
+    """Returns how many gates (4 in an LSTM, 3 in a GRU) each parameter of a recurrent layer stacks, and along which
+    axis."""
     return {
         f"{layer}.{name}" if layer else name: (len(parameter) // part.hidden_size, 0)
         for layer, part in net.named_modules()
@@ -98,7 +99,7 @@ def _gates(net: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def _heads(net: nn.Module) -> dict[str, tuple[int, int]]:
-    """The same of an attention's heads: they write the rows of its inputs' layers, and its output reads them."""
+    """Counts an attention's heads as `_gates` does: they write the rows of its inputs' layers, its output reads."""
     stacks: dict[str, tuple[int, int]] = {}
     for layer, part in net.named_modules():
         for name in INPUTS if isinstance(part, Attention) else ():

@@ -29,7 +29,7 @@ class Axis:
     block: int = 1
 
     def window(self, offset: int) -> Index:
-        """The entries held at this offset: a slice, or where the window wraps around their numbers (int64)."""
+        """Returns the entries held at this offset: a slice, or where the window wraps around their numbers (int64)."""
         if self.narrow == self.wide:
             return slice(None)
         first = offset % self.wide
@@ -40,7 +40,8 @@ class Axis:
 
 
 def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ...]]:
-    """The leading axes of each parameter of which `narrow` has less than `wide`; both may be on the meta device.
+    """Returns the leading axes of each parameter of which `narrow` has less than `wide`; both may be on the meta
+    device.
 
     Raises `ConfigError` for a net whose channels cannot be followed.
     """
@@ -57,15 +58,16 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
 
 
 def followed(net: nn.Module) -> Structure:
-    """The structure of a net whose windows can roll. Raises `ConfigError` for one whose channels cannot be followed."""
+    """Returns the structure of a net whose windows can roll. Raises `ConfigError` for one whose channels cannot be
+    followed."""
     return follow(net, (_BatchNorm, nn.GroupNorm))
 
 
 def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
-    """The blocks of the leading axes of each parameter: how many entries in a row belong to one channel."""
+    """Returns the blocks of the leading axes of each parameter: how many entries in a row belong to one channel."""
 
     def per_channel(length: int, sources: frozenset[str]) -> int:
-        """What sources write together are the same channels; those of the net's input are never narrowed."""
+        """Counts the entries of a channel: sources that write together share channels, an input is never narrowed."""
         writers = sources - {INPUT}
         return length // structure.layers[min(writers)].num_outputs if writers else 1
 
@@ -80,7 +82,7 @@ def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
 
 
 def crossed(indices: Sequence[Index]) -> tuple[Index, ...]:
-    """An index of a tensor whose leading axes have these entries; at most the first two of them are numbers."""
+    """Returns an index of a tensor whose leading axes have these entries; at most the first two of them are numbers."""
     if len(indices) > 1 and isinstance(indices[0], Tensor) and isinstance(indices[1], Tensor):
         return indices[0][:, None], indices[1][None, :], *indices[2:]
     return tuple(indices)

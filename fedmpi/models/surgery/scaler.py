@@ -18,12 +18,13 @@ Norm = _NormBase | nn.GroupNorm | nn.LayerNorm
 
 
 def norm_layers(net: nn.Module) -> list[Norm]:
-    """The layers that take statistics of what they normalize."""
+    """Returns the layers that take statistics of what they normalize."""
     return [part for part in net.modules() if isinstance(part, Norm)]
 
 
 def scaled_layers(net: nn.Module) -> list[nn.Module]:
-    """The convs and linear layers whose outputs are divided: none in a net with norm layers, and never the last."""
+    """Returns the convs and linear layers whose outputs are divided: none in a net with norm layers, and never the
+    last."""
     layers: list[nn.Module] = [part for part in net.modules() if isinstance(part, (_ConvNd, nn.Linear))]
     return [] if norm_layers(net) else layers[:-1]
 
@@ -42,7 +43,7 @@ def add_scaler(net: nn.Module, rate: float) -> nn.Module:
 
 
 def scaler_warning(net: nn.Module, rate: float) -> str:
-    """What is to be said of a Scaler in this net: empty where norm layers take it up again."""
+    """Returns what is to be said of a Scaler in this net: empty where norm layers take it up again."""
     if rate == 1 or norm_layers(net):
         return ""
     if not scaled_layers(net):
