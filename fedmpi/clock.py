@@ -87,7 +87,8 @@ class Clock:
         """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where. What it
         yields has `seconds` once the stage has ended.
         """
-        started, before = self._traffic.now(), {**self._traffic.seconds}
+        started = self._traffic.now()
+        before = {**self._traffic.seconds}
         timer = SimpleNamespace(seconds=0.0)
         self._here = stage, round_number, client
         try:
@@ -110,5 +111,6 @@ class Clock:
         """Seconds by stage and in all (`wall`) since the last call, and starts anew."""
         now = self._traffic.now()
         taken = {**self._seconds, "wall": now - self._begun}
-        self._seconds, self._begun = dict.fromkeys(STAGES, 0.0), now
+        self._seconds = dict.fromkeys(STAGES, 0.0)
+        self._begun = now
         return taken

@@ -92,7 +92,8 @@ class ExactSum:
         is_alike = value.dtype == exact_in and value.device == product.device
         if total.device.type == "cpu":  # numpy adds int64 in a third of torch's time
             source = value if is_alike else product.copy_(value)
-            units, terms = total.numpy(), product.numpy()
+            units = total.numpy()
+            terms = product.numpy()
             np.multiply(source.detach().numpy(), scale, out=terms)
             np.rint(terms, out=terms)
             np.add(units, terms, out=units, dtype=np.int64, casting="unsafe")
@@ -106,7 +107,8 @@ class ExactSum:
         `weight` is a number, or a float64 tensor of the sum's shape; where it is 0 nobody
         contributed and the entry of `otherwise` stays.
         """
-        value, unit = self._sums[name].to(torch.float64), math.ldexp(1.0, self._exponents[name])
+        value = self._sums[name].to(torch.float64)
+        unit = math.ldexp(1.0, self._exponents[name])
         if isinstance(weight, Tensor):
             weight = weight.to(value.device)
             value = torch.where(weight > 0, value.div_(unit) / weight, otherwise.to(torch.float64))
@@ -177,7 +179,8 @@ class WeightSum:
 
     def of(self, name: str) -> float | Tensor:
         """Returns the total weight of the tensor called `name`: a number, or float64 of its shape."""
-        units, scale = self._units(name), math.ldexp(1.0, -self._exponent)
+        units = self._units(name)
+        scale = math.ldexp(1.0, -self._exponent)
         return units.to(torch.float64).mul_(scale) if isinstance(units, Tensor) else units * scale
 
     def share(self, name: str) -> float | Tensor:

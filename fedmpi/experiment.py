@@ -44,13 +44,16 @@ def run(
 
 def _start_and_train(course: Course) -> bool:
     """Trains from the newest checkpoint, or from nothing, to the end."""
-    config, comm, asked = course.config, course.comm, course.asked
+    config = course.config
+    comm = course.comm
+    asked = course.asked
     course.limits.clock = None
     course.allow_more_than_a_round()
     if why := course.too_few():
         give_up(course, why)
     observed = together(comm, lambda: observers.named(config) if comm.is_root else [])
-    material, folder = course.material(), course.folder()
+    material = course.material()
+    folder = course.folder()
     with ExitStack() as stack:
         lock = together(comm, lambda: _lock(stack, course) if comm.is_root else None)
         config, server_device = resuming.with_server_device(config, comm, folder)
@@ -77,7 +80,8 @@ def _start_and_train(course: Course) -> bool:
 
 def _lock(stack: ExitStack, course: Course) -> RunLock:
     """Holds the run directory on rank 0 until `stack` closes."""
-    folder, has_origin = course.folder(), course.asked.origin is not None
+    folder = course.folder()
+    has_origin = course.asked.origin is not None
     lock = run_folder.lock_within(course.patience_s, stack, folder, course.comm)
     if has_origin and course.made_folder:
         stack.push(lambda _, error, __: folder.remove_unbegun() if isinstance(error, StartupError) else None)
@@ -95,10 +99,12 @@ def _server(
     first_state: Mapping[str, Any],
 ) -> Server | None:
     """Makes rank 0's part, which says who got what; None on the other ranks."""
-    comm, folder = setup.comm, course.folder()
+    comm = setup.comm
+    folder = course.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
     warnings = start.check_nets(setup) if course.begun_after is None else ()
-    asked, advice = course.asked, course.advice
+    asked = course.asked
+    advice = course.advice
     server = together(
         comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, advice, observed) if lock else None
     )
@@ -109,7 +115,9 @@ def _server(
 
 def _train(course: Course, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
     """Trains all rounds from `number` on; returns whether it came to the last. Raises `ServerLossError`."""
-    config, stops, published = course.config, "", None
+    config = course.config
+    stops = ""
+    published = None
     while number <= config.rounds and not stops:
         try:
             course.round_number = number
@@ -121,7 +129,8 @@ def _train(course: Course, setup: Setup, server: Server | None, number: int, sta
             setup = continue_run(course, setup, server, state)
             published = None  # some ranks may lack it, or it lies on another device
             continue
-        state, published = new_state, new_published
+        state = new_state
+        published = new_published
         stops = course.stopping.why(wish) if number < config.rounds else ""
         if server is not None:
             server.round_done(number, state, result, times, stops)

@@ -67,7 +67,8 @@ class Layout:
         return {name: self._view(buffer, name) for name in self.specs}
 
     def _view(self, buffer: Tensor, name: str) -> Tensor:
-        spec, start = self.specs[name], self.offsets[name]
+        spec = self.specs[name]
+        start = self.offsets[name]
         flat = buffer[start : start + spec.num_bytes].view(spec.dtype)
         if spec.channels_last and len(spec.shape) == 4:
             out, inner, height, width = spec.shape
@@ -84,7 +85,8 @@ def misfit(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
     """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
     found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
     for name in {**specs, **found}:
-        given, wanted = _shown(found.get(name)), _shown(specs.get(name))
+        given = _shown(found.get(name))
+        wanted = _shown(specs.get(name))
         if given != wanted:
             return f"{name} as {given}, expected {wanted}"
     return ""

@@ -55,7 +55,8 @@ def interrupted_run(folder: Path, words: Sequence[str], ranks: int) -> None:
 
 def bits_stay(folder: Path, words: Sequence[str], ranks: int) -> None:
     """Raises `BrokenError` where an interrupted run on so many ranks ends otherwise than a straight one alone."""
-    straight, own = folder / "straight", folder / f"on-{ranks}"
+    straight = folder / "straight"
+    own = folder / f"on-{ranks}"
     with redirect_stdout(io.StringIO()):  # each run shows a table when it ends
         expected = finished(straight) if straight.exists() else straight_run(straight, words)
         interrupted_run(own, words, ranks)

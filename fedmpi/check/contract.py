@@ -105,7 +105,8 @@ class Trial:
     """A small federation of a config's words, before round 1 and taken through round 1."""
 
     def __init__(self, folder: Path, words: Sequence[str]) -> None:
-        self._folder, self._words = folder, words
+        self._folder = folder
+        self._words = words
 
     def setup(self, *more: str, folder: Path | None = None) -> Setup:
         """Makes a new one, in a folder of its own unless one is given."""

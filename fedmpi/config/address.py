@@ -36,7 +36,8 @@ def located(word: str) -> str:
         return word
     if not is_address(word):
         name, _, cell_of_name = word.partition("@")
-        file, cell = f"{name}.yaml", cell_of_name or None
+        file = f"{name}.yaml"
+        cell = cell_of_name or None
     own = CONFIGS / file.removeprefix("configs/")
     if not own.is_file():
         return word

@@ -168,7 +168,9 @@ def _path_to(error: Mapping[str, Any], values: Any) -> Path:
 
 def _line(section: type[Section], values: Any, path: Path, errors: list[Any], prefix: Path) -> str:
     error = errors[0]
-    kind, value, key = error["type"], error["input"], dotted((*prefix, *path))
+    kind = error["type"]
+    value = error["input"]
+    key = dotted((*prefix, *path))
     if kind == "extra_forbidden":
         known = list(_section_at(section, values, path[:-1]).model_fields)
         meant = [dotted((*prefix, *path[:-1], word)) for word in similar(path[-1], known)]

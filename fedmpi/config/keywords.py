@@ -77,7 +77,8 @@ class Keywords:
 
     def _kind_of(self, parameter: inspect.Parameter) -> Any:
         """Returns the option's type; None for a parameter that YAML cannot give."""
-        default, hint = parameter.default, self.hints.get(parameter.name)
+        default = parameter.default
+        hint = self.hints.get(parameter.name)
         if hint is None and isinstance(default, (list, tuple)) and default:
             hint = types.GenericAlias(tuple, (type(default[0]), ...))
         if hint is None and type(default) in _PLAIN[:4]:
@@ -96,7 +97,8 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _kind(hint: Any) -> Any:
     """Returns the annotation as a strict pydantic type that YAML can fill; None if there is no such."""
-    origin, args = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    args = get_args(hint)
     if hint in _PLAIN or origin is Literal:
         return hint
     kinds = [_kind(arg) for arg in args if arg is not Ellipsis]

@@ -333,7 +333,8 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
 
 def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
     """Returns (dotted key, message) of all that is wrong between sections, each of which is valid by itself."""
-    count, blocks = config.clients.count, config.clients.tier_blocks
+    count = config.clients.count
+    blocks = config.clients.tier_blocks
     if config.clients.per_round > count:
         text = f"{config.clients.per_round} clients per round, but clients.count is {count}"
         yield "clients.per_round", f"{text}; allowed: 1 to {count}"

@@ -263,7 +263,8 @@ class Config(Section):
         """One line for each key that changes results and differs from a saved `to_dict()`. `mpi.server_device: auto` is
         no difference: it takes what the run has had.
         """
-        ours, theirs = self._deciding(self.to_dict()), self._deciding(saved)
+        ours = self._deciding(self.to_dict())
+        theirs = self._deciding(saved)
         if "auto" in (ours.get(_SERVER_DEVICE), theirs.get(_SERVER_DEVICE)):
             ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
         changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]

@@ -45,7 +45,8 @@ class YamlError(Exception):
     """A text that is not the YAML we read; `line` counts from 1."""
 
     def __init__(self, line: int, text: str) -> None:
-        self.line, self.text = line, text
+        self.line = line
+        self.text = text
         super().__init__(f"line {line}: {text}")
 
 

@@ -58,7 +58,8 @@ def net_of(saved: SavedRound, tier: str | float | None, client: int | None, *, d
 
 def write(trained: TrainedNet, form: Pt2, out: str | os.PathLike[str] | None) -> Path:
     """Writes the net to `out`, or to a name of its own in this folder; returns the path. Raises `UserError`."""
-    saved, label = trained.saved, trained.name.replace(" ", "")
+    saved = trained.saved
+    label = trained.name.replace(" ", "")
     if trained.is_cut:
         label = f"{label}-cut"
     path = file_to_write("--out", out or f"{saved.path.resolve().name}-{label}-round{saved.number}.{form.name}")
@@ -67,7 +68,8 @@ def write(trained: TrainedNet, form: Pt2, out: str | os.PathLike[str] | None) ->
 
 
 def _about(path: Path, trained: TrainedNet, form: Pt2) -> str:
-    saved, info = trained.saved, trained.saved.setup.data.info
+    saved = trained.saved
+    info = trained.saved.setup.data.info
     lines = [
         f"{path}: {trained.name} of {saved.path}, round {saved.number}, {trained.form}",
         f"  needs      {form.needs}",
@@ -100,7 +102,8 @@ def _accuracy(found: Accuracy) -> str:
 
 def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
     """Says what the net costs where nothing is cut, in a file of the same format, and how its answers differ."""
-    method, masks = whole.saved.setup.method, whole.masks
+    method = whole.saved.setup.method
+    masks = whole.masks
     assert isinstance(method, Hermes)
     assert masks is not None
     with tempfile.TemporaryDirectory() as folder:

@@ -176,8 +176,10 @@ def preprocessing(info: DataInfo) -> str:
 
 def metadata(trained: TrainedNet) -> dict[str, str]:
     """Returns name -> text; lists and numbers are JSON."""
-    saved, accuracy = trained.saved, trained.accuracy
-    config, info = saved.setup.config, saved.setup.data.info
+    saved = trained.saved
+    accuracy = trained.accuracy
+    config = saved.setup.config
+    info = saved.setup.data.info
     found: dict[str, object] = {
         "format": "fedmpi net 1",
         "net": trained.name,

@@ -78,7 +78,8 @@ def compared(answers: Answers, trained: TrainedNet, num_allowed: int = 0) -> Che
     num_other = 0
     largest = 0.0
     for inputs, targets in trained.batches():
-        found, own = answers(inputs), trained.net(inputs)
+        found = answers(inputs)
+        own = trained.net(inputs)
         correct += int((found.argmax(1) == targets).sum())
         num_other += int((found.argmax(1) != own.argmax(1)).sum())
         largest = max(largest, float((found - own).abs().max()))

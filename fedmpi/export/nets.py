@@ -74,7 +74,8 @@ class TrainedNet:
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields inputs and labels of the test, in the batches in which the run tests."""
-        data, size = self.saved.setup.data, self.saved.setup.config.evaluation.batch_size
+        data = self.saved.setup.data
+        size = self.saved.setup.config.evaluation.batch_size
         for start, stop in batch_bounds(len(self.test_examples), size):
             yield data.test_batch_of(self.test_examples[start:stop])
 
@@ -101,8 +102,10 @@ def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> Tra
     """Returns the net that this client is tested with: out of its memory, adapted, with statistics of its own data.
     Raises ConfigError for one that has none.
     """
-    setup, number = saved.setup, saved.number
-    tests, count = setup.personal_tests, setup.config.clients.count
+    setup = saved.setup
+    number = saved.number
+    tests = setup.personal_tests
+    count = setup.config.clients.count
     if not 0 <= client < count:
         raise ConfigError("--client", f"{client}; allowed: 0 to {count - 1}")
     if tests is None:
@@ -113,7 +116,8 @@ def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> Tra
         raise ConfigError("--client", f"client {client} has no training examples, so no net of its own")
     published = replace(saved.published, versions=share_versions(setup, saved.state, [task]))
     flat, restat = client_net(setup, task, published)
-    own, size = torch.tensor(tests.client(client)), setup.config.evaluation.batch_size
+    own = torch.tensor(tests.client(client))
+    size = setup.config.evaluation.batch_size
     in_batches = num_statistics(flat.module) > 0 and not (reestimates(setup.config, number) or len(own) == 1)
     correct = count_correct(flat, setup.data, own, size, restat)
     as_tested = count_correct(flat, setup.data, own, size, None) if in_batches else correct
@@ -129,7 +133,8 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
     """Returns the accuracy of a tier's net that is in place, and the statistics that it has it with."""
     setup = saved.setup
     reported = net_scores(saved.record).get(name, {}).get("accuracy")
-    wanted, found = num_statistics(flat.module), saved.snapshot.statistics.get(name)
+    wanted = num_statistics(flat.module)
+    found = saved.snapshot.statistics.get(name)
     if found is not None and (found.shape != (wanted,) or not torch.isfinite(found).all()):
         why = f"its statistics of net {name} have shape {list(found.shape)} or are not finite; expected [{wanted}]"
         raise RunDirError(f"the {KIND} of round {saved.number}", f"{why}; take another round")
@@ -151,7 +156,8 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
 
 def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
     """Returns the name and the number of a net. Raises ConfigError with the names."""
-    nets, tested = _nets(saved), saved.setup.method.tested()
+    nets = _nets(saved)
+    tested = saved.setup.method.tested()
     if tier is None and len(tested) == 1:
         tier = tested[0].name
     if tier is None or tier not in nets:
@@ -235,7 +241,10 @@ def _close(lstm: nn.LSTM) -> None:
 
 def _multiplied_out(layer: LowRank | Kernels) -> nn.Module:
     """Returns the plain layer of the same outputs, up to float rounding."""
-    weight, bias, u, v = layer.weight.detach(), layer.bias, layer.u, layer.v
+    weight = layer.weight.detach()
+    bias = layer.bias
+    u = layer.u
+    v = layer.v
     num_outputs, num_inputs = weight.shape[:2]
     dense: nn.Linear | nn.Conv2d = nn.Linear(num_inputs, num_outputs, bias=bias is not None, device="meta")
     if isinstance(u, nn.Conv2d) and isinstance(v, nn.Conv2d):
@@ -254,6 +263,7 @@ def _put(net: nn.Module, statistics: Tensor) -> None:
     layers = batch_norms(net)
     parts = iter(statistics.split([n for layer in layers for n in (layer.num_features,) * 2]))
     for layer in layers:
-        layer.running_mean, layer.running_var = next(parts).clone(), next(parts).clone()
+        layer.running_mean = next(parts).clone()
+        layer.running_var = next(parts).clone()
         layer.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         layer.track_running_stats = True

@@ -51,14 +51,16 @@ def collecting(module: nn.Module) -> Iterator[None]:
         layer.running_mean = torch.zeros(layer.num_features, device=device)
         layer.running_var = torch.zeros(layer.num_features, device=device)
         layer.num_batches_tracked = torch.zeros((), dtype=torch.int64, device=device)  # SyncBatchNorm insists
-        layer.momentum, layer.track_running_stats = 1.0, True
+        layer.momentum = 1.0
+        layer.track_running_stats = True
     module.train()
     try:
         yield
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-            layer.momentum, layer.track_running_stats = momentum, False
+            layer.momentum = momentum
+            layer.track_running_stats = False
 
 
 def collected(module: nn.Module) -> Tensor:
@@ -75,7 +77,8 @@ def using(module: nn.Module, statistics: Tensor | None) -> Iterator[None]:
     if statistics is not None:
         parts = iter(statistics.split([n for layer in layers for n in (layer.num_features,) * 2]))
         for layer in layers:
-            layer.running_mean, layer.running_var = next(parts), next(parts)
+            layer.running_mean = next(parts)
+            layer.running_var = next(parts)
     try:
         yield
     finally:

@@ -90,7 +90,8 @@ def test_nets(
     losses = StatisticSum(len(plan.costs), len(bounds))
     mine = my_units(plan.costs, bounds, worker, num_workers)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
-        net, found = load(tier), []
+        net = load(tier)
+        found = []
         with bn.using(net.module, statistics.get(tier)):
             for _, piece in units:
                 found.append(_tested(net.module, *data.test_batch(*piece)))

@@ -122,7 +122,8 @@ class FlatNet:
     """
 
     def __init__(self, module: nn.Module, layout: Layout, buffers: Buffers) -> None:
-        self.layout, self._buffers = layout, buffers
+        self.layout = layout
+        self._buffers = buffers
         self.params: Params = layout.views(buffers.parameters)
         self.grads: Params = layout.views(buffers.gradients)
         self.momenta: Params = layout.views(buffers.momentum)

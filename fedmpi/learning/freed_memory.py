@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 
 # mallopt(3): M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, and the largest values that glibc takes for them on 64 bits.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGEST_TRIM_BYTES, _LARGEST_MMAP_BYTES = 2**31 - 1, 32 * 2**20
+_TRIM_THRESHOLD = -1
+_MMAP_THRESHOLD = -3
+_LARGEST_TRIM_BYTES = 2**31 - 1
+_LARGEST_MMAP_BYTES = 32 * 2**20
 
 
 def keep_freed_memory() -> None:

@@ -68,7 +68,9 @@ class LocalTrainer:
     """Trains one net for one client after another; holds what all of them share."""
 
     def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
-        self.net, self.data, self._train = net, data, train
+        self.net = net
+        self.data = data
+        self._train = train
         self._own_decay = [name for name in net.params if name in own_decay]
         decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
         self._optimizer: Sgd | AdamW = (
@@ -99,7 +101,8 @@ class LocalTrainer:
         set_momentum: Callable[[FlatNet], None] = FlatNet.reset_momentum,
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
-        net, optimizer = self.net, self._optimizer
+        net = self.net
+        optimizer = self._optimizer
         self._start()
         num_left_out = net.scale.num_left_out if net.scale else None
         set_momentum(net)

@@ -30,7 +30,8 @@ class LossScale:
     def __init__(self, initial: float, device: torch.device | str) -> None:
         self._initial = initial
         self._scale, self._inverse, self._num_good = (torch.zeros((), device=device) for _ in range(3))
-        self.left_out, self.num_left_out = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.left_out = torch.zeros((), device=device)
+        self.num_left_out = torch.zeros((), device=device)
         """1 if the last step was left out, else 0; and how many of this client were: 0-dim float32, on the device."""
         self.reset()
 

@@ -177,12 +177,14 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     different = [what for what, (first, then) in results.items() if not _are_same(first[0], then[0])]
     if not different:
         return _digest(first[0] for first, _ in results.values())
-    module, what = "", different[0]
+    module = ""
+    what = different[0]
     fresh = (net.with_module(make_net()), net.with_module(make_net()))
     for where, (first, then) in trial.twice(*fresh, _recorded).items():
         for call, call_then in zip(first[1], then[1], strict=False):
             if not module and call[:2] == call_then[:2] and call != call_then:
-                module, what = call[0], where  # inner modules end first, so this is the smallest one
+                module = call[0]
+                what = where  # inner modules end first, so this is the smallest one
     raise admission.refusal(model, net.module, module, f"gives other results in {what} {KEEPS}")
 
 

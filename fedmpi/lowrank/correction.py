@@ -123,7 +123,8 @@ def _changes(
     for place, (r, share) in reversed(list(enumerate(held))):
         yield r, torch.sub(sums[r], start, alpha=share - beyond)
         if place:
-            beyond, smaller = share, held[place - 1][0]
+            beyond = share
+            smaller = held[place - 1][0]
             start.addmm_(u[:, smaller:r].double(), v[smaller:r].double(), alpha=-1)
 
 

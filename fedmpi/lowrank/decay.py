@@ -31,7 +31,8 @@ def frobenius_decay_(
     r = u.shape[0]
     u_rows = channels_inside(u).reshape(r, -1)
     v_rows = channels_inside(v).reshape(-1, r)
-    gram_u, gram_v = u_rows @ u_rows.t(), v_rows.t() @ v_rows
+    gram_u = u_rows @ u_rows.t()
+    gram_v = v_rows.t() @ v_rows
     _add_product_(grad_u, gram_v, u_rows, coefficient)
     _add_product_(grad_v, v_rows, gram_u, coefficient)
 

@@ -28,7 +28,9 @@ class Kernels(nn.Module):
 
     def __init__(self, u: Half, v: Half, num_outputs: int, bias: Tensor | None) -> None:
         super().__init__()
-        self.u, self.v, self.bias = u, v, bias
+        self.u = u
+        self.v = v
+        self.bias = bias
         self._num_missing = num_outputs - len(v.weight)
         # Of an image the channels come third to last, of anything else last.
         self._behind_outputs = (0, 0) * (u.weight.dim() - 2)

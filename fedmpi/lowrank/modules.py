@@ -23,7 +23,9 @@ class LowRank(nn.Module):
 
     def __init__(self, layer: FactorizedLayer, u: Half, v: Half) -> None:
         super().__init__()
-        self.layer, self.u, self.v = layer, u, v
+        self.layer = layer
+        self.u = u
+        self.v = v
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.v(self.u(x))

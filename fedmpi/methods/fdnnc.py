@@ -64,7 +64,8 @@ from fedmpi.methods.values import (
 )
 from fedmpi.tensors import Params, Region, Spec
 
-BIG, SMALL = 0, 1
+BIG = 0
+SMALL = 1
 
 # What the big devices made of a tensor, until the small ones are done, too.
 _PARKED = "big device:"
@@ -149,7 +150,8 @@ class FDNNC(Method):
         return tuple(phase for phase in (big, small) if phase.num_clients)
 
     def _cohort_sizes(self) -> tuple[int, int]:
-        (big, small), per_round = self.blocks, self.context.clients.per_round
+        (big, small) = self.blocks
+        per_round = self.context.clients.per_round
         if not all(self.blocks):
             return (per_round, 0) if big else (0, per_round)
         num_big = max(1, min(round(per_round * big / (big + small)), per_round - 1))
@@ -161,7 +163,8 @@ class FDNNC(Method):
         return self.published_specs([tier for tier in (BIG, SMALL) if self.blocks[tier]])
 
     def initial_state(self) -> Params:
-        state, specs = super().initial_state(), self.state_specs()
+        state = super().initial_state()
+        specs = self.state_specs()
         if not self.blocks[BIG]:
             state |= self._factors(state)
         return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
@@ -277,7 +280,8 @@ class FDNNC(Method):
         """Gradients, that of L2 included; one of a loss that diverged is none."""
         if client.is_restored:
             return None
-        grads, params = list(net.grads.values()), list(net.params.values())
+        grads = list(net.grads.values())
+        params = list(net.params.values())
         decayed = torch._foreach_add(grads, params, alpha=self.context.train.weight_decay)
         named = dict(zip(net.grads, decayed, strict=True))
         dense = {dense_name(name, self.layers): value for name, value in named.items()}
@@ -301,7 +305,8 @@ class FDNNC(Method):
     def costs(self, turn: Turn) -> Costs:
         """Counts a mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on
         average."""
-        costs, specs = super().costs(turn), self.upload_specs(turn.tier)
+        costs = super().costs(turn)
+        specs = self.upload_specs(turn.tier)
         halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
         saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
         examples = float(min(self.context.train.batch_size, turn.num_examples))

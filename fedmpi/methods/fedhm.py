@@ -95,7 +95,8 @@ class FedHM(ServerMethod):
         self.traits = Traits(own_decay=own_decay, factors=self.factorization)
 
     def warnings(self) -> tuple[str, ...]:
-        ratios, layers = self.options.rank_ratio, self.layers.values()
+        ratios = self.options.rank_ratio
+        layers = self.layers.values()
         dense = self.context.make(empty=True)
         return larger_than_dense("method.rank_ratio", ratios, dense, layers, lambda layer, ratio: (layer.r(ratio),))
 
@@ -178,7 +179,8 @@ class FedHM(ServerMethod):
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
             changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
-        low, layers = [tier for tier in self.tiers if tier.capacity < 1], self.layers.items()
+        low = [tier for tier in self.tiers if tier.capacity < 1]
+        layers = self.layers.items()
         ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
         return spectrum.table(spectra, ranks, changes)
 

@@ -110,17 +110,20 @@ class FedHMDelta(FedHM):
 
     def _corrected(self, layer: FactorizedLayer, weight: Tensor, means: Params, contributions: Contributions) -> Tensor:
         """Returns W+ of a layer, unrolled, float64."""
-        options, cover = self.options, self._cover(layer, contributions.tasks)
+        options = self.options
+        cover = self._cover(layer, contributions.tasks)
         if not cover.of:  # all dense
             return self._mean(layer, means)
-        matrix, (u, v) = layer.unroll(weight), self._factors(layer, contributions.published, weight)
+        matrix = layer.unroll(weight)
+        (u, v) = self._factors(layer, contributions.published, weight)
         kept = None if self._starts_from_factors else matrix
         if not options.coverage:
             untouched = correction.untouched(kept, u, v, cover)
             return untouched.mul_(options.residual).add_(self._mean(layer, means))
         sums: dict[int | None, Tensor] = {}
         for tier in sorted({task.tier for task in contributions.tasks}):
-            r, part = self._rank(layer, tier), layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
+            r = self._rank(layer, tier)
+            part = layer.unroll(means[self._sum(f"{layer.name}.weight", tier)])
             sums[r] = sums[r] + part if r in sums else part
         change = correction.covered_change(sums, matrix, u, v, cover, options.coverage)
         return change.add_(u.double() @ v.double() if kept is None else kept)
@@ -130,7 +133,8 @@ class FedHMDelta(FedHM):
         layer it is the mean without what clients started from, because a truncation is no change."""
         changes = {name: means[name] - state[name] for name in self.state_specs()}
         for layer in self.layers.values():
-            name, cover = f"{layer.name}.weight", self._cover(layer, contributions.tasks)
+            name = f"{layer.name}.weight"
+            cover = self._cover(layer, contributions.tasks)
             factors = self._factors(layer, contributions.published, state[name]) if cover.of else None
             change = self._mean(layer, means) - correction.received(layer.unroll(state[name]), factors, cover)
             changes[name] = layer.folded_as(state[name], change)

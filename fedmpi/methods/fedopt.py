@@ -35,7 +35,8 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
 from fedmpi.tensors import Params
 
-FIRST, SECOND = "server.m.", "server.v."
+FIRST = "server.m."
+SECOND = "server.v."
 """What the names of the moments of the server's tensors begin with."""
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

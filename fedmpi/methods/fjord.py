@@ -76,16 +76,19 @@ class Fjord(WidthMethod):
     def costs(self, turn: Turn) -> Costs:
         """Returns what the widths cost on average, each as likely as the others; distillation passes p_max's net as
         well."""
-        costs, affordable = super().costs(turn), turn.macs[turn.tier :]
+        costs = super().costs(turn)
+        affordable = turn.macs[turn.tier :]
         if not affordable:
             return costs
-        mean, teacher = sum(affordable) / len(affordable), affordable[0] if self.options.distillation else 0.0
+        mean = sum(affordable) / len(affordable)
+        teacher = affordable[0] if self.options.distillation else 0.0
         return replace(costs, macs_per_example=mean + teacher)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""
         draws = work.data.draws(client.examples, work.epochs, work.generator)
-        numbers, tier = self._draw_nets(client, draws.examples.numel()), client.task.tier
+        numbers = self._draw_nets(client, draws.examples.numel())
+        tier = client.task.tier
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
             return self._step(net, inputs, targets, loss, tier, next(numbers))
@@ -94,13 +97,15 @@ class Fjord(WidthMethod):
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """Returns the net of each step: the client's own or a narrower one."""
-        low, high = client.task.tier, len(self.tiers)
+        low = client.task.tier
+        high = len(self.tiers)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """Returns the width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not
         used."""
-        train, num_examples = self.context.train, len(client.examples)
+        train = self.context.train
+        num_examples = len(client.examples)
         numbers = self._draw_nets(client, train.local_epochs * num_examples)
         num_steps = train.local_epochs * len(batch_bounds(num_examples, train.batch_size))
         return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}

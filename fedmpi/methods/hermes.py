@@ -192,7 +192,8 @@ class Hermes(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Runs Algorithm 1, lines 12-23."""
-        net, options = trainer.net, self.options
+        net = trainer.net
+        options = self.options
         training, validation = self._parts(client, work)
         masks = self._masks(client)
         may_prune = self.remaining_share(masks) > options.target_share
@@ -268,7 +269,8 @@ class Hermes(Method):
         over the other."""
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
         down, up = (4 * self._num_held(held) for held in masks)
-        num_examples, costs = turn.num_examples, super().costs(turn)
+        num_examples = turn.num_examples
+        costs = super().costs(turn)
         num_validation = holdout_size(round(num_examples), self.options.validation_share)
         epochs = self.context.train.local_epochs
         examples = epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3

@@ -55,5 +55,6 @@ class HeteroFL(WidthMethod):
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        self.rounding, self.label_aware = self.options.rounding, self.options.label_aware
+        self.rounding = self.options.rounding
+        self.label_aware = self.options.label_aware
         self.scales = self.options.scaler

@@ -86,7 +86,8 @@ class PerFedAvg(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Runs the trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""
-        net, options = trainer.net, self.options
+        net = trainer.net
+        options = self.options
         generators = work.generator, client.generator("inner"), client.generator("curvature")
         outer, inner, curvature = (work.data.draws(client.examples, work.epochs, each) for each in generators)
         batches = ((epoch, *bounds) for epoch in range(work.epochs) for bounds in trainer.bounds(len(client.examples)))
@@ -112,7 +113,8 @@ class PerFedAvg(Method):
         """Takes one step of rate alpha on one batch of training data."""
         order = torch.randperm(len(client.examples), generator=work.generator)
         examples = client.examples[order[: self.context.train.batch_size].numpy()]
-        net, draws = trainer.net, work.data.draws(examples, 1, work.generator, shuffle=False)
+        net = trainer.net
+        draws = work.data.draws(examples, 1, work.generator, shuffle=False)
         net.module.train()
         _descend(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss, self.options.alpha)
 
@@ -133,7 +135,9 @@ def _add_curvature(
     buffers: Sequence[list[Tensor]],
 ) -> None:
     """Turns g in the net's gradients into g - alpha d; the parameters stay as their copy `start` has them."""
-    params, grads, (outer, ahead) = list(net.params.values()), list(net.grads.values()), buffers
+    params = list(net.params.values())
+    grads = list(net.grads.values())
+    (outer, ahead) = buffers
     torch._foreach_copy_(outer, grads)
     torch._foreach_add_(params, outer, alpha=options.delta)
     _gradient(net, inputs, targets, loss)

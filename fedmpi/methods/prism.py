@@ -63,7 +63,9 @@ MOMENTUM = "momentum."
 LARGEST_MOMENTUM = 2.0**20
 """B of averaged momenta: sums of gradients, which no published value bounds."""
 
-KAPPA, KAPPA_OF_SMALL, SMALL = 2.5, 4.0, 0.2
+KAPPA = 2.5
+KAPPA_OF_SMALL = 4.0
+SMALL = 0.2
 """Table 7: kappa, and what it is at keep ratios up to the third."""
 Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
@@ -109,7 +111,8 @@ class PrismOptions(OrthDropOptions):
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
-        num_given, num_tiers = len(self.kappas), len(self.tiers)
+        num_given = len(self.kappas)
+        num_tiers = len(self.tiers)
         if num_given != num_tiers:
             yield "method.kappa", f"{counted(num_given, 'exponent')} for {num_tiers} keep ratios; give one for each"
 
@@ -135,7 +138,8 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        ratios, dense = () if self.options.cut_inputs else self.options.keep_ratio, self.context.make(empty=True)
+        ratios = () if self.options.cut_inputs else self.options.keep_ratio
+        dense = self.context.make(empty=True)
         return larger_than_dense("method.keep_ratio", ratios, dense, self.factorized, self._sizes)
 
     # The nets: one for each tier, and the whole one that is tested.
@@ -188,7 +192,8 @@ class OrthDrop(Method):
         """Parameters whose momentum the server averages: factors and norms."""
         if not self.options.server_momentum:
             return ()
-        kinds, net = (_BatchNorm, nn.GroupNorm), self.context.make(empty=True)
+        kinds = (_BatchNorm, nn.GroupNorm)
+        net = self.context.make(empty=True)
         norms = [name for name, part in net.named_modules() if isinstance(part, kinds)]
         of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
         return tuple(name for name in self._whole_specs if name in of_norms.union(self._factors))
@@ -241,7 +246,8 @@ class OrthDrop(Method):
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns what is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig.
         7), and its energy beyond the number of kernels of each tier."""
-        table, spectra = {}, dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
+        table = {}
+        spectra = dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
         for layer, sigma in spectra.items():
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
@@ -301,7 +307,8 @@ class Prism(OrthDrop):
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """Returns the kernels that a client draws of each layer."""
         sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
-        sigma, kappa = self._sigma_of_layers(client.published), self.options.kappas[tier]
+        sigma = self._sigma_of_layers(client.published)
+        kappa = self.options.kappas[tier]
         return draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
 
     def _held(self, tier: int, client: Client | None) -> Held:

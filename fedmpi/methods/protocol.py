@@ -72,7 +72,8 @@ class Method:
     traits: Traits = Traits()
 
     def __init__(self, context: MethodContext) -> None:
-        self.context, self.options = context, context.options
+        self.context = context
+        self.options = context.options
         self.layers: Mapping[str, FactorizedLayer] = {}
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 

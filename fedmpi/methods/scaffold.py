@@ -66,7 +66,8 @@ class Scaffold(Method):
 
     def costs(self, turn: Turn) -> Costs:
         """Counts the model and the control variate both ways; option I takes one more pass."""
-        costs, one_pass = super().costs(turn), turn.num_examples if self.options.option == "I" else 0
+        costs = super().costs(turn)
+        one_pass = turn.num_examples if self.options.option == "I" else 0
         return replace(costs, down_bytes=costs.up_bytes, examples=costs.examples + one_pass)
 
     def warnings(self) -> tuple[str, ...]:
@@ -104,7 +105,9 @@ class Scaffold(Method):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Lines 7 to 12; leaves in `scratch` what `_change` makes the new control variate of."""
-        scratch, published, at_x = client.scratch, client.published, None
+        scratch = client.scratch
+        published = client.published
+        at_x = None
         if self.options.option == "I":
             gradient, at_x = _gradient(trainer, client, work)
             scratch |= {f"gradient.{name}": value for name, value in gradient.items()}
@@ -163,7 +166,8 @@ def _gradient(trainer: LocalTrainer, client: Client, work: LocalWork) -> tuple[P
     parameters that the net has; and how it went: an epoch of steps of length 0."""
     is_scaled = trainer.net.scale is not None
     total = {name: torch.zeros_like(value) for name, value in trainer.net.grads.items()}
-    sizes, num_taken = [0], torch.zeros((), device=trainer.net.device)
+    sizes = [0]
+    num_taken = torch.zeros((), device=trainer.net.device)
 
     def unit(size: int) -> int:
         # In fp16 the loss is multiplied by at most 1, so that it overflows no earlier than in training, and the

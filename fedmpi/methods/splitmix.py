@@ -143,7 +143,8 @@ class SplitMix(ServerMethod):
 
     def assigned(self, client: Client) -> list[int]:
         """Returns the base nets that the client trains: one from the queue, distinct random others."""
-        task, count = client.task, max(self.num_bases)
+        task = client.task
+        count = max(self.num_bases)
         num_served = (task.round_number - 1) * task.cohort_size + task.place
         cycle, turn = divmod(num_served, count)
         first = int(seeds.numpy_generator("splitmix:queue", client.seed, cycle).permutation(count)[turn])

@@ -152,5 +152,6 @@ def largest(values: Tensor, k: int) -> Tensor:
     """
     magnitudes = values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
     threshold = magnitudes.topk(k, sorted=False).values.min()
-    above, ties = magnitudes > threshold, magnitudes == threshold
+    above = magnitudes > threshold
+    ties = magnitudes == threshold
     return above | (ties & (ties.cumsum(0, dtype=torch.int32) <= k - above.sum()))

@@ -78,7 +78,8 @@ class WidthMethod(ServerMethod):
         return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        rows, held = self._class_rows(client), dict(self.held(client.task.tier, client))
+        rows = self._class_rows(client)
+        held = dict(self.held(client.task.tier, client))
         if rows is not None:
             held |= {name: (rows, *held.get(name, ())[1:]) for name in self._class_names}
         return {name: crossed(indices) for name, indices in held.items()}

@@ -114,7 +114,8 @@ def options_of(name: str, found: object) -> type[Section]:
 def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]:
     try:
         keywords = Keywords.of(name, found)
-        parameters, hints = keywords.parameters, keywords.hints
+        parameters = keywords.parameters
+        hints = keywords.hints
         if "num_classes" not in parameters:
             raise UnknownError(f"{name!r} takes {', '.join(parameters) or 'nothing'}")
         filled = [part for part in FILLED if part in parameters]
@@ -128,7 +129,9 @@ def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]
     about = (inspect.getdoc(found) or "").partition("\n")[0] or f"A net of {found.__module__}."
     fields["name"] = (str, Field(name, description=about))
     made: type[BroughtModel] = create_model("Brought", __base__=BroughtModel, **fields)
-    made.make_net, made.filled, made.keywords = staticmethod(found), tuple(filled), keywords
+    made.make_net = staticmethod(found)
+    made.filled = tuple(filled)
+    made.keywords = keywords
     made.takes_rounding = hints.get("width") is Width
     return made
 

@@ -18,7 +18,10 @@ from fedmpi.store.files import read_whole
 from fedmpi.store.manifest import RESUME, read_starts
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
-RUNNING, STOPPED, INTERRUPTED, SILENT = "running", "stopped", "interrupted", "silent"
+RUNNING = "running"
+STOPPED = "stopped"
+INTERRUPTED = "interrupted"
+SILENT = "silent"
 # A run on another host touches its lock once a second, unless its file system is slow: a few rounds' time more.
 _PATIENCE = 3.0
 _MOST_NOTE_BYTES = 65_536

@@ -112,7 +112,8 @@ class Advice:
         where, and what to do; False if another rank has done so before. A directory
         that holds no run, because it was removed or moved, gets none.
         """
-        cause, run_dir = cause_of(error), self.run_dir
+        cause = cause_of(error)
+        run_dir = self.run_dir
         if run_dir is not None and run_dir.holds_run():
             kind = NOTE_DIVERGED if isinstance(cause, DivergenceError) else NOTE_FAILED
             advice = "; ".join(filter(None, self._how_to_continue(error)))

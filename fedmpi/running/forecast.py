@@ -103,7 +103,8 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     Reads data only where nothing else says their sizes (a user's own file, folder or function), and, for a partition of
     the user's own, where that takes no file. Raises `ConfigError` if the model cannot take the data.
     """
-    info, blocks = config.data.used(), start.blocks(config)
+    info = config.data.used()
+    blocks = start.blocks(config)
     if method is None:
         start.check_model(config, info)
         method = methods.create(start.method_context(config, info))
@@ -184,7 +185,8 @@ def _tests(
     samples: float,
 ) -> tuple[int, float]:
     """Returns the number of tested rounds of a run, and the MACs of all tests and re-estimations of BatchNorm."""
-    evaluation, count = config.evaluation, config.clients.count
+    evaluation = config.evaluation
+    count = config.clients.count
     tested_rounds = {*range(evaluation.every, config.rounds + 1, evaluation.every), config.rounds}
     num_restats = sum(reestimates(config, number) for number in tested_rounds)
     # Of each tested net: how many are tested, its number, its test examples, and those that re-estimate its statistics.

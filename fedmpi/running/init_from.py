@@ -75,7 +75,8 @@ def _save(setup: Setup, folder: RunDir, origin: Origin) -> dict[str, Any]:
 
 def _fitted(setup: Setup, origin: Origin, parent: checkpoint.Snapshot) -> checkpoint.Snapshot:
     """Returns the state of `parent` as round 0 of this config. Raises RunDirError where the two do not fit."""
-    config, where = setup.config, str(origin.run_dir.path)
+    config = setup.config
+    where = str(origin.run_dir.path)
     state = setup.method.initial_state()
     if problem := checkpoint.unfit(parent.server, specs_of(state.items(), channels_last=False)):
         raise RunStateError(where, f"does not fit this config: its round {parent.round} {problem}")

@@ -29,7 +29,8 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 # A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
-_DYING_S, _ENDING_S = 20.0, 5.0
+_DYING_S = 20.0
+_ENDING_S = 5.0
 
 
 @dataclass
@@ -97,7 +98,8 @@ class Course:
     def too_few(self) -> str:
         """Returns why the ranks that are left are to stop; empty if they are not. A report needs no more than there
         are."""
-        size, least = self.comm.size, self.config.mpi.min_ranks
+        size = self.comm.size
+        least = self.config.mpi.min_ranks
         if size >= least or self.rounds_are_over:
             return ""
         return f"{size} rank{'s are' if size > 1 else ' is'} left, mpi.min_ranks is {least}"
@@ -177,7 +179,8 @@ def give_up(course: Course, why: str) -> NoReturn:
     """Ends a run that has no server, on all ranks. Losses go on record; what is saved tells whether it makes progress.
     Raises `TooFewRanksError`.
     """
-    comm, folder = course.comm, course.known_folder
+    comm = course.comm
+    folder = course.known_folder
     saved = folder.last_saved() if folder and comm.is_root else 0
     saved = int(comm.allgather_text(str(saved))[0])
     gets_on = course.begun_after is not None and saved > course.begun_after
@@ -191,7 +194,9 @@ def _report_without_server(course: Course, stop: tuple[int, str] | None = None, 
     after which round and why it stops. Not if another job has the run by now, nor if a disk is full: it is said, and
     that is no reason to end otherwise.
     """
-    comm, folder, losses = course.comm, course.known_folder, course.unreported[:]
+    comm = course.comm
+    folder = course.known_folder
+    losses = course.unreported[:]
     course.unreported.clear()
     if not comm.is_root:
         return

@@ -39,7 +39,8 @@ def equal_tiers(method: Method) -> tuple[str, ...]:
     said = []
     for shapes, tiers in found.items():
         if len(tiers) > 1 or (shapes == whole and tiers[0].capacity < 1):
-            names, size = ", ".join(tier.name for tier in tiers), sum(map(math.prod, shapes))
+            names = ", ".join(tier.name for tier in tiers)
+            size = sum(map(math.prod, shapes))
             net = "the whole net" if shapes == whole else "one and the same net"
             have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
             said.append(f"{have} {net} of {size:,} parameters: {_WHY_EQUAL}")

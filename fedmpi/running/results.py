@@ -24,7 +24,8 @@ without waiting for others."""
 
 def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
     """Returns one line of rounds.jsonl."""
-    method, config = setup.method, setup.config
+    method = setup.method
+    config = setup.config
     is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
@@ -66,7 +67,8 @@ def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:
 def sizes(setup: Setup) -> list[TierRow]:
     """Returns a row for each tier, then for nets that are tested but that no tier trains: what they cost, without
     results."""
-    method, rows = setup.method, []
+    method = setup.method
+    rows = []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
     shape = setup.config.data.used().example_shape
@@ -83,7 +85,9 @@ def sizes(setup: Setup) -> list[TierRow]:
 def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
     """Returns the rows of the closing table: `sizes` with results, then all clients."""
     rows = [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]
-    last, highest, at = best.last.get, best.best.get, best.best_round.get
+    last = best.last.get
+    highest = best.best.get
+    at = best.best_round.get
     return [
         replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))
         for row in rows

@@ -121,7 +121,8 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> 
 def _other_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> RunDirError:
     data = snapshot.config["data"]
     key = next((key for key in DATA_PLACES if key in data), "")
-    has, had = short_digest(setup.data_digest), short_digest(snapshot.data_digest)
+    has = short_digest(setup.data_digest)
+    had = short_digest(snapshot.data_digest)
     was = f"digest {had}, data.{key}={data[key]}" if key else f"digest {had}"
     advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
     problem = f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was})"

@@ -96,7 +96,8 @@ class Server:
         `places` has host and device of each rank. `first_state` says where the first state is from, if this start has
         taken it from another run.
         """
-        config, setup = self._setup.config, self._setup
+        config = self._setup.config
+        setup = self._setup
         ranks = [
             {"rank": rank, "place": place, "threads": config.mpi.threads}
             for rank, place in zip(setup.comm.members, places, strict=True)
@@ -158,7 +159,8 @@ class Server:
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
-        config, setup = self._setup.config, self._setup
+        config = self._setup.config
+        setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
         record = record_of(setup, round_number, result, times) | self._notes()
         self._best.round_done(record)
@@ -250,7 +252,8 @@ class Server:
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         stream = io.StringIO() if self._asked.quiet else sys.stdout
-        scores, said = self._client_scores, closing_lines(read_records(self._folder))
+        scores = self._client_scores
+        said = closing_lines(read_records(self._folder))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
         self._run_ended(max(self._done, self._setup.config.rounds))
         if self._setup.config.output.report and self._folder.page_path.exists():
@@ -268,7 +271,8 @@ class Server:
         if self._last_recorded is None:
             return
         number = self._last_recorded
-        taken, size = self._setup.clock.take(), self._setup.comm.size
+        taken = self._setup.clock.take()
+        size = self._setup.comm.size
         spent_s = {stage: seconds / size for stage, seconds in taken.items()} | {"wall": taken["wall"]}
         spent_s["idle"] += taken["wall"] * (size - 1) / size
         self._unrecorded_s = _sum(self._unrecorded_s, spent_s)
@@ -289,7 +293,8 @@ def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, 
 
 def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
     """Returns fedmpi's own observers; what they show is in the records, too."""
-    output, found = setup.config.output, []
+    output = setup.config.output
+    found = []
     if output.tensorboard:
         events = Events()
         found.append(Observed(lambda: events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))

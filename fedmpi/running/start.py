@@ -65,7 +65,9 @@ def load_material(config: Config, comm: Communicator) -> Material:
     info = config.data.used()
     together(comm, lambda: check_model(config, info))
     dataset = _read_once_a_node(config, comm)
-    count, labels, groups = config.clients.count, dataset.train_y, dataset.groups
+    count = config.clients.count
+    labels = dataset.train_y
+    groups = dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
     material = Material(info, dataset, partition)
     if config.evaluation.on == "validation":
@@ -79,7 +81,8 @@ def tried_partition(config: Config) -> Iterator[str]:
 
     Yields a line where it is not tried, because that would take files of a built-in data set. Raises `UserError`.
     """
-    name, data = config.partition.name, config.data
+    name = config.partition.name
+    data = config.data
     if registry.is_built_in("partition", name):
         return
     if not data.reads_to_know and any(hasattr(data, key) for key in DATA_PLACES):
@@ -158,7 +161,8 @@ def check_model(config: Config, info: DataInfo) -> None:
     except UserError:
         raise
     except (Exception, SystemExit) as error:  # a user's net may raise anything
-        shape, reason = " x ".join(map(str, info.example_shape)), str(error).partition("\n")[0]
+        shape = " x ".join(map(str, info.example_shape))
+        reason = str(error).partition("\n")[0]
         says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
         reason = reason if says_all else f"{type(error).__name__}: {reason}"
         problem = f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
@@ -193,7 +197,9 @@ def prepare(
     kinds, device = _devices(config, comm, server_device)
     computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
-    info, labels, partition = material.info, material.dataset.train_y, material.partition
+    info = material.info
+    labels = material.dataset.train_y
+    partition = material.partition
 
     def present(client: int) -> np.ndarray:
         return present_labels(labels, partition.client(client), info.num_classes)
@@ -295,7 +301,8 @@ def _trainers(
     own = method.traits.own_decay
     layouts = [net_layout(net.named_parameters(), own, channels_last=True) for net in skeletons]
     largest = max(layout.num_bytes for layout in layouts)
-    is_fp16, is_adamw = config.train.precision == "fp16", config.train.optimizer == "adamw"
+    is_fp16 = config.train.precision == "fp16"
+    is_adamw = config.train.optimizer == "adamw"
     scale = loss_scale.INITIAL if is_fp16 else None
     buffers = Buffers(largest, resident.device, squares=is_adamw, loss_scale=scale)
     return tuple(
@@ -307,7 +314,8 @@ def _trainers(
 def _evaluation(
     config: Config, method: methods.Method, skeletons: Sequence[nn.Module], macs: Sequence[float], material: Material
 ) -> EvaluationPlan:
-    tested, order = [net.net for net in method.tested()], seeds.numpy_generator("restat order", config.seed)
+    tested = [net.net for net in method.tested()]
+    order = seeds.numpy_generator("restat order", config.seed)
     # Shuffled once and for all: in a file sorted by class each batch would be one class.
     shuffled = order.permutation(np.sort(material.partition.indices))
     return EvaluationPlan(
@@ -329,10 +337,13 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
     def check() -> str:
         if not setup.trainers:
             return ""
-        examples, seed, name = setup.partition.indices, setup.config.seed, setup.config.model.name
+        examples = setup.partition.indices
+        seed = setup.config.seed
+        name = setup.config.model.name
         return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
 
-    digests, members = setup.comm.allgather_text(together(setup.comm, check)), setup.comm.members
+    digests = setup.comm.allgather_text(together(setup.comm, check))
+    members = setup.comm.members
     first = setup.workers[0]
     others = ", ".join(str(members[rank]) for rank in setup.workers if digests[rank] != digests[first])
     if not others:

@@ -22,7 +22,9 @@ SIGNAL = signal.SIGUSR1
 # The signal, if it came before the run listened.
 _heard_early: list[int] = []
 
-GO_ON, OUT_OF_TIME, SIGNALLED = 0, 1, 2
+GO_ON = 0
+OUT_OF_TIME = 1
+SIGNALLED = 2
 """What a rank wishes; the highest wish of all ranks is done."""
 
 # A round is given this much longer than the longest of the last ones took.

@@ -23,8 +23,10 @@ class Attention(nn.Module):
 
     def __init__(self, dense: nn.MultiheadAttention) -> None:
         super().__init__()
-        self.num_heads, self.dropout = dense.num_heads, dense.dropout
-        weights, biases = dense.in_proj_weight.chunk(3), dense.in_proj_bias.chunk(3)
+        self.num_heads = dense.num_heads
+        self.dropout = dense.dropout
+        weights = dense.in_proj_weight.chunk(3)
+        biases = dense.in_proj_bias.chunk(3)
         self.query, self.key, self.value = map(_linear, weights, biases)
         self.out = _linear(dense.out_proj.weight, dense.out_proj.bias)
 
@@ -56,5 +58,6 @@ def open_attention(net: nn.Module) -> nn.Module:
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     # On the meta device no random numbers are drawn for values that are about to be replaced.
     layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight, layer.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
+    layer.weight = nn.Parameter(weight.detach().clone())
+    layer.bias = nn.Parameter(bias.detach().clone())
     return layer

@@ -55,7 +55,8 @@ def make_stages(
     block: Callable[[int, int, int], nn.Module], blocks: Sequence[int], widths: Sequence[int]
 ) -> nn.Sequential:
     """Stages of `block(in_channels, out_channels, stride)`; the first block of each but the first has stride 2."""
-    stages, channels = nn.Sequential(), widths[0]
+    stages = nn.Sequential()
+    channels = widths[0]
     for stage, (count, out_channels) in enumerate(zip(blocks, widths, strict=True)):
         first = block(channels, out_channels, 1 if stage == 0 else 2)
         stages.append(nn.Sequential(first, *(block(out_channels, out_channels, 1) for _ in range(count - 1))))

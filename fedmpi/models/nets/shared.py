@@ -22,7 +22,8 @@ def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int,
     are long enough stay as they are.
     """
     _, height, breadth = shape
-    rows, columns = max(0, side - height), max(0, side - breadth)
+    rows = max(0, side - height)
+    columns = max(0, side - breadth)
     if not rows and not columns:
         return nn.Identity(), (height, breadth)
     padding = (columns // 2, columns - columns // 2, rows // 2, rows - rows // 2)
@@ -45,7 +46,8 @@ class SlicedAvgPool2d(nn.AdaptiveAvgPool2d):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for axis in (2, 3):
-            length, k = x.shape[axis], self.output_size
+            length = x.shape[axis]
+            k = self.output_size
             windows = ((i * length // k, -(-(i + 1) * length // k)) for i in range(k))
             x = torch.stack([x.narrow(axis, start, stop - start).mean(axis) for start, stop in windows], axis)
         return x

@@ -41,7 +41,8 @@ class Vit(VisionTransformer):
     ) -> None:
         shape = info.example_shape
         pad, (side, _) = padding_to(shape, -(-max(shape[1:]) // patch) * patch)
-        size, hidden = heads * width.of(embedding // heads), width.of(MLP_RATIO * embedding)
+        size = heads * width.of(embedding // heads)
+        hidden = width.of(MLP_RATIO * embedding)
         super().__init__(side, patch, depth, heads, size, hidden, dropout, num_classes=info.num_classes)
         self.pad = pad
         if shape[0] != self.conv_proj.in_channels:

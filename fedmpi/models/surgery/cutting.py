@@ -29,7 +29,8 @@ def cut(net: nn.Module, masks: Masks) -> nn.Module:
     left = {space: _left(structure, kept, space) for space in structure.spaces()}
     for name, layer in structure.layers.items():
         module = small.get_submodule(name)
-        outputs, inputs = _of(left, frozenset({name})), _of(left, layer.sources)
+        outputs = _of(left, frozenset({name}))
+        inputs = _of(left, layer.sources)
         if inputs is not None:
             inputs = inputs.repeat_interleave(layer.num_inputs // len(inputs))
         _cut_layer(module, outputs, inputs)
@@ -47,7 +48,8 @@ def _left(structure: Structure, kept: Kept, space: frozenset[str]) -> Tensor | N
     if INPUT in space or space & structure.outputs:
         return None
     size = structure.layers[min(space)].num_outputs
-    written, read = torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool)
+    written = torch.zeros(size, dtype=torch.bool)
+    read = torch.zeros(size, dtype=torch.bool)
     for name, layer in structure.layers.items():
         rows, columns = kept.get(f"{name}.weight", (None, None))
         if name in space:

@@ -148,7 +148,8 @@ def _gives_shapes(node: fx.Node, written: Mapping[fx.Node, object]) -> bool:
 
 def _keeps_channels(node: fx.Node) -> bool:
     """Returns whether it is a mean over the places of images, or gives all numbers of an example in a row."""
-    name, given = _name(node), node.args[1:]
+    name = _name(node)
+    given = node.args[1:]
     if name in FLATTENING:
         return len(given) == 2
     return name == "mean" and bool(given) and given[0] in ((2, 3), [2, 3])

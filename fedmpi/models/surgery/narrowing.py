@@ -104,7 +104,8 @@ def _fill(net: nn.Module) -> None:
     """Values that keep activations near 1 and let every channel be seen, biases and norms included."""
     generator = torch.Generator().manual_seed(0)
     for value in net.parameters():
-        low, high = 0.5, 1.5
+        low = 0.5
+        high = 1.5
         if value.dim() > 1:
             high = math.sqrt(6 / value[0].numel())
             low = -high
@@ -113,7 +114,8 @@ def _fill(net: nn.Module) -> None:
 
 def _affine(norm: nn.Module, x: Tensor) -> Tensor:
     """Returns a norm layer without its statistics."""
-    weight, bias = norm._parameters.get("weight"), norm._parameters.get("bias")
+    weight = norm._parameters.get("weight")
+    bias = norm._parameters.get("bias")
     axes = () if isinstance(norm, nn.LayerNorm) else (1,) * (x.dim() - 2)
     x = x if weight is None else x * weight.view(-1, *axes)
     return x if bias is None else x + bias.view(-1, *axes)
@@ -177,7 +179,8 @@ def _resize(part: nn.Module, outputs: int, inputs: int) -> None:
     shape: tuple[int, ...] = (outputs,)
     if isinstance(part, _ConvNd):
         part.groups = 1 if part.groups == 1 else inputs
-        part.out_channels, part.in_channels = outputs, inputs
+        part.out_channels = outputs
+        part.in_channels = inputs
         shape = (outputs, inputs // part.groups)
     elif isinstance(part, nn.Linear):
         part.out_features, part.in_features = shape = (outputs, inputs)

@@ -51,7 +51,8 @@ class Part:
         """Returns these entries of `tensor`: a view, for several gates a copy; gradients flow back either way."""
         if self.gates == 1:
             return tensor[_leading(self.shape)]
-        axis, lengths = self.axis, list(self.shape)
+        axis = self.axis
+        lengths = list(self.shape)
         lengths[axis : axis + 1] = [self.gates, lengths[axis] // self.gates]
         return tensor.unflatten(axis, (self.gates, -1))[_leading(lengths)].flatten(axis, axis + 1)
 
@@ -60,7 +61,8 @@ def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
     """Raises `ConfigError` unless `narrow` has `wide`'s parameters, none longer: a user's net may ignore its width."""
     shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
     for name, parameter in narrow.named_parameters():
-        wanted, found = shapes.get(name, ()), tuple(parameter.shape)
+        wanted = shapes.get(name, ())
+        found = tuple(parameter.shape)
         if len(wanted) != len(found) or any(less > more for less, more in zip(found, wanted, strict=True)):
             has = f"has {name} of shape {found}, the wider one " + (f"of {wanted}" if name in shapes else "has none")
             raise ConfigError("model.name", f"a narrower net {has}; expected the same layers, each as wide or narrower")

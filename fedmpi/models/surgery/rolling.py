@@ -49,7 +49,8 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
     blocks = _blocks(structure)
     found = {}
     for name, parameter in narrow.named_parameters():
-        lengths, held = structure.shapes[name], tuple(parameter.shape)
+        lengths = structure.shapes[name]
+        held = tuple(parameter.shape)
         if held != lengths:
             each = blocks[name]
             axes = zip(lengths, held, each, strict=False)
