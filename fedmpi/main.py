@@ -3,9 +3,9 @@
     mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
         [--run-dir DIR] [--resume] [--init-from RUN[@ROUND]] [--version]
 
-A mistake in the config is reported by one rank, without traceback, before torch or MPI load. After
-that, every exception on any rank ends all ranks: an uncaught one would leave the others waiting in
-a collective for ever. Each step loads what it needs when it begins.
+One rank reports a mistake in the config, without traceback, before torch or MPI load. After that, every exception on
+any rank ends all ranks: an uncaught one would leave the others waiting in a collective for ever. Each step loads what
+it needs when it begins.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         rank, size = claimed()
         check_launch()
         arguments = parse(sys.argv[1:] if argv is None else argv)
-        config = read_config(arguments, rank, size)
+        config = read_config(arguments, size)
     except UserError as error:
         return report(error, rank)
-    if rank == 0 and config.output.progress != "off" and not arguments.mistake:
+    if rank == 0 and config.output.progress != "off":
         waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
         say_first(f"starting {counted(size, 'rank')}: loading {waits_for}")
     return _run(config, arguments, rank)
@@ -107,26 +107,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def read_config(arguments: argparse.Namespace, rank: int = 0, size: int = 1) -> Config:
+def read_config(arguments: argparse.Namespace, size: int = 1) -> Config:
     """Returns the validated config. Raises `ConfigError`, for a job of too few ranks, too.
 
-    Rank 0 alone imports observers. A mistake that only it can find is `arguments.mistake`: the others hear of it when
-    all ranks have met.
+    One process imports its observers here, rank 0 of several when all ranks have met.
     """
     from fedmpi.command.given import check_ranks, config_and_origin
 
-    arguments.mistake = None
     given = arguments.config, arguments.overrides, arguments.run_dir, arguments.resume, arguments.init_from
-    try:
-        config, arguments.origin = config_and_origin(*given, observed=rank == 0)
-    except ConfigError as error:
-        if rank or size == 1:
-            raise
-        try:
-            config, arguments.origin = config_and_origin(*given)
-        except ConfigError:  # the other ranks find a mistake, too
-            raise error from None
-        arguments.mistake = error
+    config, arguments.origin = config_and_origin(*given, observed=size == 1)
     check_ranks(config, size)
     return config
 
@@ -137,13 +126,12 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
 
     try:
         with loading_for_good():
-            job = Job.begun(config, say if rank == 0 else lambda line: None)
+            job = Job.start(config, say if rank == 0 else lambda line: None)
     except LaunchError as error:
         return report(error, rank)
     comm, advice = job.comm, job.advice
     try:
-        with ending_with(job.last_words):
-            job.refuse(arguments.mistake)
+        with ending_with(job.signal_message):
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
             is_finished = job.run(Asked(arguments.run_dir, arguments.resume, arguments.origin, command))
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving

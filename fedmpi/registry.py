@@ -139,18 +139,18 @@ def options(section: str, name: str) -> Any:
     """Returns the options class (a `config.fields.Section`) of what `name` means. Raises `UnknownError`."""
     if not is_known(section, name):
         raise UnknownError(f"no {section} {name!r}")
-    found = made(section, name)
+    found = load_class(section, name)
     if is_built_in(section, name):
         return getattr(found, "Options", found)
-    return imported(_ADAPTERS[section])(name, found)
+    return import_object(_ADAPTERS[section])(name, found)
 
 
-def made(section: str, name: str) -> Any:
+def load_class(section: str, name: str) -> Any:
     """Returns the class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
     if key := _key(section, name):
-        return imported(BUILT_IN[section][key])
+        return import_object(BUILT_IN[section][key])
     point = installed(section).get(name)
-    return imported(point.value if point else name)
+    return import_object(point.value if point else name)
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:
@@ -158,7 +158,7 @@ def built_in(section: str) -> Iterator[tuple[str, Any]]:
     yield from ((name, options(section, name)) for name in BUILT_IN[section])
 
 
-def imported(place: str) -> Any:
+def import_object(place: str) -> Any:
     """Returns the object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
     module, _, attributes = place.partition(":")
     try:

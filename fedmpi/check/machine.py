@@ -18,7 +18,7 @@ from fedmpi.check import findings
 from fedmpi.check.bits import difference
 from fedmpi.check.findings import Finding, ok, problem
 from fedmpi.check.small import Finished, finished, run_all, small_config
-from fedmpi.command.manners import described, say, show
+from fedmpi.command.manners import describe_failure, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator, SerialComm
@@ -44,7 +44,7 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     try:
         code = show_page(all_findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
-        say(described(error, comm))
+        say(describe_failure(error, comm))
         comm.abort(1)
         raise
     return comm.leave(int(comm.allgather_text(str(code))[0]))

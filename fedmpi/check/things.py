@@ -40,7 +40,7 @@ def kind_of(place: str) -> str:
     """
     if registry.is_in_full(place):
         try:
-            registry.imported(place)
+            registry.import_object(place)
         except UnknownError as error:
             raise ConfigError(place, str(error)) from None
     found = [kind for kind in SECTIONS if _may_be(kind, place)]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedmpi.command.manners import described, in_short, say
+from fedmpi.command.manners import describe_failure, say, shorten_failure
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, ConfigError, DivergenceError, UserError, cause_of
-from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.errors import FAILED, DivergenceError, UserError, cause_of
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import Asked
@@ -36,29 +36,24 @@ class Job:
     advice: Advice
 
     @classmethod
-    def begun(cls, config: Config, hears: Callable[[str], None], advises: Callable[[Config], Advice] = Advice) -> Job:
-        """Loads torch and MPI. From here on SIGUSR1 asks to stop, and `hears` is told of it; outside the main thread
-        Python lets nobody listen. `advises` makes what says how to continue. Raises `LaunchError`.
+    def start(
+        cls, config: Config, print_line: Callable[[str], None], new_advice: Callable[[Config], Advice] = Advice
+    ) -> Job:
+        """Loads torch and MPI. `new_advice` makes what says how to continue. Raises `LaunchError`.
+
+        From here on SIGUSR1 requests a stop, which `print_line` gets a line about. Outside the main thread Python
+        handles no signals.
         """
         stopping = _stopping(config)
         if threading.current_thread() is threading.main_thread():
-            stopping.listen(lambda line: hears(instead_of_live_line(line)))  # loading torch takes seconds
+            stopping.listen(lambda line: print_line(instead_of_live_line(line)))  # loading torch takes seconds
         repeatable_cublas()
         from fedmpi.mpi.starting import world
 
         comm = world(_startup_limit_s(config, os.environ, time.time()))
-        import fedmpi.experiment  # noqa: F401 - `run` needs it: what is loaded is loaded here
+        import fedmpi.experiment  # noqa: F401 - `run` needs it, and a run's clock is not to count its loading
 
-        return cls(config, comm, stopping, advises(config))
-
-    def refuse(self, mistake: ConfigError | None) -> None:
-        """On all ranks: raises `StartupError` for a mistake in the config that rank 0 alone has found."""
-
-        def told() -> None:
-            if mistake is not None:
-                raise mistake
-
-        together(self.comm, told)
+        return cls(config, comm, stopping, new_advice(config))
 
     def run(self, asked: Asked) -> bool:
         """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""
@@ -66,7 +61,7 @@ class Job:
 
         return run(self.config, self.comm, asked, stopping=self.stopping, advice=self.advice)
 
-    def last_words(self, number: int) -> str:
+    def signal_message(self, number: int) -> str:
         """Returns what this rank prints when a signal ends it: '' if another rank is the server or has failed."""
         if not self.comm.is_root or self.advice.has_failed():  # after a loss another rank may be the server
             return ""
@@ -78,18 +73,19 @@ class Job:
     def end_all(self, error: BaseException) -> None:
         """Prints what has failed here and how to continue, and ends all ranks. One process raises SystemExit."""
         if self.advice.note_failure(error):
-            say(f"{described(error, self.comm)}\n{self.advice.how_to_continue(error)}")
+            say(f"{describe_failure(error, self.comm)}\n{self.advice.how_to_continue(error)}")
         else:
             if not isinstance(cause_of(error), DivergenceError):  # the rank that failed first has printed that
-                say(in_short(error, self.comm))
+                say(shorten_failure(error, self.comm))
             time.sleep(OTHER_ENDS_S)
         self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
 
 
 @contextmanager
 def loading_for_good() -> Iterator[None]:
-    """Within the block Python looks for no garbage, and never again among what it finds there at the end: torch makes
-    half a million objects that live as long as the process, and each look at them takes a tenth of a second.
+    """Stops the garbage collector within the block, and spares it the objects that are there at the end.
+
+    Torch makes half a million objects that live as long as the process. Each look at them takes a tenth of a second.
 
     For a command's own process only: a program that calls fedmpi may have garbage of its own.
     """
@@ -102,7 +98,7 @@ def loading_for_good() -> Iterator[None]:
 
 
 def repeatable_cublas() -> None:
-    """Before CUDA starts: with these, cuBLAS gives the same bits in every run; any other value torch refuses."""
+    """Sets the variable with which cuBLAS gives the same bits in every run; to be called before CUDA starts."""
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, reason
+from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, cause_of, reason
 from fedmpi.mpi.launch import code_in_order
 from fedmpi.report.terminal import as_message, filled, wrapped
 
@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def run_command(action: Callable[[], int | None]) -> int:
-    """The exit code of a command of one process: what `action` gives, 2 and a line for a mistake of the user."""
+    """Runs a command of one process. Returns its exit code: 2, with a line printed, for a mistake of the user."""
     try:
         return action() or 0
     except UserError as error:
@@ -66,7 +66,7 @@ def report(error: UserError, rank: int = 0) -> int:
 
 
 def complain(error: UserError, rank: int) -> None:
-    """Rank 0 prints: a mistake in one line, what a run directory refuses in lines of 80 columns."""
+    """Prints the error on rank 0: in one line, or in lines of 80 columns if it `is_long`."""
     if rank == 0:
         try:
             sys.stderr.write(f"{as_message(error.text()) if error.is_long else error.text()}\n")
@@ -78,7 +78,7 @@ def complain(error: UserError, rank: int) -> None:
 
 
 def show(text: str) -> None:
-    """Prints; without a word when the reader has gone, as with `| head`. Raises `UserError` where there is no room."""
+    """Prints to stdout. Ignores that the reader has gone, as with `| head`. Raises `UserError` if there is no room."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -88,51 +88,52 @@ def show(text: str) -> None:
 
 
 def say_first(line: str) -> None:
-    """Shows what a command waits for; where nobody reads, it starts all the same."""
+    """Prints what a command waits for. Ignores that stdout cannot be written."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         print(line, flush=True)
 
 
 def say(text: str) -> None:
-    """One write to stderr, so that the lines of several ranks do not mix."""
+    """Writes to stderr at once, so that the lines of several ranks do not mix."""
     for stream in (sys.stderr, sys.stdout):
         # A signal may have interrupted a print; a full disk has no room; a closed stream is None or says ValueError.
         with contextlib.suppress(RuntimeError, OSError, ValueError, AttributeError):
             stream.flush()
-    with contextlib.suppress(OSError):  # a rank that cannot say it must end the others all the same
+    with contextlib.suppress(OSError):  # a rank that cannot print must end the others all the same
         os.write(2, f"{text}\n".encode(errors="replace"))
 
 
-def described(error: BaseException, comm: Communicator) -> str:
-    """A failure in one block: rank, host, round, client, stage and cause, then where in the code."""
-    head, said, cause = _head_and_cause(error, comm)
-    says_all = isinstance(cause, (UserError, DivergenceError))  # a disk is full or a learning rate too high
-    frames = [] if says_all else traceback.extract_tb(cause.__traceback__)[-4:]
+def describe_failure(error: BaseException, comm: Communicator) -> str:
+    """Returns a block of text: rank, host, round, client, stage and cause, then the place in the code."""
+    head, text, cause = _head_and_cause(error, comm)
+    is_explained = isinstance(cause, (UserError, DivergenceError))  # a full disk, or a high learning rate
+    frames = [] if is_explained else traceback.extract_tb(cause.__traceback__)[-4:]
     places = (f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)
-    return "\n".join(wrapped(head, *f"  {said}".splitlines(), *places))
+    return "\n".join(wrapped(head, *f"  {text}".splitlines(), *places))
 
 
-def in_short(error: BaseException, comm: Communicator) -> str:
-    """The same for a rank that fails after another one has said what to do: its first words."""
-    head, said, _ = _head_and_cause(error, comm)
-    return "\n".join(wrapped(f"{head}; {said.splitlines()[0]}"))
+def shorten_failure(error: BaseException, comm: Communicator) -> str:
+    """Returns the first lines of `describe_failure`, for a rank that fails after another one."""
+    head, text, _ = _head_and_cause(error, comm)
+    return "\n".join(wrapped(f"{head}; {text.splitlines()[0]}"))
 
 
 def _head_and_cause(error: BaseException, comm: Communicator) -> tuple[str, str, BaseException]:
-    where, cause = f"rank {comm.started_as} on {comm.host}", error
+    where = f"rank {comm.started_as} on {comm.host}"
     if isinstance(error, RoundError):
-        where, cause = f"{where}, {error.where()}", error.__cause__ or error
+        where = f"{where}, {error.where()}"
+    cause = cause_of(error) or error
     text = f": {cause}".replace("\n", "\n    ") if str(cause) else ""
     return f"fedmpi: failed on {where}", f"cause: {type(cause).__name__}{text}", cause
 
 
 def _forget(stream: int) -> None:
-    """Python flushes stdout (1) and stderr (2) once more at the end."""
+    """Discards what Python still writes to stdout (1) or stderr (2) at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def file_to_write(option: str, name: str | os.PathLike[str]) -> Path:
-    """Its path. Raises `UserError` where no file can be written under this name."""
+    """Returns the path of a file to write. Raises `UserError` if no file can be written there."""
     path = Path(name)
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(option, f"{path} is a folder, or its folder is not there; name a file in a folder that is")

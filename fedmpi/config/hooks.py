@@ -13,7 +13,7 @@ HOOKS = ("run_started", "round_done", "run_ended")
 
 def observer(place: str) -> type:
     """Returns the class `package.module:Class`. Raises `UnknownError` for one without a hook."""
-    found = registry.imported(place)
+    found = registry.import_object(place)
     if not isinstance(found, type) or not any(hasattr(found, hook) for hook in HOOKS):
         problem = f"{place!r} is not a class with one of {', '.join(HOOKS)}"
         raise UnknownError("; ".join([problem, *misspelled(found)]))

@@ -138,12 +138,12 @@ class CallAdvice(Advice):
 
 
 def _train(config: Config, request: Asked) -> Run:
-    job = Job.begun(config, lambda line: print(line, file=sys.stderr, flush=True), CallAdvice)
+    job = Job.start(config, lambda line: print(line, file=sys.stderr, flush=True), CallAdvice)
     advice = job.advice
     is_alone = job.comm.started_size == 1
     listens = not is_alone and threading.current_thread() is threading.main_thread()
     try:
-        with ending_with(job.last_words) if listens else nullcontext():
+        with ending_with(job.signal_message) if listens else nullcontext():
             job.run(request)
         if not job.comm.recovers:
             job.comm.wait_for_all()  # until rank 0 has closed the run directory

@@ -15,7 +15,7 @@ __all__ = ["Method", "MethodContext", "create"]
 def create(context: MethodContext) -> Method:
     """Returns the method that the context's options name. Raises `ConfigError` where a user's own cannot be made."""
     name = context.options.name
-    made: type[Method] = registry.made("method", name)
+    made: type[Method] = registry.load_class("method", name)
     if registry.is_built_in("method", name):
         return made(context)
     try:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmpi.errors import UnknownError
 from fedmpi.exactsum import ExactSum
-from fedmpi.registry import imported
+from fedmpi.registry import import_object
 from fedmpi.tensors import Region, Spec
 
 MEAN = "mean"
@@ -66,7 +66,7 @@ def named(name: str) -> type[Aggregate]:
     """Returns the class that `method.aggregate` names. Raises `UnknownError`."""
     if name == MEAN:
         return ExactMean
-    found = imported(name)
+    found = import_object(name)
     if not isinstance(found, type) or not hasattr(found, "add") or not hasattr(found, "result"):
         raise UnknownError(f"{name!r} is not a class with add and result")
     return found

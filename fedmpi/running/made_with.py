@@ -123,7 +123,7 @@ def _source(section: str, name: str) -> dict[str, str]:
     """Returns the module that defines `name`, its file and the file's digest if it has one; {} for a built-in name."""
     if registry.is_built_in(section, name):
         return {}
-    defined = registry.made(section, name)
+    defined = registry.load_class(section, name)
     entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
     file = getattr(sys.modules.get(entry["module"]), "__file__", None)
     if file and os.path.isfile(file):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launched import Made, RunMain, failed_on, rejoined
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
-from fedmpi.command.manners import described
+from fedmpi.command.manners import describe_failure
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store import checkpoint, hdf5
@@ -205,7 +205,7 @@ def test_a_memory_damaged_inside_a_round_is_named(
     with pytest.raises(RoundError) as caught:
         run_all(small_config("method.name=topk"), SerialComm(), run)
     assert isinstance(caught.value.__cause__, RunDirError)
-    said = described(caught.value, SerialComm())
+    said = describe_failure(caught.value, SerialComm())
     assert re.match(failed_on(0, r"round 3, client \d, stage \w+\n"), said), said
     problem = "is damaged: its digest does not match its bytes; --resume continues from a checkpoint before it"
     assert rejoined(said).endswith(f"cause: RunDirError: {harmed[0]}: {problem}")

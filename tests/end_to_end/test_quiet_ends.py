@@ -22,9 +22,9 @@ def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_p
 
 def test_a_mistake_that_rank_0_alone_finds_is_all_that_is_printed(start: Start) -> None:
     """No other rank imports observers."""
-    launched = start(3, "output.observers=[json:nothing,collections:OrderedDict]")
+    launched = start(3, "output.observers=[json:nothing,collections:OrderedDict]", "output.progress=off")
     assert launched.wait() == 2 and launched.out == ""
-    assert launched.err.startswith("command line: 2 problems\n") and launched.err.count("\n") == 3
+    assert launched.err.startswith("output.observers: 2 problems\n") and launched.err.count("\n") == 3
 
 
 def test_a_divergence_is_all_that_is_printed(start: Start) -> None:

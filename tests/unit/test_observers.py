@@ -106,19 +106,6 @@ def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         run_all(small_config("output.observers=[watch_it:Notes]"), Worker(), tmp_path / "run")
 
 
-def test_rank_0_of_several_finds_their_mistakes(heard: list[object]) -> None:
-    """Once all ranks find none of the others, and is left to tell the rest."""
-    wrong = "output.observers=[watch_it:Nothing,watch_it:NoHook]"
-    for rank, mistakes in ((0, ["train.lr"]), (1, ["train.lr"])):
-        with pytest.raises(ConfigError) as refused:
-            read_config(parse([wrong, "train.lr=fast"]), rank, 2)
-        assert [word for word in ("Nothing", "NoHook", "train.lr") if word in refused.value.text()] == mistakes
-        asked = parse([wrong])
-        assert read_config(asked, rank, 2).output.observers
-        assert (asked.mistake is None) == (rank == 1)
-    assert asked.mistake is None and not heard
-
-
 def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: list[object]) -> None:
     """Neither by a resume nor by `--init-from`; the hash and the resume do not mind other observers."""
     named = "output.observers=[watch_it:Notes]"

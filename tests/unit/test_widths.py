@@ -7,7 +7,7 @@ import pytest
 from small_runs import small_config
 
 from fedmpi import __main__ as command
-from fedmpi.command.manners import described, in_short
+from fedmpi.command.manners import describe_failure, shorten_failure
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.command import _rows
 from fedmpi.mpi.communicator import SerialComm
@@ -90,7 +90,7 @@ def test_a_text_of_paragraphs() -> None:
 def test_the_end_of_a_run_that_diverged() -> None:
     error = RoundError("local_training", round_number=100, client=100_000)
     error.__cause__ = DivergenceError("training diverged: " + "a parameter left its bound; " * 6)
-    for text in (described(error, SerialComm()), in_short(error, SerialComm())):
+    for text in (describe_failure(error, SerialComm()), shorten_failure(error, SerialComm())):
         assert len(widest(text)) <= COLUMNS and "DivergenceError" in text
 
 
@@ -101,7 +101,7 @@ def test_the_end_of_a_run_by_an_error_of_the_user_s_code() -> None:
         raise ValueError(f"{20 * 'word '}end\n  {20 * 'more '}end")
     except ValueError as cause:
         error.__cause__ = cause
-    lines = described(error, SerialComm()).splitlines()
+    lines = describe_failure(error, SerialComm()).splitlines()
     assert all(len(line) <= COLUMNS or line.strip().startswith(f"at {__file__}") for line in lines), lines
     assert lines[1].startswith("  cause: ValueError: word ") and "      more more " in "\n".join(lines)
 
