@@ -63,8 +63,8 @@ def made(run: GridRun, *accuracies: float, **changed: Any) -> RunRecord:
         "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
     }  # fmt: skip
     given = {
-        "run": run, "note": Note("x", None, "", ""), "config": "", "overrides": (), "data": "d", "partition": "p",
-        "cohorts": "c", "initial": "i", "made_with": {}, "num_starts": 1, "seconds": {"wall": 4.0, "svd": 1.0},
+        "run": run, "note": Note("x", None, "", "", "digest"), "data": "d", "partition": "p",
+        "cohorts": "c", "initial": "i", "made_with": {}, "seconds": {"wall": 4.0, "svd": 1.0},
         "nets": (), "records": [record],
     }  # fmt: skip
     return RunRecord(**{**given, **changed})

@@ -11,7 +11,7 @@ import json
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
 from fedmpi.results.grid_runs import GridRun
 from fedmpi.results.launch import Job
-from fedmpi.results.notes import Note, config_text
+from fedmpi.results.notes import Note
 from fedmpi.store.files import json_safe, read_whole, write_atomic
 from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
@@ -37,10 +37,6 @@ class RunRecord:
 
     run: GridRun
     note: Note
-    config: str
-    """`config_text` of its config."""
-    overrides: Sequence[str]
-    """Without the folder of the data, which is that of one machine."""
     data: str
     """Digests of the examples, of who has which, of who took part in which round, and of the model's values that follow
     from the seed.
@@ -50,7 +46,6 @@ class RunRecord:
     initial: str
     made_with: Mapping[str, Any]
     """Commit of the code, versions, platform; where the user brought code, the digests of its source by section."""
-    num_starts: int
     seconds: Mapping[str, float]
     """Mean over the rounds, by stage; `wall` is the whole round."""
     nets: Sequence[Mapping[str, Any]]
@@ -91,14 +86,11 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
     return RunRecord(
         run=run,
         note=note,
-        config=config_text(job.config),
-        overrides=[override for override in job.overrides if not override.startswith("data.root=")],
         data=folder.data_digest,
         partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
         cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
         initial=initial_digest(job.config),
         made_with=folder.made_with,
-        num_starts=len(folder.starts),
         seconds={stage: round(statistics.fmean(each.get(stage, 0.0) for each in seconds), 6) for stage in stages},
         nets=[{key: net.get(key) for key in ("name", "params", "macs")} for net in folder.nets],
         records=kept,
@@ -130,6 +122,7 @@ def pack(digest: str, runs: Sequence[RunRecord]) -> bytes:
     rows = []
     for run in runs:
         values = asdict(run)
+        del values["note"]["grid"]  # it is that of the whole file
         row = {"wanted": values.pop("run"), **values, "made_with": made_with.index(run.made_with)}
         row["rounds"] = row.pop("records")
         rows.append(row)
@@ -151,11 +144,11 @@ def read(folder: Path) -> tuple[str, list[RunRecord]]:
         whole = json.loads(gzip.decompress(packed))
         runs = []
         for row in whole["runs"]:
-            row["run"] = GridRun(**row.pop("wanted"))
-            row["note"] = Note(**row["note"])
+            row["run"] = GridRun(**row["wanted"])
+            row["note"] = Note(**row["note"], grid=whole["grid"])
             row["made_with"] = whole["made_with"][row["made_with"]]
-            row["records"] = row.pop("rounds")
-            runs.append(RunRecord(**row))
+            row["records"] = row["rounds"]
+            runs.append(RunRecord(**{field.name: row[field.name] for field in fields(RunRecord)}))
         return whole["grid"], runs
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         why = f"holds no records of a grid ({error}); restore it, or remove it if the runs are still there"

@@ -24,7 +24,7 @@ import argparse
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,17 +37,16 @@ from fedmpi.config.settings import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, figure, grid_figures, grid_report, launch, notes, printed, slurm
+from fedmpi.results import archive, figure, grid_figures, grid_report, launch, printed, slurm
 from fedmpi.results.answers import Choices, Results, answer_all, choose
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, parse, read
-from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, read_budget, trials
+from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, trials
 from fedmpi.results.launch import Job
+from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
 from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
 from fedmpi.store.files import make_folder, read_whole, write_text
-from fedmpi.store.manifest import BROUGHT
-from fedmpi.store.manifest import brought as brought_by
 from fedmpi.store.run_dir import RunDir
 
 _MAX_NAME = 120
@@ -62,7 +61,7 @@ class GridFolder:
     out: Path
     results: Path
     words: Sequence[str] = ()
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: float = 1.0
 
     @cached_property
     def _archive(self) -> tuple[str, list[RunRecord]]:
@@ -75,26 +74,23 @@ class GridFolder:
     def folder_of(self, run: GridRun) -> RunDir:
         return RunDir(self.out / run.folder_name)
 
+    def notes(self) -> Mapping[str, Note]:
+        """Returns what was noted when each run began, by the name of its folder."""
+        return read_notes(self.out) | {run.folder_name: record.note for run, record in self.archived.items()}
+
     def refuse_changed(self) -> None:
         """Raises RunDirError where the questions, or what they rest on, have changed since a run began."""
-        if not self.grid.content.questions:
-            return
-        digests = {run.folder_name: self._archive[0] for run in self.archived}
-        for path in sorted(self.out.glob("*/")):
-            note = notes.note_of(RunDir(path))
-            if note is not None:
-                digests.setdefault(path.name, note.grid)
-        notes.refuse_changed(self.grid, digests)
+        if self.grid.content.questions:
+            changed = [run for run, note in self.notes().items() if note.grid != self.grid.digest]
+            refuse_changed(self.grid, changed)
 
     def refuse_unlike(self, jobs: Mapping[GridRun, Job]) -> None:
         """Raises RunDirError where runs that are to be compared with these began with other configs or other code."""
         others = self.jobs([run for run in self.archived if run not in jobs])
-        began = [
-            (job, self.archived[run].config, self.archived[run].made_with.get(BROUGHT, {}))
-            for run, job in others.items()
-        ]
-        began += [(job, notes.config_text(job.config), brought_by(job.folder)) for job in jobs.values()]
-        notes.refuse_unlike(self.grid, began)
+        begun = [*others.values(), *(job for job in jobs.values() if job.run().has_begun())]
+        now = {job.folder.path.name: fingerprint(job.config) for job in begun}
+        changed = [run for run, note in self.notes().items() if note.config != now.get(run, note.config)]
+        refuse_changed(self.grid, changed, "a config, one that it starts from, or code that it names")
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
         """Reads the config of each run. Raises `UserError`: a setting that no config can have, or another run in the
@@ -105,7 +101,7 @@ class GridFolder:
             path = base_of(self.grid, run.setting, run.method)[0] or self._defaults()
             words = [*overrides(self.grid, run), *self.words]
             try:
-                if self.budget:
+                if self.budget != 1:
                     words += budget_words(self.budget, load(path, words))
                 jobs[run] = launch.plan_job(f"{run.name} seed {run.seed}", self.folder_of(run), path, words)
             except ConfigError as error:
@@ -123,9 +119,10 @@ class GridFolder:
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
         known = dict(self.archived)
+        noted = self.notes()
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
-            note = notes.note_of(job.folder)
+            note = noted.get(run.folder_name)
             if note is not None and job.run().is_finished():
                 is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
                 is_whole = is_first or bool(self.grid.content.printed)
@@ -169,8 +166,7 @@ class GridFolder:
     @property
     def changes(self) -> str:
         """Says what the command line changes in all runs; empty if nothing."""
-        budget = [f"{name} x {factor:g}" for name, factor in self.budget.items()]
-        changed = [*self.words, *budget]
+        changed = [*self.words, *([f"rounds x {self.budget:g}"] if self.budget != 1 else [])]
         return f"set on all runs: {', '.join(changed)}" if changed else ""
 
 
@@ -204,7 +200,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
     only = "runs in whose names, or in whose cells of a paper's tables, all words of TEXT stand"
     parser.add_argument("--only", default="", metavar="TEXT", help=only)
-    parser.add_argument("--budget", type=read_budget, default={}, help="0.05, or rounds=0.05,epochs=0.1")
+    parser.add_argument("--budget", type=_factor, default=1.0, help="multiplies numbers of rounds, as 0.05")
     parser.add_argument("--jobs", type=_count, help="runs at a time (default: as many as there are cores for)")
     parser.add_argument("--ranks", type=_count, default=1, help="of each run; 1 is without mpirun (default 1)")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
@@ -245,10 +241,16 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _factor(text: str) -> float:
+    if not re.fullmatch(r"\d*\.?\d+", text, re.ASCII) or not float(text):
+        raise argparse.ArgumentTypeError(f"expected a number > 0, as 0.05, got {text!r}")
+    return float(text)
+
+
 def _folder(arguments: argparse.Namespace) -> GridFolder:
     """Returns the grid that the command line names and where it lies; another place for other overrides or budgets."""
     changed = sorted(word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split("."))))
-    changed += [f"{name}_x{factor:g}" for name, factor in arguments.budget.items()]
+    changed += [f"rounds_x{arguments.budget:g}"] if arguments.budget != 1 else []
     suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in changed)
     name = "digits" if arguments.file is None else arguments.file.stem
     out = arguments.out or Path("runs") / f"grid-{name}{suffix}"[:_MAX_NAME]
@@ -266,19 +268,18 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
-    """Makes a grid file of methods and seeds, with those that one in this folder has already, and writes it there."""
-    seeds = arguments.seeds or (0, 1, 2)
-    methods = _methods(arguments.methods, arguments.file)
-    path = out.resolve() / "grid.yaml"
-    if read_whole(path) is not None:
-        before = read(path).content
-        methods = {name: method.model_dump(exclude_defaults=True) for name, method in before.methods.items()} | methods
-        seeds = tuple(dict.fromkeys([*before.seeds, *seeds]))
+    """Makes a grid file of methods and seeds, and writes it there."""
     measures = {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()}
-    document = {"title": "Methods compared", "methods": methods, "seeds": list(seeds), "measures": measures}
-    text = yaml_text.dump(document)
-    grid = parse(path, text)
-    write_text(make_folder(path.parent) / path.name, text)
+    text = yaml_text.dump(
+        {
+            "title": "Methods compared",
+            "methods": _methods(arguments.methods, arguments.file),
+            "seeds": list(arguments.seeds or (0, 1, 2)),
+            "measures": measures,
+        }
+    )
+    grid = parse(out.resolve() / "grid.yaml", text)
+    write_text(make_folder(out.resolve()) / "grid.yaml", text)
     return grid
 
 
@@ -331,7 +332,7 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
                 ranks=arguments.ranks,
                 at_once=arguments.jobs or max(1, mpirun.cores() // arguments.ranks),
                 launcher=arguments.launcher,
-                before_start=lambda job: notes.write_note(folder.grid, job),
+                before_start=lambda job: write_note(folder.grid, job),
             )
             if code:
                 return code
@@ -355,7 +356,7 @@ def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Seque
         command=command,
     )
     for job in jobs:
-        notes.write_note(folder.grid, job)
+        write_note(folder.grid, job)
     return code
 
 
@@ -367,7 +368,7 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
         return []
     if folder.grid.content.questions:
         folder.refuse_unlike(jobs)
-        notes.refuse_uncommitted(folder.grid.path, [job.config for job in jobs.values()])
+        refuse_uncommitted(folder.grid.path, [job.config for job in jobs.values()])
     return list(jobs.values())
 
 

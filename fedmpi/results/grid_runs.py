@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -122,24 +121,10 @@ def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
     return tuple(_words(tree))
 
 
-def read_budget(text: str) -> dict[str, float]:
-    """Reads the factors of a budget, `0.05` or `rounds=0.05,epochs=0.1`; for argparse."""
-    parts = text.split(",") if "=" in text else [f"rounds={text}", f"epochs={text}"]
-    budget = {}
-    for part in parts:
-        found = re.fullmatch(r"(rounds|epochs)=(\d*\.?\d+)", part, re.ASCII)
-        if found is None or found[1] in budget or not float(found[2]):
-            raise argparse.ArgumentTypeError(f"expected a number > 0, or rounds=0.05,epochs=0.1, got {text!r}")
-        budget[found[1]] = float(found[2])
-    return budget
-
-
-def budget_words(budget: Mapping[str, float], config: Config) -> list[str]:
-    """Returns the overrides that multiply a config's numbers of rounds and of local epochs. No number falls below 1."""
-    factor = budget.get("rounds", 1.0)
-    epochs = max(1, round(budget.get("epochs", 1.0) * config.train.local_epochs))
+def budget_words(factor: float, config: Config) -> list[str]:
+    """Returns the overrides that multiply a config's numbers of rounds by a factor. No number falls below 1."""
     rounds = max(1, round(factor * config.rounds))
-    words = [f"rounds={rounds}", f"train.local_epochs={epochs}"]
+    words = [f"rounds={rounds}"]
     milestones: list[int] = []
     for milestone in sorted(getattr(config.train.schedule, "milestones", ())):
         after_last = milestones[-1] + 1 if milestones else 1

@@ -137,15 +137,6 @@ def test_a_file_or_a_config_that_changed_after_a_run_is_refused(tmp_path: Path, 
         assert "tuning-all-avg-trial0-seed100" in error and "config" in error, changed
 
 
-def test_records_do_not_say_where_the_data_are(short: Short) -> None:
-    (job,) = short.make_some()
-    elsewhere = replace(job, overrides=(*job.overrides, 'data.root="/home/me"'))
-    note = notes.note_of(job.folder)
-    assert note is not None
-    record = archive.record_run(trials(short.grid)[0], elsewhere, note, all_diagnostics=False)
-    assert tuple(record.overrides) == job.overrides
-
-
 @pytest.mark.slow
 def test_a_grid_without_questions_may_grow(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
@@ -159,7 +150,7 @@ def test_a_grid_without_questions_may_grow(
     report = Path("out/results/report.md")
     assert "2 final runs are missing" in report.read_text() and "| fedavg | - | 2 |" in report.read_text()
     assert called(*words, "0,1")[0] == 0 and len(runs_here) == 4
-    assert called(*words, "2", "--methods", "fedavg")[0] == 0 and len(runs_here) == 6, "the other method's, too"
+    assert called(*words, "0,1,2")[0] == 0 and len(runs_here) == 6
     rows = list(csv.DictReader(Path("out/results/values.csv").read_text().splitlines()))
     both = ("fedavg", "fedhm")
     assert [(row["method"], row["seed"]) for row in rows] == [(name, f"{n}") for n in range(3) for name in both]
@@ -167,7 +158,7 @@ def test_a_grid_without_questions_may_grow(
     assert float(rows[0]["largest"]) == records[-1]["tiers"]["1"]["accuracy"]
     moved = sum(record["protocol_down_bytes"] + record["protocol_up_bytes"] for record in records)
     assert (float(rows[0]["bytes"]), float(rows[0]["macs"])) == (moved, sum(one["training_macs"] for one in records))
-    smaller = ["out/grid.yaml", "--only", "fedhm", "--seeds", "0", "--budget", "rounds=0.5", "train.lr=0.2"]
+    smaller = ["out/grid.yaml", "--only", "fedhm", "--seeds", "0", "--budget", "0.5", "train.lr=0.2"]
     assert called(*smaller)[0] == 0 and len(runs_here) == 7
     (folder,) = (tmp_path / "runs").iterdir()
     assert "train.lr=0.2" in folder.name and "rounds_x0.5" in folder.name
@@ -186,7 +177,7 @@ def test_a_grid_without_questions_may_grow(
         ("--methods fedhn", "'fedhn' 'fedhm'"),
         ("--methods fedavg,fedavg", "fedavg twice"),
         ("--methods fedavg --seeds 0,x", "0,1,2 '0,x'"),
-        ("--methods fedavg --budget rounds=1,local=2", "epochs"),
+        ("--methods fedavg --budget 0", "0.05 '0'"),
         ("--methods fedavg --only fedhm", "--only fedhm fedavg"),
         ("--methods fedavg seed=1", "--seeds"),
         ("--methods fedavg train.lt=1", "train.lt"),
@@ -271,7 +262,7 @@ def test_own_code_that_changed_after_a_run_is_refused(tmp_path: Path, own: tuple
     for _ in range(2):
         own_code.write_text(OWN_METHOD + "# more\n")
         error = grid.refused()
-        assert "method study_code:Own" in error
+        assert "code that it names" in error
         assert trials(grid.grid)[0].folder_name in error and "(1 such run)" in error
         own_code.write_text(OWN_METHOD)
         assert grid("--report")[0] == 0
@@ -344,7 +335,7 @@ def test_records_are_the_same_bytes_and_damage_is_one_line(tmp_path: Path) -> No
     runs = final_runs(BETTER, WORSE)
     archive.write(tmp_path, "digest", runs)
     first = (tmp_path / archive.FILE).read_bytes()
-    assert archive.read(tmp_path) == ("digest", [replace(run, overrides=[], nets=[]) for run in runs])
+    assert archive.read(tmp_path) == ("digest", [replace(run, nets=[]) for run in runs])
     assert archive.pack(*archive.read(tmp_path)) == first and first[4:8] == bytes(4), "no date"
     for damaged in (first[:-9], b"text", gzip.compress(b"[]"), gzip.compress(b'{"runs": 1}')):
         (tmp_path / archive.FILE).write_bytes(damaged)

@@ -15,7 +15,7 @@ from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, budget_words, finals, overrides, read_budget, trials
+from fedmpi.results.grid_runs import GridRun, budget_words, finals, overrides, trials
 from fedmpi.results.launch import Job
 
 
@@ -106,16 +106,14 @@ def test_a_budget_multiplies_whatever_counts_rounds() -> None:
     """Rounds 40 and milestones 10, 25 by 0.1: 4 and 1, 2 (2.5 to even); every 15: 2; a switch after 3: 1, never 0."""
     schedule = SimpleNamespace(milestones=(10, 25))
     method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
-    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule, local_epochs=5), method=method)
+    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule), method=method)
     config.evaluation = SimpleNamespace(every=15)
-    scaled = "rounds=4 train.local_epochs=5 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1"
-    assert " ".join(budget_words({"rounds": 0.1}, config)) == scaled
-    longer = budget_words({"rounds": 2, "epochs": 0.5}, config)
-    assert longer[:2] == ["rounds=80", "train.local_epochs=2"] and not any("every" in word for word in longer)
+    scaled = "rounds=4 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1"
+    assert " ".join(budget_words(0.1, config)) == scaled
+    longer = budget_words(2, config)
+    assert longer[0] == "rounds=80" and not any("every" in word for word in longer)
     schedule.milestones = (10, 20, 30)
-    assert "train.schedule.milestones=[1, 2, 3]" in budget_words({"rounds": 0.05}, config), "different ones stay so"
-    assert read_budget("rounds=0.5,epochs=0.1") == {"rounds": 0.5, "epochs": 0.1}
-    assert read_budget("0.05") == {"rounds": 0.05, "epochs": 0.05}
+    assert "train.schedule.milestones=[1, 2, 3]" in budget_words(0.05, config), "different ones stay so"
 
 
 # The studies that the repository has.
