@@ -22,7 +22,7 @@ from fedmpi.results.notes import Note
 FILE: dict[str, Any] = {
     "title": "Two rates",
     "config": "base.yaml",
-    "settings": {"one": {}, "two": {"clients": {"per_round": 3}}},
+    "settings": {"one": {}},
     "methods": {
         "avg": {"set": {"method": {"name": "fedavg"}}, "grid": [{"train.lr": [0.01, 0.1]}]},
         "hm": {"set": {"method": {"name": "fedhm"}}, "grid": [{"train.lr": [0.1], "method.tau": [2, 5]}]},
@@ -41,10 +41,12 @@ FILE: dict[str, Any] = {
             "second": "avg",
             "measure": "largest",
             "provided": [{"measure": "smallest", "margin": 0.02}],
-            "settings": ["one"],
         }
     ],
 }
+
+TWO = {"one": {}, "two": {"clients": {"per_round": 3}}}
+"""Two settings."""
 
 
 def grid_of(folder: Path, **changed: Any) -> Grid:

@@ -145,7 +145,7 @@ def read(folder: Path) -> tuple[str, list[RunRecord]]:
         runs = []
         for row in whole["runs"]:
             row["run"] = GridRun(**row["wanted"])
-            row["note"] = Note(**row["note"], grid=whole["grid"])
+            row["note"] = Note(**{**row["note"], "grid": whole["grid"]})
             row["made_with"] = whole["made_with"][row["made_with"]]
             row["records"] = row["rounds"]
             runs.append(RunRecord(**{field.name: row[field.name] for field in fields(RunRecord)}))

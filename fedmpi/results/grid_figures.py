@@ -1,5 +1,5 @@
-"""Draws the figures of a grid: accuracy by round, paired differences, the energy that each tier lacks of methods whose
-tiers have ranks, and the figures of a paper.
+"""Draws the figures of a grid: accuracy by round and by bytes, the energy that each tier lacks of methods whose tiers
+have ranks, and the figures of a paper.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedmpi.results import figure, printed_report
-from fedmpi.results.answers import Answer, Part, Results
+from fedmpi.results.answers import Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line
 from fedmpi.results.grid_file import Measure
@@ -28,12 +28,6 @@ def figures_of(results: Results) -> dict[str, Sequence[figure.Draw]]:
     for setting in () if content.printed else content.settings:
         runs = results.finals(setting)
         figures[f"{setting}-curves.svg"] = _curve_panels(results, setting)
-        figures[f"{setting}-differences.svg"] = [
-            partial(_difference, answer, part)
-            for answer in results.answers
-            if answer.setting == setting
-            for part in answer.parts
-        ]
         figures[f"{setting}-energy.svg"] = [partial(_energy, run) for run in runs if len(_missing_energy(run)) > 1]
     return {name: panels for name, panels in figures.items() if panels}
 
@@ -57,13 +51,7 @@ def _curves(results: Results, setting: str, net: str, x: str, axes: Axes) -> Non
             figure.draw_line(axes, curve(method, runs, Measure(quantity="accuracy", net=net), x), place)
     axes.set_title("clients' own nets" if net == "clients" else f"{net} net")
     axes.set_ylabel("test accuracy")
-    figure.as_percent(axes)
-    if x == "bytes":
-        axes.set_xlabel(figure.X_LABELS["bytes"])
-        figure.with_unit(axes, "B")
-    else:
-        axes.set_xlabel(figure.X_LABELS["rounds"])
-        figure.whole_numbers(axes)
+    figure.label_axes(axes, "bytes" if x == "bytes" else "rounds", "accuracy")
 
 
 def _missing_energy(run: RunRecord) -> dict[str, list[tuple[int, float]]]:
@@ -88,19 +76,3 @@ def _energy(run: RunRecord, axes: Axes) -> None:
     axes.set_xlabel("round")
     axes.set_ylabel("energy beyond a tier's rank")
     figure.whole_numbers(axes)
-
-
-def _difference(answer: Answer, part: Part, axes: Axes) -> None:
-    """Draws the seeds, their mean, its interval, and the margin that is allowed."""
-    scale = 100 if part.measure.is_share else 1
-    low, high, _ = part.interval
-    values = [scale * value for value in part.differences.values()]
-    axes.axvline(-scale * part.condition.margin, color="0.6", linewidth=1, linestyle="--")
-    axes.plot([scale * low, scale * high], [0, 0], color=figure.colour_of(1), linewidth=3, alpha=0.4)
-    axes.plot(values, [0] * len(values), "o", color=figure.colour_of(1))
-    axes.plot([scale * part.mean], [0], "|", color=figure.colour_of(0), markersize=14)
-    axes.set_title(f"{answer.question.first} - {answer.question.second}")
-    units = {"accuracy": " (points)", "time_share": " (points)", "seconds": " (s)"}
-    axes.set_xlabel(part.condition.measure + units.get(part.measure.quantity, ""))
-    axes.set_yticks([])
-    axes.set_ylim(-1, 1)

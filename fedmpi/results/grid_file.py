@@ -108,8 +108,6 @@ class Question(Section):
     """0 asks whether `first` is better. A positive number asks whether it is worse by less than that."""
     provided: Annotated[tuple[Condition, ...], Field(strict=False)] = ()
     """Conditions on the same two methods; the answer is yes only where all of them hold, too."""
-    settings: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """The settings in which it is asked; empty means all."""
     primary: bool = True
     """A primary question is tested. Of a secondary one the report gives the numbers, and Holm's correction leaves it
     out.
@@ -214,8 +212,6 @@ class GridFile(Section):
                 yield (*path, "measure"), question.measure, self.measures
             for number, condition in enumerate(question.provided):
                 yield (*path, "provided", number, "measure"), condition.measure, self.measures
-            for number, setting in enumerate(question.settings):
-                yield (*path, "settings", number), setting, self.settings
         if self.tuning is not None:
             yield ("tuning", "measure"), self.tuning.measure, self.measures
         for section, bases in (("settings", _bases(self.settings)), ("methods", _bases(self.methods))):
@@ -249,11 +245,8 @@ class GridFile(Section):
     @property
     def num_tests(self) -> int:
         """Returns the number of primary questions in all their settings: the family for Holm's correction."""
-        return sum(len(self.settings_of(question)) for question in self.questions if question.primary)
-
-    def settings_of(self, question: Question) -> tuple[str, ...]:
-        """Returns those in which a question is asked; none for one that cannot be decided."""
-        return () if question.undecidable else question.settings or tuple(self.settings)
+        tested = [question for question in self.questions if question.primary and not question.undecidable]
+        return len(tested) * len(self.settings)
 
 
 def _bases(section: Mapping[str, Any]) -> dict[str, str]:

@@ -115,7 +115,8 @@ def _missing(results: Results) -> str:
     missing = len(finals(results.grid, {})) - sum(run.run.phase == "final" for run in results.runs)
     if not missing:
         return ""
-    return f"**This grid is not finished: {missing} final runs are missing.** Questions without their runs are open."
+    runs = counted(missing, "final run")
+    return f"**This grid is not finished: {runs} missing.** Questions without their runs are open."
 
 
 def mixed_lines(results: Results) -> Iterator[str]:

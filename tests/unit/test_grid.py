@@ -32,8 +32,7 @@ from fedmpi.store.files import make_folder
 
 runs_here = runs_in_this_process
 called = calling(main)
-SHORT = {"settings": None, "questions": [{**FILE["questions"][0], "settings": []}], "seeds": [0, 1],
-         "set": {"evaluation": {"every": 2}}}  # fmt: skip
+SHORT = {"settings": None, "seeds": [0, 1], "set": {"evaluation": {"every": 2}}}
 
 
 @pytest.mark.parametrize("method", ["fedhm", "scaffold", "hermes", "prism"])
@@ -100,7 +99,7 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
     assert lr == choice.values["train.lr"]
     first = {path.name: path.read_bytes() for path in short.results.iterdir()}
-    drawn = {f"all-{what}.svg" for what in ("curves", "differences", "energy")}
+    drawn = {f"all-{what}.svg" for what in ("curves", "energy")}
     assert {"report.md", "table.tex", "values.csv", "records.json.gz", *drawn} == set(first)
 
     assert short()[0] == 0 and len(short.runs) == 8
@@ -148,7 +147,7 @@ def test_a_grid_without_questions_may_grow(
     code, printed, error = called(*words, "0,1", "--only", "fedavg", "--jobs", 1)
     assert code == 0 and len(runs_here) == 2 and "largest" in printed, error
     report = Path("out/results/report.md")
-    assert "2 final runs are missing" in report.read_text() and "| fedavg | - | 2 |" in report.read_text()
+    assert "2 final runs missing" in report.read_text() and "| fedavg | - | 2 |" in report.read_text()
     assert called(*words, "0,1")[0] == 0 and len(runs_here) == 4
     assert called(*words, "0,1,2")[0] == 0 and len(runs_here) == 6
     rows = list(csv.DictReader(Path("out/results/values.csv").read_text().splitlines()))
@@ -327,7 +326,7 @@ def test_the_report_of_a_paper_has_its_tables_and_figures(tmp_path: Path, called
     names = {"report.md", "table.tex", "values.csv", "printed.csv", archive.FILE, "figure1.svg"}
     assert {file.name for file in results.iterdir()} == names
     report = (results / "report.md").read_text()
-    assert "2 final runs are missing" in report and "table2" not in report and "![figure1.svg](figure1.svg)" in report
+    assert "2 final runs missing" in report and "table2" not in report and "![figure1.svg](figure1.svg)" in report
     assert "| IID | FedAvg | 11M | 0.95 | 0.90 (0.00) | -0.05 | 0,1 | 1 |  |" in report
 
 

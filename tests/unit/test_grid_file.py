@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fast import fast
 from golden_file import Told
-from grids import grid_of
+from grids import TWO, grid_of
 
 from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
@@ -75,7 +75,7 @@ def test_a_setting_that_no_config_has_names_the_method(tmp_path: Path, told: Tol
 
 def test_trials_and_final_runs_by_hand(tmp_path: Path) -> None:
     """Two settings, two methods: 2 trials of 1 seed each, then 6 seeds. 1 x 2 combinations are 2 trials, too."""
-    grid = grid_of(tmp_path)
+    grid = grid_of(tmp_path, settings=TWO)
     tuning, final = trials(grid), finals(grid, {("one", "hm"): 1})
     assert (len(tuning), len(final)) == (8, 24) and len({*tuning, *final}) == 32
     chosen = GridRun("final", "one", "hm", 1, 5)
