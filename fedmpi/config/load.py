@@ -270,11 +270,12 @@ def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
     """Raises `ConfigError` where only a run's own file names the user's code. Names that `top` repeats, to confirm
     them, are taken out of it: they reset no section.
     """
-    in_full: dict[yaml_text.Path, str] = {
-        path: name
-        for path in [*((section, "name") for section in NAMED_SECTIONS), AGGREGATE]
-        if isinstance(name := tree.leaves.get(path), str) and registry.is_in_full(name)
-    }
+    in_full: dict[yaml_text.Path, str] = {}
+    paths: list[yaml_text.Path] = [(section, "name") for section in NAMED_SECTIONS]
+    for path in [*paths, AGGREGATE]:
+        name = tree.leaves.get(path)
+        if isinstance(name, str) and registry.is_in_full(name):
+            in_full[path] = name
     if trains and (places := tree.leaves.get(OBSERVERS)):
         in_full[OBSERVERS] = f"[{','.join(map(str, places))}]"
     if missing := {path: name for path, name in in_full.items() if path not in top.leaves}:

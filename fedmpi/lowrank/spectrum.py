@@ -40,32 +40,48 @@ def table(
     `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
     layer's W - W_0 as `along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
     """
-    energies = {name: sigma.double().square() for name, sigma in spectra.items()}
-    whole = {name: float(energy.sum()) for name, energy in energies.items()}
-    beyond = {t: {name: float(energies[name][r:].sum()) for name, r in own.items()} for t, own in ranks.items()}
-    measured = {"beyond": (beyond, whole)}
-    if changes:
-        known = {t: own for t, own in ranks.items() if all(r <= len(changes[name][1]) for name, r in own.items())}
-        lost = {
-            t: {n: max(0.0, changes[n][0] - float(changes[n][1][:r].sum())) for n, r in own.items()}
-            for t, own in known.items()
+    beyond = _Shares()
+    learned = _Shares()
+    layers: dict[str, object] = {}
+    for name, sigma in spectra.items():
+        energy = sigma.double().square()
+        row: dict[str, object] = {"effective_rank": digits(effective_rank(sigma))}
+        row["beyond"] = {
+            tier: beyond.add(tier, float(energy[own[name] :].sum()), float(energy.sum())) for tier, own in ranks.items()
         }
-        measured["learned_beyond"] = lost, {name: energy for name, (energy, _) in changes.items()}
-    layers = {
-        name: {
-            "effective_rank": digits(effective_rank(sigma)),
-            **{
-                key: {t: _share(own[name], of[name]) for t, own in tails.items()}
-                for key, (tails, of) in measured.items()
-            },
-        }
-        for name, sigma in spectra.items()
-    }
-    overall = {
-        key: {tier: _share(sum(own.values()), sum(of.values())) for tier, own in tails.items()}
-        for key, (tails, of) in measured.items()
-    }
+        if changes:
+            whole, parts = changes[name]
+            row["learned_beyond"] = {
+                tier: learned.add(tier, max(0.0, whole - float(parts[: own[name]].sum())), whole)
+                for tier, own in ranks.items()
+                if _is_known(own, changes)
+            }
+        layers[name] = row
+    overall = {"beyond": beyond.of_all()} | ({"learned_beyond": learned.of_all()} if changes else {})
     return {**overall, "layers": layers}
+
+
+def _is_known(ranks: Mapping[str, int], changes: Mapping[str, tuple[float, Tensor]]) -> bool:
+    """Returns whether a tier's changes are known, in all layers, along as many singular vectors as it has."""
+    return all(r <= len(changes[name][1]) for name, r in ranks.items())
+
+
+class _Shares:
+    """Adds up by tier the energy that it lacks, and that of which it lacks it."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, float] = {}
+        self._whole: dict[str, float] = {}
+
+    def add(self, tier: str, lost: float, whole: float) -> float:
+        """Adds a layer's energies; returns the layer's share."""
+        self._lost[tier] = self._lost.get(tier, 0.0) + lost
+        self._whole[tier] = self._whole.get(tier, 0.0) + whole
+        return _share(lost, whole)
+
+    def of_all(self) -> dict[str, float]:
+        """Returns the share of all layers together."""
+        return {tier: _share(lost, self._whole[tier]) for tier, lost in self._lost.items()}
 
 
 def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:

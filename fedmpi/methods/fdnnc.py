@@ -195,8 +195,11 @@ class FDNNC(Method):
 
     def _weights(self, state: Params) -> Params:
         """Returns W = A B^T of every factorized layer."""
-        factors = {layer: (state[name] for name in layer.factor_names) for layer in self.layers.values()}
-        return {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in factors.items()}
+        weights = {}
+        for layer in self.layers.values():
+            u, v = layer.factor_names
+            weights[f"{layer.name}.weight"] = layer.lift(state[u], state[v])
+        return weights
 
     def bound(self, name: str, magnitude: float) -> float:
         return _LARGEST_GRADIENT

@@ -179,10 +179,12 @@ class FedHM(ServerMethod):
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
             changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
-        low = [tier for tier in self.tiers if tier.capacity < 1]
-        layers = self.layers.items()
-        ranks = {tier.name: {name: layer.r(tier.capacity) for name, layer in layers} for tier in low}
+        ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers if tier.capacity < 1}
         return spectrum.table(spectra, ranks, changes)
+
+    def _ranks(self, rank_ratio: float) -> dict[str, int]:
+        """Returns r of each layer."""
+        return {name: layer.r(rank_ratio) for name, layer in self.layers.items()}
 
     @cached_property
     def _start(self) -> Params:

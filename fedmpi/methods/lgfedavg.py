@@ -67,7 +67,7 @@ class LGFedAvg(Method):
 
     @cached_property
     def _local(self) -> tuple[str, ...]:
-        """Names of the local part, in the net's order: all that stand before the first global layer."""
+        """Returns the names of the local part, in the net's order: all that stand before the first global layer."""
         net = self.context.make(empty=True)
         layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers

@@ -163,6 +163,10 @@ class OrthDrop(Method):
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
         return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
 
+    def _ranks(self, keep_ratio: float) -> dict[str, int]:
+        """Returns r of each layer."""
+        return {layer.name: self._sizes(layer, keep_ratio)[0] for layer in self.factorized}
+
     @cached_property
     def _whole_specs(self) -> dict[str, Spec]:
         """Returns the server's tensors: all kernels and rows of each layer, and the rest."""
@@ -172,14 +176,11 @@ class OrthDrop(Method):
     @cached_property
     def _leading(self) -> list[Held]:
         """Returns the leading part, for each tier, of every tensor that its net does not hold whole."""
-        return [
-            {
-                name: tuple(slice(length) for length in spec.shape)
-                for name, spec in specs.items()
-                if spec.shape != self._whole_specs[name].shape
-            }
-            for specs in self._net_specs
-        ]
+        return [self._leading_of(specs) for specs in self._net_specs]
+
+    def _leading_of(self, specs: Mapping[str, Spec]) -> Held:
+        cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self._whole_specs[name].shape}
+        return {name: tuple(map(slice, shape)) for name, shape in cut.items()}
 
     def _held(self, tier: int, client: Client | None) -> Held:
         """Returns which entries of each tensor a client of this tier holds, where it does not hold all."""
@@ -217,8 +218,10 @@ class OrthDrop(Method):
         return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
 
     def _sigma(self, state: Params) -> Tensor:
-        factors = ([state[name] for name in layer.factor_names] for layer in self.factorized)
-        values = [singular_values(*pair) for pair in factors]
+        values = []
+        for layer in self.factorized:
+            u, v = layer.factor_names
+            values.append(singular_values(state[u], state[v]))
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
@@ -252,8 +255,7 @@ class OrthDrop(Method):
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
             table[layer.name] = use_of_kernels(sigma, (counts * len(contributions.tasks)).round())
-        ratios = {tier.name: tier.capacity for tier in self.tiers}
-        ranks = {tier: {n.name: self._sizes(n, ratio)[0] for n in self.factorized} for tier, ratio in ratios.items()}
+        ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers}
         values = {layer.name: sigma for layer, sigma in spectra.items()}
         return {"kernels": table, "spectrum": spectrum.table(values, ranks)}
 
@@ -262,8 +264,11 @@ class OrthDrop(Method):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Copies the kernels and rows that the client holds (without a client: the leading ones), and the rest."""
         if number == self._whole:
-            products = {layer: [published[name] for name in layer.factor_names] for layer in self.factorized}
-            published = published | {f"{layer.name}.weight": layer.lift(*pair) for layer, pair in products.items()}
+            products = {}
+            for layer in self.factorized:
+                u, v = layer.factor_names
+                products[f"{layer.name}.weight"] = layer.lift(published[u], published[v])
+            published = published | products
         held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
             target.copy_(entries(published[name], held[name]) if name in held else published[name])
