@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,9 +126,9 @@ def divides_the_same(config: Config) -> None:
 
 def hears_a_run(config: Config) -> None:
     """its hooks take what a run says"""
-    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()) as output:
+    with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
         run_all(config, SerialComm(), Path(folder) / "watched")
-    lines = re.sub(r"\n +", " ", output.getvalue()).splitlines()
+    lines = re.sub(r"\n +", " ", errors.getvalue()).splitlines()
     warnings = [line for line in lines if line.startswith("warning: ")]
     require(not warnings, "; ".join(warnings).removeprefix("warning: "))
 

@@ -7,7 +7,6 @@ on a terminal and plain in files, in pipes and under a launcher (see terminal.py
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import sys
 import time
@@ -17,7 +16,7 @@ from statistics import fmean
 from typing import Literal, TextIO
 
 from fedmpi.report.records import Record, accuracies
-from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal, warning, wrapped
+from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal, wrapped
 from fedmpi.store.units import duration
 
 Mode = Literal["auto", "live", "plain", "off"]
@@ -38,8 +37,7 @@ class Progress:
         stream = stream or sys.stdout
         columns = columns_of_terminal(stream) if mode in ("auto", "live") else 0
         self._screen = Screen(stream, columns or (DEFAULT_COLUMNS if mode == "live" else 0))
-        self._is_off = mode == "off"
-        self._shows = not self._is_off
+        self._shows = mode != "off"
         self._total_rounds = total_rounds
         self._done_rounds = done_rounds
         self._recent_s: deque[float] = deque(maxlen=_ROUNDS_FOR_ETA)
@@ -96,13 +94,6 @@ class Progress:
     def say(self, line: str) -> None:
         """Prints a line of its own (above the live one)."""
         self._safely(lambda: self._screen.print(line))
-
-    def warn(self, line: str) -> None:
-        """Prints `warning: ` and the line; with `off` on stderr, because a warning must be seen."""
-        if self._is_off:
-            with contextlib.suppress(OSError, ValueError):
-                print(warning(line), file=sys.stderr, flush=True)
-        self.say(warning(line))
 
     def _safely(self, show: Callable[[], None]) -> None:
         if self._shows:

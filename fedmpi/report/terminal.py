@@ -58,6 +58,15 @@ def warning(text: str) -> str:
     return "\n".join(wrapped(f"warning: {text}"))
 
 
+def warn(text: str) -> None:
+    """Prints `warning: ` and the text to stderr, in place of a live line; where stderr is gone it does nothing.
+
+    Every warning goes this way, whatever `output.progress` is: a warning must be seen.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        print(instead_of_live_line(warning(text)), file=sys.stderr, flush=True)
+
+
 def filled(text: str) -> str:
     """Returns a text, such as a docstring, with its paragraphs in lines of at most 80 columns.
 

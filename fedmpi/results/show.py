@@ -27,7 +27,7 @@ from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import INTERRUPTED, ConfigError, UserError
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, accuracies, by_ranks, scalars
-from fedmpi.report.terminal import warning
+from fedmpi.report.terminal import warn
 from fedmpi.results.run import Run, read_runs
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import runs_below
@@ -192,7 +192,7 @@ def figure_of(
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
     cautions += [f"{name} has no line: its nets are others than --tier names" for name in absent]
     for line in cautions:
-        print(warning(line), file=sys.stderr, flush=True)
+        warn(line)
     return figure.curves(panels, x or "rounds", y or "accuracy", width=width, ylim=ylim or ())
 
 

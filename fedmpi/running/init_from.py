@@ -11,9 +11,9 @@ from typing import Any
 
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import together
+from fedmpi.report.terminal import warn
 from fedmpi.rounds.state import Setup
 from fedmpi.running.folder import Origin
-from fedmpi.running.start import warn
 from fedmpi.store import checkpoint, manifest, memory
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import specs_of

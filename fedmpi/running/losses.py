@@ -18,6 +18,7 @@ from typing import NoReturn
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError, StartupError, TooFewRanksError, UserError
 from fedmpi.mpi.communicator import Communicator, Loss
+from fedmpi.report.terminal import warn
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with, start
 from fedmpi.running.advice import Advice
@@ -146,7 +147,7 @@ def continue_run(course: Course, setup: Setup, server: Server | None, state: Ser
     had = setup.computed_with["server_device"]
     alone = start.prepare(course.config, course.comm, course.folder(), course.material(), had)
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
-        start.warn(other_bits)
+        warn(other_bits)
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
 
 

@@ -14,10 +14,9 @@ from fedmpi.data import partition
 from fedmpi.data.dataset import place_of, short_digest
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator, together
-from fedmpi.report.terminal import wrapped
+from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
-from fedmpi.running.start import warn
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 

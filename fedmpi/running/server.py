@@ -20,7 +20,7 @@ from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Records, read_records
-from fedmpi.report.terminal import wrapped
+from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
@@ -60,9 +60,8 @@ class Server:
         mode = "off" if asked.quiet else config.output.progress
         self._progress = Progress(mode, config.rounds, done_rounds=self._done)
         self.say = self._progress.say
-        self.warn = self._progress.warn
         self._write_config_and_partition()
-        self._records = Records(folder, resume_after=self._done or None, warn=self.warn)
+        self._records = Records(folder, resume_after=self._done or None, warn=warn)
         before = [record for record in read_records(folder) if record["round"] <= self._done]
         self._best = Best.of(before)
         self._means = {record["round"]: mean_accuracy(record) for record in before}
@@ -70,14 +69,14 @@ class Server:
         self._statistics = snapshot.statistics if snapshot else {}
         self._client_scores: ClientScores | None = None
         self._memories = setup.memories.versions() if setup.method.traits.keeps_memory else set()
-        self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=self.warn)
+        self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=warn)
         self._is_due = False
         self._has_untrained = False
         self._losses: list[dict[str, Any]] = []
         self._last_recorded: int | None = None
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
-        self._observers = Observers([*_own_observers(setup, folder), *observed], self.warn)
+        self._observers = Observers([*_own_observers(setup, folder), *observed], warn)
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
         self._open.callback(setup.comm.call_while_waiting, None)
@@ -108,8 +107,8 @@ class Server:
             role = "worker" if number else server
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
-        for warning in (*found, *warnings):
-            self.warn(warning)
+        for line in (*found, *warnings):
+            warn(line)
         self.say(f"run directory: {self._folder.path}")
         if self._done < config.rounds:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
@@ -184,11 +183,11 @@ class Server:
 
     def _warn_of_what_changed_nothing(self, number: int, record: Mapping[str, Any], result: RoundResult) -> None:
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
-            self.warn(f"round {number} changes nothing: the training of all its clients diverged")
+            warn(f"round {number} changes nothing: the training of all its clients diverged")
         line = untrained(number, result.reports)
         if line and not self._has_untrained:  # every client begins with the same loss scale: later rounds are alike
             self._has_untrained = True
-            self.warn(line)
+            warn(line)
 
     def _notes(self) -> dict[str, Any]:
         """Returns what the record has beside the round's results."""
@@ -284,7 +283,7 @@ class Server:
             with writing(self._folder.path):
                 write()
         except RunDirError as error:
-            self.warn(f"{what} is not written: {error.text()}")
+            warn(f"{what} is not written: {error.text()}")
 
 
 def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, float]:

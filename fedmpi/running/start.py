@@ -8,7 +8,6 @@ same lines and exit code 2.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -41,7 +40,7 @@ from fedmpi.models.admission import checked_outputs
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator, together
-from fedmpi.report.terminal import warning
+from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
 from fedmpi.rounds.state import Setup
 from fedmpi.running import made_with
@@ -145,11 +144,6 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
     return made_with.merged(rows)
-
-
-def warn(line: str) -> None:
-    """Prints a warning before the server exists, which warns by itself."""
-    print(warning(line), file=sys.stderr, flush=True)
 
 
 def check_model(config: Config, info: DataInfo) -> None:

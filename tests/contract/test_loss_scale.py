@@ -111,7 +111,7 @@ def test_a_run_without_a_step_says_so_once(
     found = undisturbed(tmp_path, *words, "train.precision=fp16")
     assert [(record["left_out_steps"], record["dropped"]) for record in found.records] == [(8, [])] * 2
     assert found.server == digest_of(before)
-    said = " ".join(capsys.readouterr().out.split())  # warnings are folded
+    said = " ".join(capsys.readouterr().err.split())  # warnings are folded
     assert said.count("fp16 left out") == 1 and "4 of 4 trainings" in said
     assert "round 1:" in said
 

@@ -158,8 +158,8 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with monkeypatch.context() as patch:
         failing_disk.fail(patch, getattr(errno, error), is_broken)
         run_all(small_config(*words, "output.on_save_error=warn"), SerialComm(), tmp_path / "run")
-    out = capfd.readouterr().out
-    assert len(failures) == 2 and out.count(" is not saved, ") == 2 and "after 2 saves" in out
+    shown = capfd.readouterr()
+    assert len(failures) == 2 and shown.err.count(" is not saved, ") == 2 and "after 2 saves" in shown.out
     assert without_notes(finished(tmp_path / "run")) == expected
 
 
@@ -214,9 +214,9 @@ def test_a_run_can_do_without_its_report_and_tensorboard(run_main: RunMain, tmp_
     for name in ("report", "tensorboard"):
         (tmp_path / "run" / name).write_text("in the way")
     words = ("rounds=2", "output.tensorboard=true", "output.progress=plain", "--run-dir", str(tmp_path / "run"))
-    code, out, err = run_main(*SMALL, *words)
+    code, _, err = run_main(*SMALL, *words)
     assert code == 0, err
-    lines = [line for line in (out + err).splitlines() if line.startswith("warning: ")]
+    lines = [line for line in err.splitlines() if line.startswith("warning: ")]
     assert len(lines) == 2 and "Traceback" not in err
     assert "TensorBoard" in lines[0] and str(tmp_path / "run" / "tensorboard") in lines[0]
     assert "report is not" in lines[1] and str(tmp_path / "run" / "report") in lines[1]

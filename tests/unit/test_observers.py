@@ -69,7 +69,7 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
 ) -> None:
     words = "output.observers=[watch_it:Fails,watch_it:CannotBeMade,watch_it:Notes]"
     run_all(small_config(*QUIET, words, "output.progress=plain"), SerialComm(), tmp_path / "watched")
-    out = rejoined(capsys.readouterr().out)
+    out = rejoined(capsys.readouterr().err)
     assert heard.count("fails") == 1 and ("round", 2, True) in heard
     assert out.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in out
     assert out.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in out

@@ -128,13 +128,6 @@ def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
     assert stream.getvalue().endswith("two\n")
 
 
-def test_a_warning_is_always_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """Once: on stderr only where nothing else is shown."""
-    for mode in ("off", "plain"):
-        Progress(mode, 10).warn("a word")
-    assert capsys.readouterr() == ("warning: a word\n", "warning: a word\n")
-
-
 SHOW = """
 from fedmpi.report.progress import Progress
 with Progress("auto", 2) as progress:

@@ -11,11 +11,9 @@ from fedmpi.command.manners import describe_failure, shorten_failure
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.command import _rows
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.report.progress import Progress
 from fedmpi.report.table_text import text_lines
-from fedmpi.report.terminal import filled, folded
+from fedmpi.report.terminal import filled, folded, warn
 from fedmpi.results import show
-from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.store.checkpoint import load_newest_intact
@@ -114,12 +112,12 @@ def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
             raise ValueError(30 * "word ")
 
     failing = Observed(Fails, "the observer fails:Fails is called no more")
-    Observers([failing], Progress("off", 1).warn).call("run_started", 1)
+    Observers([failing], warn).call("run_started", 1)
     monkeypatch.chdir(tmp_path)
     (run := RunDir(Path("run"))).checkpoints_dir.mkdir(parents=True)
     run.checkpoint_path(1).write_text("no checkpoint")
     with pytest.raises(RunDirError, match=str(run.checkpoints_dir)):
-        load_newest_intact(run, start.warn)
+        load_newest_intact(run, warn)
     shown = capsys.readouterr().err
     assert shown.count("warning: ") == 2 and "called no more" in shown and str(run.checkpoint_path(1)) in shown
     assert len(widest(shown)) <= COLUMNS, widest(shown)
