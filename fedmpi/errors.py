@@ -130,7 +130,9 @@ class RoundError(Exception):
     """The next step, for a caller that catches it; empty where a command prints it itself."""
 
     def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
-        self.stage, self.round_number, self.client = stage, round_number, client
+        self.stage = stage
+        self.round_number = round_number
+        self.client = client
         super().__init__(stage)
 
     def __str__(self) -> str:

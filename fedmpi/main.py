@@ -129,7 +129,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
             job = Job.start(config, say if rank == 0 else lambda line: None)
     except LaunchError as error:
         return report(error, rank)
-    comm, advice = job.comm, job.advice
+    comm = job.comm
     try:
         with ending_with(job.signal_message):
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
@@ -139,11 +139,11 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except StartupError as error:
         complain(error, comm.rank)
         if comm.is_root and comm.size < comm.started_size:  # not at the start of the job, but on the way
-            say(advice.how_to_continue())
+            say(job.advice.how_to_continue())
         return comm.leave(error.exit_code)
     except TooFewRanksError as error:
         if comm.is_root:
-            say(f"fedmpi: stopped: {error}\n{advice.how_to_continue()}")
+            say(f"fedmpi: stopped: {error}\n{job.advice.how_to_continue()}")
         return comm.leave(TO_CONTINUE if error.gets_on else FAILED)
     except BaseException as error:  # the one place where nothing may pass
         job.end_all(error)

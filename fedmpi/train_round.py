@@ -78,15 +78,15 @@ def train_round(
 
 def train_clients(setup: Setup, number: int, state: ServerState, published: Published, exchange: str) -> Results:
     """Narrows, trains and uploads each client, in waves of one per worker. Returns what rank 0 makes of the uploads."""
-    comm, clock, plan = setup.comm, setup.clock, published.plan
+    plan = published.plan
     uploads = EXCHANGES[exchange](setup, published)
     for wave in plan.waves:
-        task = wave[comm.rank]
+        task = wave[setup.comm.rank]
         client_result = simulate_client(setup, task, published) if task else None
-        with clock.stage("aggregation" if comm.is_root else "communication", number):
+        with setup.clock.stage("aggregation" if setup.comm.is_root else "communication", number):
             uploads.post(wave, client_result)
         setup.show_progress(len(uploads.reports), len(plan.tasks))
-    with clock.stage("aggregation", number):
+    with setup.clock.stage("aggregation", number):
         return uploads.finish(state.params)
 
 
@@ -97,16 +97,16 @@ def update(
 
     Returns the state as it is and None if no client contributed, and on all ranks but rank 0.
     """
-    method, clock = setup.method, setup.clock
+    method = setup.method
     reports = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
     if not reports:
         return state, None
     tasks = [task for task in published.plan.tasks if task.client in reports]
     lr = learning_rate(setup.config.train, number, setup.config.rounds)
     contributions = Contributions(phase, number, lr, tasks, results.shares, published.params)
-    with clock.stage("aggregation", number):
+    with setup.clock.stage("aggregation", number):
         params = method.update(state.params, results.means, contributions)
-    with clock.stage("svd", number):
+    with setup.clock.stage("svd", number):
         params = method.refresh(params)
     memories = dict(state.memories)
     for client, report in reports.items():

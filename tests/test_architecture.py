@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +121,12 @@ def test_a_misplaced_collective_is_seen(source: str) -> None:
 def test_every_collective_of_mpi_is_in_the_protocol() -> None:
     guarded = re.findall(r"@_may_lose_ranks\n    def ([a-z]\w+)", (ROOT / "fedmpi" / "mpi" / "comm.py").read_text())
     assert len(guarded) == 7 and {*guarded} <= COLLECTIVES
+
+
+def test_train_round_imports_few_modules() -> None:
+    script = "import sys, fedmpi.train_round; print(sum(name.split('.')[0] == 'fedmpi' for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert int(done.stdout) <= 40
 
 
 def test_the_engine_names_no_method() -> None:

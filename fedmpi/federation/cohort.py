@@ -18,37 +18,38 @@ if TYPE_CHECKING:
 
 
 def sample_cohort(eligible: Sequence[range], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
-    """`size` distinct clients out of these ranges, uniformly, sorted; all of them if there are fewer.
+    """Returns `size` distinct clients out of these ranges, uniformly, sorted; all of them if there are fewer.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
     """
     count = sum(map(len, eligible))
-    drawn = sorted(_distinct(count, min(size, count), seeds.numpy_generator(f"cohort:{phase}", seed, round_number)))
-    return [_at(eligible, place) for place in drawn]
+    generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
+    positions = sorted(_distinct(count, min(size, count), generator))
+    return [_client_at(eligible, position) for position in positions]
 
 
-def _at(ranges: Sequence[range], place: int) -> int:
-    """What is at this place of all ranges, one after the other."""
-    for numbers in ranges:
-        if place < len(numbers):
-            return numbers[place]
-        place -= len(numbers)
-    raise IndexError(place)
+def _client_at(ranges: Sequence[range], position: int) -> int:
+    """Returns the client at this position of the ranges, joined."""
+    for clients in ranges:
+        if position < len(clients):
+            return clients[position]
+        position -= len(clients)
+    raise IndexError(position)
 
 
 def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> list[range]:
-    """The clients of these fixed tiers (None: all); a tier is a range of clients, `blocks` has their lengths."""
+    """Returns the range of clients of each of these fixed tiers (None: all); `blocks` has the sizes of all tiers."""
     ends = list(accumulate(blocks))
-    asked = range(len(blocks)) if tiers is None else sorted(tiers)
-    return [range(ends[tier] - blocks[tier], ends[tier]) for tier in asked]
+    chosen = range(len(blocks)) if tiers is None else sorted(tiers)
+    return [range(ends[tier] - blocks[tier], ends[tier]) for tier in chosen]
 
 
-def sample_drawn_tiers(
+def sample_dynamic_cohort(
     blocks: Sequence[int], tiers: Collection[int], size: int, *, seed: int, round_number: int, phase: str
 ) -> list[int]:
-    """Draws as `sample_cohort` does, among the clients that draw one of these tiers in this round.
+    """Returns `size` distinct clients, uniformly, sorted, among those that draw one of these tiers in this round.
 
-    Clients are asked in random order until enough have drawn one: O(size / share of these tiers) of them, not all.
+    Goes through the clients in random order until `size` have drawn one: O(size / share of these tiers) of them.
     """
     count = sum(blocks)
     if not any(blocks[tier] for tier in tiers):
@@ -59,17 +60,17 @@ def sample_drawn_tiers(
 
 
 def _random_order(count: int, generator: Generator) -> Iterator[int]:
-    """0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle that keeps only what it has moved."""
+    """Yields 0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle, which stores the moved ones only."""
     moved: dict[int, int] = {}
     for last in range(count - 1, -1, -1):
-        place = int(generator.integers(last + 1))
-        chosen = moved.get(place, place)
-        moved[place] = moved.pop(last, last)
+        position = int(generator.integers(last + 1))
+        chosen = moved.get(position, position)
+        moved[position] = moved.pop(last, last)
         yield chosen
 
 
 def _distinct(count: int, size: int, generator: Generator) -> set[int]:
-    """Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987): a uniform set of `size` out of `count`."""
+    """Draws a uniform set of `size` out of `count` by Floyd's algorithm (Bentley and Floyd, CACM 30(9), 1987)."""
     chosen: set[int] = set()
     for last in range(count - size, count):
         candidate = int(generator.integers(last + 1))
@@ -78,7 +79,7 @@ def _distinct(count: int, size: int, generator: Generator) -> set[int]:
 
 
 def learning_rate(train: Train, round_number: int, num_rounds: int) -> float:
-    """The rate of round t, counted from 1: the schedule advances after each round."""
+    """Returns the rate of round t, counted from 1: the schedule advances after each round."""
     schedule = train.schedule
     if schedule.name == "cosine":
         share = (1 + math.cos(math.pi * (round_number - 1) / num_rounds)) / 2

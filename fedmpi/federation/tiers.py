@@ -25,13 +25,13 @@ class Tier:
 
 
 def equal_blocks(num_clients: int, num_tiers: int) -> tuple[int, ...]:
-    """Block sizes as equal as can be, the remainder with the last tier (as HeteroFL does)."""
+    """Returns block sizes as equal as can be; the last tier has the remainder, as in HeteroFL."""
     size = num_clients // num_tiers
     return (*[size] * (num_tiers - 1), num_clients - size * (num_tiers - 1))
 
 
 def tier_of(client: int, blocks: Sequence[int], *, dynamic: bool, seed: int, round_number: int) -> int:
-    """The tier's index of one client in one round; `blocks` are clients per tier, largest capacity first."""
+    """Returns the index of a client's tier in a round; `blocks` has the clients per tier, largest capacity first."""
     number = client
     if dynamic:
         number = int(seeds.numpy_generator("tier", seed, round_number, client).integers(sum(blocks)))

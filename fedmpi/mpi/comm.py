@@ -75,7 +75,7 @@ class Comm(Communicator):
     """The ranks of this job; after `recover` those that are left."""
 
     def __init__(self, places: Sequence[tuple[str, int]]) -> None:
-        """`places` has the host of each rank and the lowest rank on its node."""
+        """Takes for each rank its host and the lowest rank on its node."""
         self.recovers = outlives_ranks()
         self.traffic = Traffic()
         self.library = library_version()
@@ -84,7 +84,7 @@ class Comm(Communicator):
         self.host = places[self.started_as][0]
         self._places = places
         self._num_fruitless = 0
-        self._while_waiting: Callable[[], None] = _nothing
+        self._while_waiting: Callable[[], None] | None = None
         # Buffers of requests that a loss has cut off belong to MPI for ever, so the requests are kept.
         self._pending: dict[int, Any] = {}
         self._abandoned: list[Any] = []
@@ -263,7 +263,7 @@ class Comm(Communicator):
         self.abort(FAILED)
 
     def call_while_waiting(self, action: Callable[[], None] | None) -> None:
-        self._while_waiting = action or _nothing
+        self._while_waiting = action
 
     def abort(self, code: int) -> NoReturn:
         is_on_one_host = len(self.here) == self.size
@@ -277,12 +277,10 @@ class Comm(Communicator):
         with self.traffic.counted("idle"):
             pause_s = _FIRST_POLL_S
             while not request.Test():
-                self._while_waiting()
+                if self._while_waiting is not None:
+                    self._while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
-
-
-def _nothing() -> None: ...
 
 
 class _MpiRequest(Request):

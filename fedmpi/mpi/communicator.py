@@ -92,7 +92,7 @@ class Collectives:
         """
 
     def recover(self) -> Loss:
-        """After a `RankLossError`, on all ranks that are left: from here on, they are the ranks of this job."""
+        """Makes the ranks that are left the ranks of this job; all of them call it after a `RankLossError`."""
         raise AssertionError("one process loses nobody")
 
     def leave(self, code: int) -> int:
@@ -123,7 +123,7 @@ class Communicator(Collectives):
     traffic: Traffic
 
     def call_while_waiting(self, action: Callable[[], None] | None) -> None:
-        """From now on calls `action` again and again while this rank waits for others; what it raises ends the wait."""
+        """Lets this rank call `action` again and again while it waits for others. What it raises ends the wait."""
 
     def abort(self, code: int) -> None:
         """Ends every rank at once. The job's exit code may be 1 instead. One process raises SystemExit."""

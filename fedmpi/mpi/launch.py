@@ -103,9 +103,9 @@ def library_version() -> str:
 
 
 def keep_to_this_host(environment: MutableMapping[str, str]) -> None:
-    """Before MPI starts: leaves networks out if all ranks are on this host, shared memory has room for their messages,
-    and the user has chosen no transports (`mpirun --mca btl ...`). With networks every rank opens a TCP port on all
-    interfaces and looks for libfabric's networks for a second.
+    """Leaves networks out if all ranks are on this host, shared memory has room for their messages, and the user has
+    chosen no transports (`mpirun --mca btl ...`). To be called before MPI starts. With networks every rank opens a TCP
+    port on all interfaces and looks for libfabric's networks for a second.
     """
     size = whole_number(environment, "OMPI_COMM_WORLD_SIZE")
     if size is None or size != whole_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE") or _TRANSPORTS in environment:

@@ -30,12 +30,13 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
 
     Raises `RoundError`, which names the client.
     """
-    method, trainer, clock = setup.method, setup.trainers[task.tier], setup.clock
-    where = task.round_number, task.client
-    with clock.stage("submodel_creation", *where):
+    method = setup.method
+    trainer = setup.trainers[task.tier]
+    where = (task.round_number, task.client)
+    with setup.clock.stage("submodel_creation", *where):
         client = client_of(setup, task, published, published.versions.get(task.client))
         method.narrow(published.params, task.tier, trainer.net.params, client)
-    with clock.stage("local_training", *where) as timer:
+    with setup.clock.stage("local_training", *where) as timer:
         with global_generator(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)

@@ -97,10 +97,9 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             net, restat = client_net(setup, task, published)
             own = torch.tensor(tests.client(task.client), device=setup.data.device)
             # One example has no batch statistics.
-            with_own_statistics = reestimates(setup.config, round_number) or len(own) == 1
+            has_restat = reestimates(setup.config, round_number) or len(own) == 1
             batch_size = setup.config.evaluation.batch_size
-            restat_or_none = restat if with_own_statistics else None
-            correct[task.client] = count_correct(net, setup.data, own, batch_size, restat_or_none)
+            correct[task.client] = count_correct(net, setup.data, own, batch_size, restat if has_restat else None)
         setup.comm.allreduce_sum(correct)
     requested = setup.config.evaluation.clients or tests.num_clients
     accuracies = correct.numpy()[clients] / tests.sizes[clients]
@@ -113,7 +112,8 @@ def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet,
     Returns it with what its own BatchNorm statistics are re-estimated over: the numbers of the client's training
     examples, int64, and the seed of their augmentation.
     """
-    method, trainer = setup.method, setup.trainers[task.tier]
+    method = setup.method
+    trainer = setup.trainers[task.tier]
     client = client_of(setup, task, published, published.versions.get(task.client))
     method.narrow(published.params, task.tier, trainer.net.params, client)
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)

@@ -60,7 +60,8 @@ class Uploads:
     """Lifts the uploads of a phase and adds them: on rank 0 under `gather`, on every worker under `reduce`."""
 
     def __init__(self, setup: Setup, published: Published) -> None:
-        method, tasks = setup.method, published.plan.tasks
+        method = setup.method
+        tasks = published.plan.tasks
         self._setup = setup
         self._published = published
         self._tasks = {task.client: task for task in tasks}
@@ -123,7 +124,8 @@ class Gather:
     """
 
     def __init__(self, setup: Setup, published: Published) -> None:
-        comm, plan = setup.comm, published.plan
+        comm = setup.comm
+        plan = published.plan
         self._comm = comm
         self._device = setup.device.server
         self._layouts = {task.client: upload_layout(setup.method, task) for task in plan.tasks}
@@ -136,7 +138,7 @@ class Gather:
         room = self._ranks_of_part * largest if comm.is_root else 0
         is_pinned = setup.device.has_gpu
         self._outboxes = deque(host_buffer(own, is_pinned=is_pinned) for _ in range(_UNDER_WAY))
-        self._inboxes = deque(host_buffer(room, is_pinned=is_pinned) for _ in range(2))
+        self._inboxes = deque(host_buffer(room, is_pinned=is_pinned) for _ in range(1 + _parts_ahead(comm.size)))
         self._under_way: deque[tuple[Request, Wave, Tensor]] = deque()
 
     def _largest(self, tasks: Sequence[Task]) -> int:
@@ -175,7 +177,7 @@ class Gather:
             request.wait()
             for task in filter(None, part if self._uploads else ()):
                 layout = self._layouts[task.client]
-                self._add(layout, inbox[: layout.num_bytes])
+                self._receive(layout, inbox[: layout.num_bytes])
                 inbox = inbox[layout.num_bytes :]
 
     def _pack(self, outbox: Tensor, result: ClientResult) -> None:
@@ -192,7 +194,7 @@ class Gather:
                 outbox[: layout.num_bytes].copy_(packed)
         layout.views(outbox)[_REPORT_NAME].numpy().view(REPORT)[0] = report.to_row()
 
-    def _add(self, layout: Layout, message: Tensor) -> None:
+    def _receive(self, layout: Layout, message: Tensor) -> None:
         """Adds one client's upload; rank 0 only."""
         report = ClientReport.from_row(layout.views(message)[_REPORT_NAME].numpy().view(REPORT)[0])
         self.reports.append(report)

@@ -26,7 +26,8 @@ from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, mo
 if TYPE_CHECKING:
     from fedmpi.store.memory import Version
 
-_BOUNDS, _VERSIONS = "#bounds", "#versions"
+_BOUNDS = "#bounds"
+_VERSIONS = "#versions"
 _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 
@@ -36,7 +37,7 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     Before the first phase this includes what the test of the round before needs. Raises `DivergenceError` if the
     server's state is not finite.
     """
-    method, comm, clock = setup.method, setup.comm, setup.clock
+    method = setup.method
     plan = plan_phase(setup, number, method.phases(number)[place])
     nets = {task.tier for task in plan.tasks}
     if place == 0 and number > 1 and is_evaluated(setup.config, number - 1):
@@ -47,18 +48,18 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     # Weights that are to be factorized lie behind all others, so that they can be left on the host.
     layout = Layout.of({**received.specs, **weights})
     on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
-    buffer = layout.new_buffer(setup.device.server) if comm.is_root and setup.device.server != "cpu" else on_host
-    with clock.stage("svd" if method.traits.factors else "submodel_creation", number):
-        if comm.is_root:
+    buffer = layout.new_buffer(setup.device.server) if setup.comm.is_root and setup.device.server != "cpu" else on_host
+    with setup.clock.stage("svd" if method.traits.factors else "submodel_creation", number):
+        if setup.comm.is_root:
             _write(setup, state, plan.tasks, sorted(nets), layout.views(buffer))
-    with clock.stage("communication", number):
+    with setup.clock.stage("communication", number):
         buffer = on_host.copy_(buffer)
-        comm.bcast(buffer)
+        setup.comm.bcast(buffer)
     views = layout.views(buffer)
     bounds = dict(zip(method.state_specs(), views[_BOUNDS].tolist(), strict=True))
     versions = _read_versions(views[_VERSIONS], plan.tasks)
     factors = _factorize_together(setup, views, shared, number) if shared else {}
-    with clock.stage("communication", number):
+    with setup.clock.stage("communication", number):
         params = received.views(buffer[: received.num_bytes].to(setup.data.device))
         params |= moved(factors, setup.data.device)
     return Published({name: params[name] for name in specs}, bounds, versions, plan)
@@ -74,7 +75,8 @@ def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, 
 
     Both are empty unless `mpi.factorization` is `shared`.
     """
-    factors, of_state = setup.method.traits.factors, setup.method.state_specs()
+    factors = setup.method.traits.factors
+    of_state = setup.method.state_specs()
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(specs)):
         return {}, {}
     weights = {f"{layer}.weight": of_state[f"{layer}.weight"] for layer in factors.layers}
@@ -83,17 +85,17 @@ def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, 
 
 def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec], number: int) -> Params:
     """Returns the factors of these weights, on the CPU of every rank."""
-    factors, comm, server = setup.method.traits.factors, setup.comm, setup.device.server
+    factors = setup.method.traits.factors
     assert factors is not None
     layout = Layout.of(specs)
-    buffer = layout.new_buffer(server)
+    buffer = layout.new_buffer(setup.device.server)
     with setup.clock.stage("svd", number):
-        layers = factors.dealt(comm.size)[comm.rank]
+        layers = factors.dealt(setup.comm.size)[setup.comm.rank]
         own = {f"{layer}.weight": weights[f"{layer}.weight"] for layer in layers}
-        factors.write(moved(own, server), layout.views(buffer), layers)
+        factors.write(moved(own, buffer.device), layout.views(buffer), layers)
     with setup.clock.stage("communication", number):
         buffer = buffer.cpu()
-        comm.allreduce_sum(buffer.view(torch.int64))
+        setup.comm.allreduce_sum(buffer.view(torch.int64))
     return layout.views(buffer)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from fedmpi.tensors import ALIGN_BYTES, Params
 
-CONTRIBUTED, DROPPED = 1, 2
+CONTRIBUTED = 1
+DROPPED = 2
 """What became of a client in this phase."""
 
 

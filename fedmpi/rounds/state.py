@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
-from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_drawn_tiers
+from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_dynamic_cohort
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, Phase, Turn
 from fedmpi.rounds.report import ClientReport
@@ -126,11 +126,12 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
 
 def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
     """Returns (client, tier) of every client that takes part in this phase of this round."""
-    clients, when = config.clients, {"seed": config.seed, "round_number": round_number}
+    clients = config.clients
+    when = {"seed": config.seed, "round_number": round_number}
     dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients
     if dynamic and phase.tiers is not None:
-        cohort = sample_drawn_tiers(blocks, phase.tiers, size, phase=phase.name, **when)
+        cohort = sample_dynamic_cohort(blocks, phase.tiers, size, phase=phase.name, **when)
     else:
         cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)
     return [(client, tier_of(client, blocks, dynamic=dynamic, **when)) for client in cohort]

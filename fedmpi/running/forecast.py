@@ -227,7 +227,8 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     moments = 2 * config.method.num_moments * state  # old and new ones
     at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
-    received = 2 * at_once if config.mpi.exchange != "reduce" else 0
+    num_buffers = 1 + (num_ranks > 1 and config.clients.per_round * largest_upload > at_once)
+    received = num_buffers * at_once if config.mpi.exchange != "reduce" else 0
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * largest_net + published + 2 * largest_upload,

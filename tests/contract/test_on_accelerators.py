@@ -165,7 +165,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     assert len(of(events, "up", within="rounds.exchange._receive")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
     # The head of what is published is written by the server.
-    broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.broadcast"]
+    broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.publish"]
     crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts]
     places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]
     assert len(crossing) == 2 * 8 + 2 * 3

@@ -56,9 +56,6 @@ def test_without_a_launcher_the_process_is_its_own_world(monkeypatch: pytest.Mon
             monkeypatch.delenv(name, raising=False)
     comm = world()
     assert isinstance(comm, SerialComm) and (comm.rank, comm.size, comm.is_root) == (0, 1, True)
-    monkeypatch.setenv("PMI_RANK", "1")
-    monkeypatch.setenv("PMI_SIZE", "3")
-    assert launched_as() == (1, 3)
 
 
 def test_tasks_without_mpi_are_refused(told: Told) -> None:
