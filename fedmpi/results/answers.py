@@ -186,13 +186,14 @@ def _decide(grid: Grid, answer: Answer, p: float | None) -> Answer:
     best = smallest_p(num_pairs, grid.content.num_tests)
     unmet = [part.condition.measure for part in answer.parts[1:] if part.differences and not part.holds]
     verdict: Verdict = "not decidable here"
+    why = ""
     if missing:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         why = f"no value of {', '.join(missing[:_MOST_NAMED])}{more}"
     elif not num_pairs:
         why = "no seed has a pair of runs made alike"
     elif p is None:
-        verdict, why = "descriptive", ""
+        verdict = "descriptive"
     elif best > ALPHA:
         why = f"descriptive: with {num_pairs} seeds no adjusted p-value can be below {best:.2g}"
     else:

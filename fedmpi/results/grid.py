@@ -46,7 +46,7 @@ from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
 from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
-from fedmpi.store.files import make_folder, read_whole, write_text
+from fedmpi.store.files import make_folder, write_text
 from fedmpi.store.run_dir import RunDir
 
 _MAX_NAME = 120
@@ -98,7 +98,7 @@ class GridFolder:
         """
         jobs = {}
         for run in runs:
-            path = base_of(self.grid, run.setting, run.method)[0] or self._defaults()
+            path = base_of(self.grid, run.setting, run.method)[0]
             words = [*overrides(self.grid, run), *self.words]
             try:
                 if self.budget != 1:
@@ -108,13 +108,6 @@ class GridFolder:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None
         return jobs
-
-    def _defaults(self) -> Path:
-        """Writes a config file that sets nothing, so that all of it are the defaults of the schema."""
-        path = self.out.resolve() / "defaults.yaml"
-        if read_whole(path) is None:
-            write_text(make_folder(self.out) / path.name, "{}\n")
-        return path
 
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
@@ -288,21 +281,23 @@ def _methods(names: str, base: Path | None) -> dict[str, dict[str, Any]]:
     shipped = {path.stem.removesuffix("_digits"): path for path in sorted(CONFIGS.glob("*_digits.yaml"))}
     shipped = {name: path for name, path in shipped.items() if not name.startswith("base")}
     methods: dict[str, dict[str, Any]] = {}
-    section: dict[str, Any]
     for word in shipped if names == "all" else names.split(","):
-        if is_address(word):
-            name, section = label(word), {"config": located(str(Path(word).resolve()))}
-        elif base is not None:
-            name, section = word, {"config": str(base.resolve()), "set": {"method": {"name": word}}}
-        elif word in shipped:
-            name, section = word, {"config": str(shipped[word])}
-        else:
-            known = f"Known: {', '.join(shipped)}, or a path"
-            raise ConfigError("--methods", f"no method {explain.found(word)}.{explain.suggest(word, shipped)} {known}")
+        name = label(word) if is_address(word) else word
         if name in methods:
             raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
-        methods[name] = section
+        methods[name] = _method(word, base, shipped)
     return methods
+
+
+def _method(word: str, base: Path | None, shipped: Mapping[str, Path]) -> dict[str, Any]:
+    if is_address(word):
+        return {"config": located(str(Path(word).resolve()))}
+    if base is not None:
+        return {"config": str(base.resolve()), "set": {"method": {"name": word}}}
+    if word in shipped:
+        return {"config": str(shipped[word])}
+    known = f"Known: {', '.join(shipped)}, or a path"
+    raise ConfigError("--methods", f"no method {explain.found(word)}.{explain.suggest(word, shipped)} {known}")
 
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
@@ -310,8 +305,7 @@ def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) 
     pairs = printed.runs(grid.content.printed, arguments.only)
     chosen = []
     for run in runs:
-        text = f"{run.phase} {run.setting} {run.method} seed{run.seed}"
-        is_named = has_words(text, arguments.only)
+        is_named = has_words(f"{run.phase} {run.setting} {run.method} seed{run.seed}", arguments.only)
         if grid.content.printed:
             is_named = f"{run.setting}/{run.method}" in pairs
         if is_named and (not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds):
@@ -397,8 +391,9 @@ def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[
     yield f"{grid.path}: {grid.content.title}"
     runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
     for run in _chosen(grid, runs, arguments):
-        state = "finished" if run in folder.archived else "not run"
         here = Run(folder.folder_of(run).path)
-        if state != "finished" and here.has_begun():
-            state = here.state if here.is_finished() else f"{here.state}, {here.done} of {here.rounds} rounds"
-        yield f"{state:24} {run.name} seed {run.seed}"
+        if run in folder.archived:
+            state = "finished"
+        else:
+            state = f"{here.state}, {here.done} of {here.rounds} rounds" if here.has_begun() else "not run"
+        yield f"{state:30} {run.name} seed {run.seed}"

@@ -214,12 +214,12 @@ class GridFile(Section):
                 yield (*path, "provided", number, "measure"), condition.measure, self.measures
         if self.tuning is not None:
             yield ("tuning", "measure"), self.tuning.measure, self.measures
-        for section, bases in (("settings", _bases(self.settings)), ("methods", _bases(self.methods))):
-            for name, base in bases.items():
+        for key, section in (("settings", self.settings), ("methods", self.methods)):
+            for name in section:
                 # An entry that extends this one is no base for it.
-                others = [other for other in bases if name not in _chain(other, bases)]
-                if base:
-                    yield (section, name, "extends"), base, others
+                others = [other for other in section if name not in _chain(other, section)]
+                if base := _base(name, section):
+                    yield (key, name, "extends"), base, others
 
     def _mistakes_of_tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
         counts = {name: len(method.trials) for name, method in self.methods.items()}
@@ -237,10 +237,9 @@ class GridFile(Section):
 
     def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
         """Returns what is set on the config of a run, the later on top of the earlier."""
-        settings = [self.settings[name] for name in _chain(setting, _bases(self.settings))]
-        methods = [self.methods[name].set for name in _chain(method, _bases(self.methods))]
-        own = [{key: value for key, value in layer.items() if key != "extends"} for layer in settings]
-        return [self.set, *own, *methods]
+        settings = [self.settings[name] for name in _chain(setting, self.settings)]
+        methods = [self.methods[name].set for name in _chain(method, self.methods)]
+        return [self.set, *settings, *methods]
 
     @property
     def num_tests(self) -> int:
@@ -249,15 +248,15 @@ class GridFile(Section):
         return len(tested) * len(self.settings)
 
 
-def _bases(section: Mapping[str, Any]) -> dict[str, str]:
-    """Returns which entry each entry of `settings` or `methods` extends, '' for none."""
-    return {name: dict(entry).get("extends", "") for name, entry in section.items()}
+def _base(name: str, section: Mapping[str, Any]) -> str:
+    """Returns which entry of `settings` or `methods` an entry extends; '' for none."""
+    return str(dict(section.get(name, {})).get("extends", ""))
 
 
-def _chain(name: str, bases: Mapping[str, str]) -> list[str]:
+def _chain(name: str, section: Mapping[str, Any]) -> list[str]:
     """Returns a name behind all that it extends, each once."""
     chain = [name]
-    while (base := bases.get(chain[0], "")) and base not in chain:
+    while (base := _base(chain[0], section)) and base not in chain:
         chain.insert(0, base)
     return chain
 

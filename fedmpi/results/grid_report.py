@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -123,8 +122,8 @@ def mixed_lines(results: Results) -> Iterator[str]:
     """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and platform."""
     for setting in results.grid.content.settings:
         for runs in results.by_seed(setting):
-            names = dict.fromkeys(name for run in runs for name in run.computed_by)
-            differ = [name for name in names if len({run.computed_by.get(name) for run in runs}) > 1]
+            first = runs[0].computed_by.items()
+            differ = sorted({name for run in runs for name, _ in run.computed_by.items() ^ first})
             methods: dict[str, list[str]] = {}
             for run in runs:
                 made_by = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
@@ -146,7 +145,8 @@ def _how_tested(num_seeds: int, num_tests: int) -> str:
 
 
 def _what_was_run(results: Results) -> Iterator[str]:
-    grid, runs = results.grid, results.runs
+    grid = results.grid
+    runs = results.runs
     num_final = sum(run.run.phase == "final" for run in runs)
     digests = dict.fromkeys(f"`{run.note.study}`" for run in runs) or {f"`{grid.text_digest}`": None}
     commits = sorted({run.note.commit or "none (no git there)" for run in runs})
@@ -325,9 +325,11 @@ def _not_alike(results: Results, setting: str) -> Iterator[str]:
 
 def _majority(values: Mapping[str, str]) -> str:
     """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
-    (common, _), *others = Counter(values.values()).most_common()
-    named = [f"{', '.join(name for name, own in values.items() if own == value)} {value}" for value, _ in others]
-    return "; ".join([common, *named])
+    methods: dict[str, list[str]] = {}
+    for method, text in values.items():
+        methods.setdefault(text, []).append(method)
+    common, *others = sorted(methods, key=lambda text: -len(methods[text]))
+    return "; ".join([common, *(f"{', '.join(methods[text])} {text}" for text in others)])
 
 
 def values_csv(results: Results) -> str:

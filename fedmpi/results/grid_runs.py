@@ -85,7 +85,7 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
         if run := _RUN.fullmatch(str(path)):
             path, tree = base_of(read(Path(run[1])), run[2], run[3])
     for layer in content.layers(setting, method):
-        _put(tree, layer)
+        _put(tree, {key: value for key, value in layer.items() if key != "extends"})
     return path and path.resolve(), tree
 
 

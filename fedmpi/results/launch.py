@@ -37,7 +37,7 @@ class Job:
 
     name: str
     folder: RunDir
-    path: Path
+    path: Path | None
     overrides: tuple[str, ...]
     config: Config
 
@@ -46,7 +46,7 @@ class Job:
         return Run(self.folder.path)
 
 
-def plan_job(name: str, folder: RunDir, path: Path, overrides: Sequence[str]) -> Job:
+def plan_job(name: str, folder: RunDir, path: Path | None, overrides: Sequence[str]) -> Job:
     """Reads the config of a run. Raises `UserError`, also where the folder has a run of another config."""
     job = Job(name, folder, path, tuple(overrides), load(path, overrides, observed=True))
     run = job.run()
@@ -133,7 +133,8 @@ class _Process:
         self._title = title
         self._log = job.folder.path.with_name(f"{job.folder.path.name}.log")
         self._started_s = time.monotonic()
-        program = [sys.executable, "-m", "fedmpi.main", str(job.path), *job.overrides]
+        config = [] if job.path is None else [str(job.path)]
+        program = [sys.executable, "-m", "fedmpi.main", *config, *job.overrides]
         command = [*words, *program, "--run-dir", str(job.folder.path)]
         is_resumed = job.folder.holds_run()
         if is_resumed:
