@@ -37,7 +37,6 @@ _SUMS: dict[str, Callable[[Record], float]] = {
     "rounds": lambda record: 1,
     "bytes": moved,
     "macs": lambda record: record["training_macs"],
-    "terabytes": lambda record: moved(record) / 1e12,
     "mega_parameters": lambda record: moved(record) / _FLOAT32_BYTES / _MEGA,
     "uploaded_parameters": lambda record: record["protocol_up_bytes"] / _FLOAT32_BYTES,
 }

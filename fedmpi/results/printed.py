@@ -27,7 +27,6 @@ Quantity = Literal[
     "rounds_to_target",
     "seconds",  # of one round, or of the stage that `net` names
     "time_share",  # that stage's share of a round
-    "terabytes",  # moved in the whole run, 10^12
     "kernels_needed",  # PriSM: the effective number of kernels of the layer `net`
     "clients_per_kernel",  # PriSM: how many clients of a cohort train each kernel of the layer `net`
     "inference_time",  # dense over pruned: no record has it, `fedmpi export --cut` measures it
