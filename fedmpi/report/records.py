@@ -11,10 +11,11 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedmpi.errors import counted
+from fedmpi.report.terminal import warn
 from fedmpi.store.files import MISSING, json_safe, open_file, reading, write_atomic, writing
 from fedmpi.store.run_dir import RunDir
 
@@ -36,11 +37,11 @@ _MOST_SHOWN = 8
 class Records:
     """Appends the records of a run to `rounds.jsonl`.
 
-    `resume_after` None starts afresh; n keeps the rounds up to n that are there, and names lost ones in one line to
-    `warn`. Raises RunDirError if the file cannot be read or written.
+    `resume_after` None starts afresh; n keeps the rounds up to n that are there, and warns of lost ones. Raises
+    RunDirError if the file cannot be read or written.
     """
 
-    def __init__(self, run_dir: RunDir, *, resume_after: int | None, warn: Callable[[str], None] = print) -> None:
+    def __init__(self, run_dir: RunDir, *, resume_after: int | None) -> None:
         self._path = run_dir.records_path
         last_round = resume_after or 0
         records = [record for record in read_records(run_dir) if record["round"] <= last_round]

@@ -53,18 +53,14 @@ def wrapped(*texts: str, hang: int = 2) -> list[str]:
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
-def warning(text: str) -> str:
-    """Returns `warning: ` and the text, in lines of at most 80 columns."""
-    return "\n".join(wrapped(f"warning: {text}"))
-
-
 def warn(text: str) -> None:
     """Prints `warning: ` and the text to stderr, in place of a live line; where stderr is gone it does nothing.
 
     Every warning goes this way, whatever `output.progress` is: a warning must be seen.
     """
+    lines = "\n".join(wrapped(f"warning: {text}"))
     with contextlib.suppress(OSError, ValueError):
-        print(instead_of_live_line(warning(text)), file=sys.stderr, flush=True)
+        print(instead_of_live_line(lines), file=sys.stderr, flush=True)
 
 
 def filled(text: str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedmpi.config.hooks import misspelled, observer, problems
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, UserError, as_one_line, one_line
+from fedmpi.report.terminal import warn
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,7 @@ def named(config: Config) -> list[Observed]:
 class Observers:
     """Calls the hooks of all. One that raises is reported once and called no more; each hears of its own copy."""
 
-    def __init__(self, observed: Sequence[Observed], warn: Callable[[str], None]) -> None:
-        self._warn = warn
+    def __init__(self, observed: Sequence[Observed]) -> None:
         self._made: list[tuple[Observed, object]] = []
         for one in observed:
             with self._spared(one, "making it"):
@@ -57,4 +57,4 @@ class Observers:
                 raise
             self._made = [pair for pair in self._made if pair[0] is not one]
             why = error.text() if isinstance(error, UserError) else f"{what} raised {as_one_line(error)}"
-            self._warn(one_line(f"{one.without}: {why}"))
+            warn(one_line(f"{one.without}: {why}"))

@@ -61,7 +61,7 @@ class Server:
         self._progress = Progress(mode, config.rounds, done_rounds=self._done)
         self.say = self._progress.say
         self._write_config_and_partition()
-        self._records = Records(folder, resume_after=self._done or None, warn=warn)
+        self._records = Records(folder, resume_after=self._done or None)
         before = [record for record in read_records(folder) if record["round"] <= self._done]
         self._best = Best.of(before)
         self._means = {record["round"]: mean_accuracy(record) for record in before}
@@ -76,7 +76,7 @@ class Server:
         self._last_recorded: int | None = None
         self._unrecorded_s: dict[str, float] = {}
         """Seconds by stage that no record has, of all starts."""
-        self._observers = Observers([*_own_observers(setup, folder), *observed], warn)
+        self._observers = Observers([*_own_observers(setup, folder), *observed])
         self._open = stack.enter_context(ExitStack())
         self._open.enter_context(self._progress)
         self._open.callback(setup.comm.call_while_waiting, None)

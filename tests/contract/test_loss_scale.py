@@ -99,13 +99,7 @@ def test_a_run_without_a_step_says_so_once(
 ) -> None:
     """Four clients of 15 examples take 2 steps each, in batches of 8; both scales, 2^24 and 2^23, are too large for
     gradients of outputs in half precision (at most 65,504, which is 2^24 / 256). No client counts as diverged."""
-    words = (
-        "method.name=fedavg",
-        "partition.name=iid",
-        f"mpi.exchange={exchange}",
-        "output.progress=plain",
-        "rounds=2",
-    )
+    words = ("method.name=fedavg", "partition.name=iid", f"mpi.exchange={exchange}", "rounds=2")
     monkeypatch.setattr(loss_scale, "INITIAL", 2.0**24)
     before = small_setup(tmp_path / "before", *words).method.initial_state()
     found = undisturbed(tmp_path, *words, "train.precision=fp16")

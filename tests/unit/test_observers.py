@@ -68,11 +68,11 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
     tmp_path: Path, heard: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "output.observers=[watch_it:Fails,watch_it:CannotBeMade,watch_it:Notes]"
-    run_all(small_config(*QUIET, words, "output.progress=plain"), SerialComm(), tmp_path / "watched")
-    out = rejoined(capsys.readouterr().err)
+    run_all(small_config(*QUIET, words), SerialComm(), tmp_path / "watched")
+    said = rejoined(capsys.readouterr().err)
     assert heard.count("fails") == 1 and ("round", 2, True) in heard
-    assert out.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in out
-    assert out.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in out
+    assert said.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in said
+    assert said.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in said
     run_all(small_config(*QUIET), SerialComm(), tmp_path / "alone")
     assert finished(tmp_path / "watched") == finished(tmp_path / "alone")
 

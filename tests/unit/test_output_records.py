@@ -51,21 +51,14 @@ def test_resume_takes_back_later_rounds_and_a_torn_line(run_dir: RunDir) -> None
     assert run_dir.records_path.read_text() == once
 
 
-def resumed(run_dir: RunDir, resume_after: int) -> list[str]:
-    """What is said when the run continues after that round."""
-    lines: list[str] = []
-    Records(run_dir, resume_after=resume_after, warn=lines.append)
-    return lines
-
-
-def test_missing_rounds_are_said(run_dir: RunDir, told: Told) -> None:
+def test_missing_rounds_are_said(run_dir: RunDir, told: Told, capsys: pytest.CaptureFixture[str]) -> None:
     """Wherever they are; a run that continues says so again."""
     write(run_dir, range(1, 10))
     lines = run_dir.records_path.read_text().splitlines(keepends=True)
     run_dir.records_path.write_text("".join(lines[number - 1] for number in (2, 5, 6)))
     for _ in range(2):
-        (said,) = resumed(run_dir, 8)
-        told(said)
+        Records(run_dir, resume_after=8)
+        told(capsys.readouterr().err)
         records = read_records(run_dir)
         assert [record["round"] for record in records] == [2, 5, 6] and not is_whole(records)
         assert rounds_done(records) == 6 and gaps_of(records, 8) == [(1, 1), (3, 4), (7, 8)]
@@ -73,11 +66,12 @@ def test_missing_rounds_are_said(run_dir: RunDir, told: Told) -> None:
     assert [record["round"] for record in read_records(run_dir)] == [2, 5, 6, 9, 10]
 
 
-def test_records_of_any_order_are_put_in_order(run_dir: RunDir) -> None:
+def test_records_of_any_order_are_put_in_order(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     """Of several of one round the last one counts; of rounds after the checkpoint nothing is said."""
     run_dir.records_path.write_text("".join(f'{{"round": {n}, "x": {x}}}\n' for x, n in enumerate((2, 1, 3, 2, 9))))
     assert [(record["round"], record["x"]) for record in read_records(run_dir)] == [(1, 1), (2, 3), (3, 2), (9, 4)]
-    assert resumed(run_dir, 3) == []
+    Records(run_dir, resume_after=3)
+    assert capsys.readouterr().err == ""
     assert [(record["round"], record["x"]) for record in read_records(run_dir)] == [(1, 1), (2, 3), (3, 2)]
 
 
@@ -86,7 +80,8 @@ def test_lines_that_are_no_records_are_left_out(run_dir: RunDir) -> None:
     lines += [b"\xff\xfe", b'{"loss": 1}', b'{"round": "x"}', b'{"round": 2}', b'{"round": 3, "x']
     run_dir.records_path.write_bytes(b"\n".join(lines))
     assert [record["round"] for record in read_records(run_dir)] == [1, 2]
-    assert resumed(run_dir, 1) == [] and run_dir.records_path.read_text() == '{"round": 1}\n'
+    Records(run_dir, resume_after=1)
+    assert run_dir.records_path.read_text() == '{"round": 1}\n'
 
 
 def test_the_best_round_is_the_first_of_equals() -> None:

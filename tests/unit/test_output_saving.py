@@ -70,15 +70,15 @@ def test_records_are_never_made_anew(run_dir: RunDir, tmp_path: Path, told: Told
     assert "\0" not in run_dir.records_path.read_text()
 
 
-def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir) -> None:
-    lines: list[str] = []
-    observers = Observers([Observed(Events, "no more events")], lines.append)
+def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    observers = Observers([Observed(Events, "no more events")])
     observers.call("run_started", Started({}, run_dir.path, 0))
     observers.call("round_done", {"round": 1, "loss": 1.0})
     run_dir.tensorboard_dir.rename(run_dir.path / "elsewhere")
     for number in (2, 3):
         observers.call("round_done", {"round": number, "loss": 1.0})
-    assert len(lines) == 1 and "no more events: " in lines[0] and "No such file" in lines[0]
+    errors = capsys.readouterr().err
+    assert errors.count("no more events:") == 1 and "No such file" in errors
 
 
 def fails() -> None:

@@ -112,7 +112,7 @@ def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
             raise ValueError(30 * "word ")
 
     failing = Observed(Fails, "the observer fails:Fails is called no more")
-    Observers([failing], warn).call("run_started", 1)
+    Observers([failing]).call("run_started", 1)
     monkeypatch.chdir(tmp_path)
     (run := RunDir(Path("run"))).checkpoints_dir.mkdir(parents=True)
     run.checkpoint_path(1).write_text("no checkpoint")
