@@ -127,7 +127,7 @@ def _prefixes(path: yaml_text.Path) -> list[yaml_text.Path]:
 
 def read_tree(address: str | os.PathLike[str], shown: str, extended_by: tuple[str, ...] = ()) -> Tree:
     """Reads a file on top of what it extends, the later of these on the earlier. Raises `ConfigError`."""
-    document = _document(Path(address), shown)
+    document = read_document(Path(address), shown)
     if not isinstance(document.value or {}, dict):
         text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
         raise ConfigError(shown, text)
@@ -156,7 +156,8 @@ def _base(name: Any, where: str, chain: tuple[str, ...]) -> Tree:
     return tree
 
 
-def _document(path: Path, shown: str) -> Document:
+def read_document(path: Path, shown: str) -> Document:
+    """Reads a YAML file, which messages call `shown`. Raises `ConfigError`."""
     try:
         content = read_bytes(path, MAX_BYTES)
         return _parsed(content.decode("utf-8-sig"))
@@ -211,7 +212,7 @@ def load(
         if observed:
             problems += [Problem(OBSERVERS, text) for text in hooks.problems(config.output.observers)]
     if config is None or problems:
-        raise _report(tree, problems)
+        raise report(tree, problems)
     config._where = tree.where
     return config
 
@@ -358,7 +359,7 @@ def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
         yield from section.problems(config)
 
 
-def _report(tree: Tree, problems: Iterable[Problem]) -> ConfigError:
+def report(tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     """Returns the error with a line for each problem: the key, where it stands, and what is wrong."""
     rows = [(problem, problem.origin or tree.origin(problem.path)) for problem in problems]
     origins = {origin for _, origin in rows}

@@ -40,7 +40,7 @@ from fedmpi.report import table_text
 from fedmpi.results import archive, figure, grid_figures, grid_report, launch, printed, slurm
 from fedmpi.results.answers import Choices, Results, answer_all, choose
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, parse, read
+from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, read
 from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
@@ -263,17 +263,15 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
     """Makes a grid file of methods and seeds, and writes it there."""
     measures = {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()}
-    text = yaml_text.dump(
-        {
-            "title": "Methods compared",
-            "methods": _methods(arguments.methods, arguments.file),
-            "seeds": list(arguments.seeds or (0, 1, 2)),
-            "measures": measures,
-        }
-    )
-    grid = parse(out.resolve() / "grid.yaml", text)
-    write_text(make_folder(out.resolve()) / "grid.yaml", text)
-    return grid
+    document = {
+        "title": "Methods compared",
+        "methods": _methods(arguments.methods, arguments.file),
+        "seeds": list(arguments.seeds or (0, 1, 2)),
+        "measures": measures,
+    }
+    path = make_folder(out.resolve()) / "grid.yaml"
+    write_text(path, yaml_text.dump(document))
+    return read(path)
 
 
 def _methods(names: str, base: Path | None) -> dict[str, dict[str, Any]]:

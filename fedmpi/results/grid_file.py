@@ -19,8 +19,8 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import NotNegative, Section, Share
-from fedmpi.config.load import MAX_BYTES
-from fedmpi.errors import ConfigError, reason
+from fedmpi.config.load import MAX_BYTES, Tree, read_document, report
+from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.printed import Printed, Quantity
 from fedmpi.store.files import read_bytes
@@ -303,19 +303,7 @@ class Grid:
 
 def read(path: Path) -> Grid:
     """Reads a grid file. Raises `ConfigError`: no such file, or a line for each problem in it."""
-    try:
-        text = read_bytes(path, MAX_BYTES).decode()
-    except (OSError, ValueError) as error:
-        raise ConfigError(str(path), f"cannot be read: {reason(error)}; give a grid file (YAML)") from None
-    return parse(path, text)
-
-
-def parse(path: Path, text: str) -> Grid:
-    """Reads the text of a grid file. Raises `ConfigError`."""
-    try:
-        document = yaml_text.parse(text)
-    except yaml_text.YamlError as error:
-        raise ConfigError(str(path), str(error)) from None
+    document = read_document(path, str(path))
     if not isinstance(document.value, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
     try:
@@ -324,14 +312,7 @@ def parse(path: Path, text: str) -> Grid:
     except ValidationError as error:
         problems = explain.problems(GridFile, error, document.value)
     if problems:
-        raise ConfigError(str(path), *(_line(problem, document) for problem in problems))
+        raise report(Tree(str(path), document), problems)
     if not content.measures:
         content = content.model_copy(update={"measures": DEFAULT_MEASURES})
-    return Grid(path, text, content)
-
-
-def _line(problem: Problem, document: yaml_text.Document) -> str:
-    """`questions[0].first (line 12): no ...`."""
-    around = (document.origins.get(problem.path[:length]) for length in range(len(problem.path), 0, -1))
-    origin = next(filter(None, around), "")
-    return f"{explain.dotted(problem.path)}{f' ({origin})' if origin else ''}: {problem.text}"
+    return Grid(path, read_bytes(path, MAX_BYTES).decode(), content)
