@@ -121,11 +121,6 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
 
 
-def unless_all_saved(done: int, saved: int) -> str:
-    """Returns ` (2 saved)`, to stand behind the number of rounds `done`, where fewer are saved."""
-    return f" ({saved:,} saved)" if saved != done else ""
-
-
 def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
     """Returns the `state` of an `Ending`. Raises RunDirError."""
     patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in recent_seconds(records))])

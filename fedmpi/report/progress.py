@@ -11,12 +11,11 @@ import errno
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from statistics import fmean
 from typing import Literal, TextIO
 
 from fedmpi.report.records import Record, accuracies
-from fedmpi.report.terminal import DEFAULT_COLUMNS, Screen, columns_of_terminal, wrapped
+from fedmpi.report.terminal import DEFAULT_COLUMNS, ERASED, columns_of_terminal, wrapped
 from fedmpi.store.units import duration
 
 Mode = Literal["auto", "live", "plain", "off"]
@@ -34,9 +33,11 @@ class Progress:
     """
 
     def __init__(self, mode: Mode, total_rounds: int, *, done_rounds: int = 0, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stdout
-        columns = columns_of_terminal(stream) if mode in ("auto", "live") else 0
-        self._screen = Screen(stream, columns or (DEFAULT_COLUMNS if mode == "live" else 0))
+        self._stream = stream or sys.stdout
+        self._columns = columns_of_terminal(self._stream) if mode in ("auto", "live") else 0
+        if mode == "live":
+            self._columns = self._columns or DEFAULT_COLUMNS
+        self._has_live_line = False
         self._shows = mode != "off"
         self._total_rounds = total_rounds
         self._done_rounds = done_rounds
@@ -49,12 +50,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._safely(self._screen.close)
+        self._write()
 
     def clients(self, done: int, total: int) -> None:
         """Shows how many clients of the running round are done, at most five times a second: call it freely."""
         now_s = time.monotonic()
-        if now_s - self._updated_s < (_LIVE_EVERY_S if self._screen.is_live else _PLAIN_EVERY_S):
+        if now_s - self._updated_s < (_LIVE_EVERY_S if self._columns else _PLAIN_EVERY_S):
             return
         self._updated_s = now_s
         taken_s = now_s - self._began_s
@@ -62,8 +63,10 @@ class Progress:
         rest_s = max(usual_s - taken_s, 0.0) + usual_s * (self._total_rounds - self._done_rounds - 1)
         number = self._round(self._done_rounds + 1)
         line = f"{number}  clients {done}/{total}  {duration(taken_s)}  ETA {duration(rest_s)}"
-        show = self._screen.update if self._screen.is_live else self._screen.print
-        self._safely(lambda: show(line))
+        if self._columns:
+            self._write(live_line=line[: self._columns - 1])
+        else:
+            self.say(line)
 
     def round_done(self, record: Record) -> None:
         """Shows `round 3/50  2.31 s  ETA 1:49  loss 0.412  accuracy 91.2 90.0 88.7 %`; before, whose these are."""
@@ -93,12 +96,15 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Prints a line of its own (above the live one)."""
-        self._safely(lambda: self._screen.print(line))
+        self._write(f"{line}\n")
 
-    def _safely(self, show: Callable[[], None]) -> None:
+    def _write(self, lines: str = "", live_line: str = "") -> None:
+        """Writes whole lines in place of the live one, then a new live one."""
+        erased = ERASED if self._has_live_line or live_line else ""
+        self._has_live_line = bool(live_line)
         if self._shows:
             try:
-                show()
+                print(f"{erased}{lines}{live_line}", end="", file=self._stream, flush=True)
             except (OSError, ValueError) as error:  # a closed pipe, a terminal that hung up
                 # A full disk may have room again.
                 self._shows = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)

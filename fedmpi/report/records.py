@@ -161,11 +161,6 @@ def by_ranks(records: Sequence[Record]) -> list[int]:
     return list(dict.fromkeys(len(record["busy_s"]) for record in records if record.get("busy_s")))
 
 
-def ranks_in_words(records: Sequence[Record]) -> str:
-    """Returns `5 ranks`, or `5 ranks, then 3 ranks`; '' where no record says."""
-    return ", then ".join(counted(number, "rank") for number in by_ranks(records))
-
-
 def _rounds(spans: Sequence[tuple[int, int]]) -> str:
     """Returns `rounds 1 to 3, 7`."""
     shown = [f"{first} to {last}" if first < last else str(first) for first, last in spans]

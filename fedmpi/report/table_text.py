@@ -56,10 +56,10 @@ def _markdown_line(cells: Line) -> str:
 
 
 def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
-    """Returns the table as CSV: the keys of the first row, then the values of all."""
+    """Returns the table as CSV: the keys of all rows, then their values, empty where a row has no such key."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     if rows:
-        writer.writerow(rows[0].keys())
-    writer.writerows(row.values() for row in rows)
+        writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()

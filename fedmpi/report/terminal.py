@@ -18,7 +18,8 @@ from typing import TextIO
 _LAUNCHED = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "PALS_RANKID", "PMIX_RANK", "SLURM_STEP_ID")
 _DUMB = ("dumb", "unknown")
 DEFAULT_COLUMNS = 80
-_ERASED = "\r\x1b[2K"
+ERASED = "\r\x1b[2K"
+"""Erases the line of a terminal that the cursor is in."""
 _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[kMGTP]|s)\b|%)")
 _NO_BREAK = "\xa0"
 
@@ -37,7 +38,7 @@ def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ)
 
 def instead_of_live_line(text: str) -> str:
     """Returns `text` for stderr, where it is a terminal, in place of the live line that stdout may have there."""
-    return f"{_ERASED}{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
+    return f"{ERASED}{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
 
 
 def wrapped(*texts: str, hang: int = 2) -> list[str]:
@@ -91,35 +92,3 @@ def as_message(text: str) -> str:
     if then:
         lines.append(folded(f"to continue{command}"))
     return "\n".join(lines)
-
-
-class Screen:
-    """A stream that people read; with `columns`, a terminal's width, it has a last line that updates itself.
-
-    Raises OSError or ValueError where the stream can no longer be written.
-    """
-
-    def __init__(self, stream: TextIO, columns: int) -> None:
-        self._stream = stream
-        self._columns = columns
-        self._is_shown = False
-
-    @property
-    def is_live(self) -> bool:
-        return self._columns > 0
-
-    def print(self, line: str) -> None:
-        """Prints a line of its own, in place of the live one."""
-        self.close()
-        print(line, file=self._stream, flush=True)
-
-    def update(self, line: str) -> None:
-        """Shows `line` as the live line."""
-        print(f"{_ERASED}{line[: self._columns - 1]}", end="", file=self._stream, flush=True)
-        self._is_shown = True
-
-    def close(self) -> None:
-        """Erases the live line."""
-        if self._is_shown:
-            self._is_shown = False
-            print(_ERASED, end="", file=self._stream, flush=True)

@@ -25,9 +25,8 @@ from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
-from fedmpi.report.ending import unless_all_saved
 from fedmpi.report.observer import Ended
-from fedmpi.report.records import CLIENTS, divergences, ranks_in_words
+from fedmpi.report.records import CLIENTS, by_ranks, divergences
 from fedmpi.results import compared, figure
 from fedmpi.results.compared import Difference, Group, name_of
 from fedmpi.results.evidence import interval, mean_std
@@ -147,8 +146,9 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         sizes = saved(run.dir.partition_path)[0].sizes
     except UserError as error:
         notes.append(error.text())
-    not_saved = unless_all_saved(run.done, ending.saved) if ending else ""
-    how_far = f"{run.done:,} of {run.rounds:,} rounds{not_saved}"
+    how_far = f"{run.done:,} of {run.rounds:,} rounds"
+    if ending and ending.saved != run.done:
+        how_far += f" ({ending.saved:,} saved)"
     places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
     busy_s: Counter[str] = Counter()
     for record in run.records:
@@ -161,7 +161,7 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         state=f"{ending.state}, {how_far}" if ending else "finished",
         run=run,
         how_far=how_far if ending else f"All {run.rounds:,} rounds",
-        ranks=ranks_in_words(run.records),
+        ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*notes, *extras.notes],
         totals={key: sum(record[key] for record in run.records) for key in _COSTS},

@@ -12,8 +12,6 @@ every number of every round, and who was drawn with what.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import sys
@@ -201,11 +199,7 @@ def rounds_as_csv(runs: Sequence[Run]) -> str:
     rows: list[dict[str, Any]] = []
     for run in runs:
         for record in run.records:
-            row = {"run": run.name, "seed": run.seed, "round": record["round"], **dict(scalars(record))}
-            rows.append({**row, "draws": json.dumps(record.get("draws", []))})
-    heads = dict.fromkeys(key for row in rows for key in row if key != "draws")
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*heads, "draws"], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+            draws = json.dumps(record.get("draws", []))
+            row = {"run": run.name, "seed": run.seed, "round": record["round"], "draws": draws}
+            rows.append({**row, **dict(scalars(record))})
+    return table_text.comma_separated(rows)
