@@ -31,7 +31,7 @@ _MORE = {
     "splitmix": f"method.levels=[1,0.5,0.25] method.atom=0.25 {UNEVEN}",
     "fedprox": f"method.mu=0.1 {UNEVEN}",
     "hermes": f"method.accuracy_threshold=0 {UNEVEN}",
-    "hermes-all": "method.accuracy_threshold=0 method.intersection=all method.prune_axes=both method.score=l1",
+    "hermes-all": "method.accuracy_threshold=0 method.intersection=all method.prune_axes=both",
     "lgfedavg": UNEVEN,
     "lgfedavg-pretrained": "method.pretrain_rounds=2 method.global_layers=3",
     "perfedavg": f"method.beta=lr {UNEVEN}",

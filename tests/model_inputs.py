@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.models.nets.vit import VitSmall
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,15 @@ class Info:
     example_shape: tuple[int, ...] = (1, 8, 8)
     num_classes: int = 4
     vocabulary_size: int = 11
+
+
+class AnyVit(VitSmall):
+    """Options of `vit_small` with its sizes, for small nets."""
+
+    patch: int = 4
+    embedding: int = 384
+    depth: int = 12
+    heads: int = 6
 
 
 def params(net: nn.Module) -> int:

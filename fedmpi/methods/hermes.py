@@ -90,8 +90,6 @@ class HermesOptions(MethodOptions):
     """Lambda of the group lasso on the rows and columns, filters and input channels of all layers."""
     prune_axes: Literal["output", "both"] = "output"
     """What is pruned: filters and rows, or these and input channels and columns."""
-    score: Literal["l2", "l1"] = "l2"
-    """The norm by which a layer's groups are ranked."""
     intersection: Literal["holders", "all"] = "holders"
     """An entry is averaged over those who hold it, or only if the whole cohort does; then clients keep their own values
     of the others.
@@ -252,8 +250,7 @@ class Hermes(Method):
     def _scores(self, params: Params, family: str) -> Tensor:
         axis, _, layer = family.partition(".")
         weight = params[f"{layer}.weight"]
-        order = 2 if self.options.score == "l2" else 1
-        return torch.linalg.vector_norm(weight, order, _all_but(0 if axis == "out" else 1, weight))
+        return torch.linalg.vector_norm(weight, 2, _all_but(0 if axis == "out" else 1, weight))
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         """Returns the mask; with `all` also the client's values, and the round that they are of."""

@@ -9,7 +9,7 @@ from fast import fast
 from fedmpi.store.hdf5 import digest_of
 
 UNEVEN, TWO = "partition.name=class_dirichlet", "rounds=2"
-VIT = ("model.name=vit_small", "model.embedding=12", "model.heads=2", "model.depth=1")
+VIT = ("model.name=vit_small", "model.width=0.05")
 PLAIN = ("train.momentum=0", "train.weight_decay=0")
 LR, HF = ("method.beta=lr", "train.weight_decay=0.1"), "method.variant=HF"
 NEVER = ("method.accuracy_threshold=1", "method.validation_share=0")

@@ -6,8 +6,14 @@ import pytest
 
 from fedmpi import registry
 from fedmpi.config.address import CONFIGS
+from fedmpi.config.explain import keys
 from fedmpi.config.load import load
 from fedmpi.config.reference import reference
+from fedmpi.config.schema import Clients, Evaluation, Train
+from fedmpi.config.yaml_text import leaves, parse
+
+UNSET = {"method.aggregate", "evaluation.on", "evaluation.validation_share"}
+"""A class of the user's own, and what a grid itself sets where it tunes on validation data."""
 
 
 def test_readme_is_what_the_schema_says() -> None:
@@ -36,3 +42,15 @@ def test_the_default_becomes_the_papers_net_by_name() -> None:
     config = load(None, ["model.name=resnet18", "data.name=cifar10"])
     assert (config.model.width, config.model.blocks) == (1.0, (2, 2, 2, 2))
     assert load(None, ["method.name=fedavg"]).method.name == "fedavg"
+
+
+def test_a_shipped_config_sets_every_option() -> None:
+    """Except where a run goes and what it writes, and data and partitions, which users have of their own."""
+    kinds = [("clients", Clients), ("train", Train), ("evaluation", Evaluation)]
+    for section in ("model", "method"):
+        kinds += [(section, options) for _, options in registry.built_in(section)]
+    documents = [parse(path.read_text()).value for path in CONFIGS.rglob("*.yaml")]
+    text = str([f".{'.'.join(path)}.{value}" for document in documents for path, value in leaves(document)])
+    for section, options in kinds:
+        unset = [key for key in keys(section, options) if f".{key}." not in text and f"'{key}'" not in text]
+        assert UNSET.issuperset(unset), options

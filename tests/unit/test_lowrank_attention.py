@@ -1,7 +1,7 @@
 """Attention of low rank: queries, keys, values and outputs are a matrix each, factorized, counted and run as such."""
 
 import torch
-from model_inputs import loaded, params, randn
+from model_inputs import AnyVit, loaded, params, randn
 from torch import nn
 
 from fedmpi.data.dataset import DataInfo
@@ -10,11 +10,10 @@ from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.nets.vit import VitSmall
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 D, HIDDEN, DEPTH, TOKENS = 24, 96, 2, 5
-SMALL = VitSmall(embedding=D, heads=3, depth=DEPTH)
+SMALL = AnyVit(embedding=D, heads=3, depth=DEPTH)
 ATTENTION = "encoder.layers.encoder_layer_0.self_attention"
 OF_A_BLOCK = tuple(
     """
@@ -43,7 +42,7 @@ def test_six_matrices_of_a_block_are_factorized() -> None:
 
 def test_vit_small_at_a_quarter() -> None:
     """12 blocks of 4 * 96 * 768 + (384 + 96) * 1920 = 1,216,512 instead of 1,769,472: 14,706,826 of 21,342,346."""
-    dense = create.skeleton(VitSmall(), DataInfo("image", (3, 32, 32), 10, 1, 1))
+    dense = create.skeleton(AnyVit(), DataInfo("image", (3, 32, 32), 10, 1, 1))
     low = factorize_net(dense, planned(dense), 0.25)
     assert params(low) == 21_342_346 - 12 * (1_769_472 - 1_216_512) == 14_706_826
 

@@ -64,7 +64,6 @@ clients.count=2000
 evaluation.personal_test=groups evaluation.clients=21
 model.name=torchvision:resnet81
 model.name=torchvision:resnet81 train.lr=fast 'output.observers=[json:nothing, collections:OrderedDict]'
-model.name=vit_small model.heads=5
 data.name=imagenet
 partition.name=uniform
 

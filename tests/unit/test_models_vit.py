@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from model_inputs import params, randn
+from model_inputs import AnyVit, params, randn
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
@@ -14,11 +14,10 @@ from fedmpi import costs
 from fedmpi.data.dataset import DataInfo
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention
-from fedmpi.models.nets.vit import VitSmall
 from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
-SMALL = VitSmall(embedding=24, heads=3, depth=2)
+SMALL = AnyVit(embedding=24, heads=3, depth=2)
 ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("attention has other kernels there"))
 BATCH = randn(4, 3, 8, 8)
 INPUTS = ("query", "key", "value")
@@ -45,15 +44,15 @@ def by_hand(channels: int, patch: int, num_patches: int, d: int, hidden: int, de
 @pytest.mark.parametrize(
     ("options", "info", "expected", "shape"),
     [
-        (VitSmall(), images(3, 32, 32), 21_342_346, (3, 4, 64, 384, 1536, 12, 10)),
-        (VitSmall(), images(3, 32, 32, num_classes=100), 21_376_996, (3, 4, 64, 384, 1536, 12, 100)),
-        (VitSmall(), images(1, 28, 28, num_classes=62), 21_344_318, (1, 4, 49, 384, 1536, 12, 62)),
-        (VitSmall(patch=8), images(3, 64, 64), 21_397_642, (3, 8, 64, 384, 1536, 12, 10)),
-        (VitSmall(width=0.5), images(3, 32, 32), 5_362_762, (3, 4, 64, 192, 768, 12, 10)),
+        (AnyVit(), images(3, 32, 32), 21_342_346, (3, 4, 64, 384, 1536, 12, 10)),
+        (AnyVit(), images(3, 32, 32, num_classes=100), 21_376_996, (3, 4, 64, 384, 1536, 12, 100)),
+        (AnyVit(), images(1, 28, 28, num_classes=62), 21_344_318, (1, 4, 49, 384, 1536, 12, 62)),
+        (AnyVit(patch=8), images(3, 64, 64), 21_397_642, (3, 8, 64, 384, 1536, 12, 10)),
+        (AnyVit(width=0.5), images(3, 32, 32), 5_362_762, (3, 4, 64, 192, 768, 12, 10)),
         (SMALL, IMAGES, 15_941, (3, 4, 4, 24, 96, 2, 5)),
     ],
 )
-def test_sizes(options: VitSmall, info: DataInfo, expected: int, shape: tuple[int, ...]) -> None:
+def test_sizes(options: AnyVit, info: DataInfo, expected: int, shape: tuple[int, ...]) -> None:
     assert params(create.skeleton(options, info)) == expected == by_hand(*shape)
 
 
@@ -131,7 +130,7 @@ def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
 
 def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
     """Two heads of 2 numbers, of which one each stays: rows 0 and 2 of queries, columns 0 and 2 of the output."""
-    options = VitSmall(embedding=4, heads=2, depth=1)
+    options = AnyVit(embedding=4, heads=2, depth=1)
     parts = nested.nested_parts(create.skeleton(options, IMAGES), create.skeleton(options, IMAGES, 0.5))
     layer = "encoder.layers.encoder_layer_0.self_attention"
     matrix, vector = torch.arange(16).view(4, 4), torch.arange(4)
@@ -150,7 +149,7 @@ def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
 def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
     """Without norms (they see zeros, too) and with the wide net's queries enlarged by what its larger heads divide
     more: zeros then stay zeros in every layer. This fails for any other choice of entries."""
-    options = VitSmall(embedding=24, heads=3, depth=2)
+    options = AnyVit(embedding=24, heads=3, depth=2)
     wide, narrow = create.build(options, IMAGES, 0), create.build(options, IMAGES, 1, width=0.5)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -172,9 +171,9 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     ("options", "info", "tokens", "d", "hidden", "depth"),
-    [(VitSmall(), images(3, 32, 32), 65, 384, 1536, 12), (SMALL, replace(IMAGES, num_classes=10), 5, 24, 96, 2)],
+    [(AnyVit(), images(3, 32, 32), 65, 384, 1536, 12), (SMALL, replace(IMAGES, num_classes=10), 5, 24, 96, 2)],
 )
-def test_macs_by_hand(options: VitSmall, info: DataInfo, tokens: int, d: int, hidden: int, depth: int) -> None:
+def test_macs_by_hand(options: AnyVit, info: DataInfo, tokens: int, d: int, hidden: int, depth: int) -> None:
     """A block: four layers, products of queries and keys and of their weights and values, the perceptron; norms count
     2 and GELU 1 for each output. 1.42 billion at 32x32."""
     block = 4 * tokens * d * d + 2 * tokens * tokens * d + 2 * tokens * d * hidden

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from model_inputs import Info, randn
+from model_inputs import AnyVit, Info, randn
 from torch import Tensor, nn
 
 from fedmpi.models import create
@@ -15,7 +15,6 @@ from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
 from fedmpi.models.nets.lstm import LstmChar, LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
-from fedmpi.models.nets.vit import VitSmall
 from fedmpi.models.options import Model
 from fedmpi.models.surgery import nested
 from fedmpi.models.surgery.nested import Part, fan_in_shares
@@ -35,7 +34,7 @@ MODELS = [
     (LstmImdb(width=0.0625), TEXT),
     (LstmChar(width=0.25), TEXT),
 ]
-VIT = (VitSmall(embedding=24, heads=2, depth=1), Info())
+VIT = (AnyVit(embedding=24, heads=2, depth=1), Info())
 
 
 def parts_of(options: Model, info: Info, wide: float, narrow: float) -> dict[str, Part]:

@@ -11,14 +11,11 @@ torchvision's zeros its two factors would be zero, too, and no gradient would ev
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor, nn
 from torchvision.models.vision_transformer import VisionTransformer
 
-from fedmpi.config.fields import Count
 from fedmpi.models.nets.attention import open_attention
 from fedmpi.models.nets.shared import padding_to
 from fedmpi.models.options import Dropout, Inputs, Multiplier, ScaledNet
@@ -31,13 +28,21 @@ HEAD_STD = 0.02
 class Vit(VisionTransformer):
     """(B, C, H, W) -> (B, num_classes); images are zero-padded to the next square that patches fill.
 
-    A narrower net has as many heads, each of fewer numbers.
+    `embedding` is the number of values of a patch, a multiple of `heads`. A narrower net has as many heads.
     """
 
     conv_proj: nn.Conv2d
 
     def __init__(
-        self, info: Inputs, width: Width, *, patch: int, depth: int, heads: int, embedding: int, dropout: float
+        self,
+        info: Inputs,
+        width: Width,
+        *,
+        dropout: float,
+        patch: int = 4,
+        embedding: int = 384,
+        depth: int = 12,
+        heads: int = 6,
     ) -> None:
         shape = info.example_shape
         pad, (side, _) = padding_to(shape, -(-max(shape[1:]) // patch) * patch)
@@ -63,19 +68,6 @@ class VitSmall(ScaledNet):
     name: str = "vit_small"
     """A vision transformer of DeiT-S's size: images are zero-padded to whole patches."""
     width: Multiplier = 1.0
-    """Width multiplier: each head has round(width * embedding / heads) numbers, the stream `heads` times as many."""
-    patch: Count = 4
-    """Pixels of a patch's side: 4 makes 64 patches of 32x32, and 49 of 28x28."""
-    embedding: Count = 384
-    """Numbers for each patch, a multiple of `heads`; the perceptron of a block has four times as many inside."""
-    depth: Annotated[int, Field(ge=1, le=50)] = 12
-    """Blocks of attention and perceptron."""
-    heads: Count = 6
-    """Attention heads in each block, at every width."""
+    """Width multiplier: each head has round(width * 64) numbers, the stream six times as many."""
     dropout: Dropout = 0.0
     """Share of the patches' numbers, and of each block's results, that are dropped in training."""
-
-    def problems(self, config: object) -> Iterator[tuple[str, str]]:
-        if self.embedding % self.heads:
-            todo = f"give a multiple of {self.heads}, or other heads"
-            yield "model.embedding", f"{self.embedding} numbers cannot be shared by {self.heads} heads; {todo}"
