@@ -85,7 +85,7 @@ def train_clients(setup: Setup, number: int, state: ServerState, published: Publ
         client_result = simulate_client(setup, task, published) if task else None
         with setup.clock.stage("aggregation" if setup.comm.is_root else "communication", number):
             uploads.post(wave, client_result)
-        setup.show_progress(len(uploads.reports), len(plan.tasks))
+        setup.show_progress(uploads.num_done, len(plan.tasks))
     with setup.clock.stage("aggregation", number):
         return uploads.finish(state.params)
 

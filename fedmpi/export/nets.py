@@ -23,6 +23,7 @@ from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
 from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.strided import as_torch_has_it
 from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
@@ -202,6 +203,7 @@ def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.
         value.data = value.data.clone(memory_format=torch.contiguous_format)
     for part in [*net.modules()]:
         _remove_our_hooks(part)
+        as_torch_has_it(part)
         if isinstance(part, nn.LSTM):
             _close(part)
     form = "factorized" if factorized_layers(net) and not dense else "dense"

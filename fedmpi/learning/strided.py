@@ -18,13 +18,21 @@ def subsample_before_narrow_convs(module: nn.Module) -> None:
     """
     for part in module.modules():
         if type(part) is nn.Conv2d and part.kernel_size == (1, 1) and part.stride != (1, 1) and part.padding == (0, 0):
-            part.__class__ = _Strided
+            part.__class__ = Strided
 
 
-class _Strided(nn.Conv2d):
+class Strided(nn.Conv2d):
+    """Such a conv; exports turn it into torch's own again (`as_torch_has_it`)."""
+
     def forward(self, images: Tensor) -> Tensor:
         """Maps (B, C, H, W) to (B, out, H', W')."""
         if self.weight.shape[1] >= _BLOCK:
             return super().forward(images)
         rows, columns = self.stride
         return F.conv2d(images[..., ::rows, ::columns], self.weight, self.bias, groups=self.groups)
+
+
+def as_torch_has_it(part: nn.Module) -> None:
+    """Gives a `Strided` conv torch's own class again; other modules stay."""
+    if isinstance(part, Strided):
+        object.__setattr__(part, "__class__", nn.Conv2d)

@@ -161,6 +161,11 @@ class Gather:
             self._under_way.append((request, part, inbox))
             self._wait_for_all_but(most)
 
+    @property
+    def num_done(self) -> int:
+        """Returns how many clients' results rank 0 has received."""
+        return len(self.reports)
+
     def finish(self, state: Params) -> Results:
         """Waits for what is under way; rank 0 gets all reports and the means."""
         self._wait_for_all_but(0)
@@ -214,8 +219,11 @@ class Reduce:
         self._uploads = Uploads(setup, published)
         self.reports: list[ClientReport] = []
         self._most_reports = max(map(len, published.plan.by_rank), default=0)
+        self.num_done = 0
+        """Clients of the waves so far: rank 0 receives nothing of them before the end."""
 
     def post(self, wave: Wave, result: ClientResult | None) -> None:
+        self.num_done += sum(task is not None for task in wave)
         if result is None:
             return
         report, upload = result

@@ -328,3 +328,11 @@ def test_damaged_files_are_one_line(tmp_path) -> None:
         with pytest.raises(DataError) as caught:
             saved(bad)
         assert str(bad) in caught.value.text() and "\n" not in caught.value.text()
+
+
+def test_a_mixture_is_drawn_around_the_share_of_each_class() -> None:
+    """Of 900 and 100 examples, at a concentration that leaves hardly any variance: ten clients with some 10 each."""
+    labels = np.repeat([0, 1], [900, 100])
+    partition = make_partition(Dirichlet(alpha=1e6), labels, 10, seed=0)
+    counts = [np.count_nonzero(labels[partition.client(client)]) for client in range(5)]
+    assert max(counts) <= 25  # 50, were the classes alike
