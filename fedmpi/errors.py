@@ -186,11 +186,11 @@ class ServerLossError(Exception):
 class TooFewRanksError(Exception):
     """The job lost so many ranks that those left stop (`mpi.min_ranks`).
 
-    `gets_on` tells whether this start has saved a round: else another start might end where this one did.
+    `made_progress` tells whether this start has saved a round: else another start might end where this one did.
     """
 
-    def __init__(self, why: str, *, gets_on: bool) -> None:
-        self.gets_on = gets_on
+    def __init__(self, why: str, *, made_progress: bool) -> None:
+        self.made_progress = made_progress
         super().__init__(why)
 
 

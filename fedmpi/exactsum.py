@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi.tensors import Layout, Region, Spec, reachable
+from fedmpi.tensors import Layout, Region, Spec, region_on
 
 BOUND_FACTOR = 64.0
 """A result may leave a tensor's largest published entry this many times behind before it counts as diverged."""
@@ -72,7 +72,7 @@ class ExactSum:
         if name not in self._sums:
             raise ValueError(f"{name}, which has no sum")
         whole = self._sums[name]
-        region = None if region is None else reachable(region, whole.device)
+        region = None if region is None else region_on(region, whole.device)
         held = whole if region is None else whole[region]
         if value.shape != held.shape:
             raise ValueError(f"{name} as {list(value.shape)}, expected {list(held.shape)}")

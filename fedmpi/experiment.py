@@ -21,9 +21,9 @@ from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import folder as run_folder
 from fedmpi.running import observers, resuming, start
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.init_from import save_first_state
-from fedmpi.running.losses import Course, continue_run, end_together, give_up, outlive
+from fedmpi.running.losses import RunContext, abort_run, continue_run, end_together, train_through_losses
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import Stopping
@@ -33,16 +33,21 @@ from fedmpi.train_round import train_round
 
 
 def run(
-    config: Config, comm: Communicator, asked: Asked, *, stopping: Stopping | None = None, advice: Advice | None = None
+    config: Config,
+    comm: Communicator,
+    asked: RunRequest,
+    *,
+    stopping: Stopping | None = None,
+    advice: Advice | None = None,
 ) -> bool:
     """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
     ranks), or a `RoundError` where something broke. `advice` is told of the run directory as soon as there is one.
     """
-    course = Course(config, comm, asked, stopping or Stopping(), advice or Advice(config))
-    return outlive(course, _start_and_train)
+    course = RunContext(config, comm, asked, stopping or Stopping(), advice or Advice(config))
+    return train_through_losses(course, _start_and_train)
 
 
-def _start_and_train(course: Course) -> bool:
+def _start_and_train(course: RunContext) -> bool:
     """Trains from the newest checkpoint, or from nothing, to the end."""
     config = course.config
     comm = course.comm
@@ -50,7 +55,7 @@ def _start_and_train(course: Course) -> bool:
     course.limits.clock = None
     course.allow_more_than_a_round()
     if why := course.too_few():
-        give_up(course, why)
+        abort_run(course, why)
     observed = together(comm, lambda: observers.named(config) if comm.is_root else [])
     material = course.material()
     folder = course.folder()
@@ -75,10 +80,10 @@ def _start_and_train(course: Course) -> bool:
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # what starting up took is no round's
             return _train(course, setup, server, done + 1, state)
-    give_up(course, why)
+    abort_run(course, why)
 
 
-def _lock(stack: ExitStack, course: Course) -> RunLock:
+def _lock(stack: ExitStack, course: RunContext) -> RunLock:
     """Holds the run directory on rank 0 until `stack` closes."""
     folder = course.folder()
     has_origin = course.asked.origin is not None
@@ -91,7 +96,7 @@ def _lock(stack: ExitStack, course: Course) -> RunLock:
 
 def _server(
     stack: ExitStack,
-    course: Course,
+    course: RunContext,
     setup: Setup,
     lock: RunLock | None,
     snapshot: Snapshot | None,
@@ -113,7 +118,7 @@ def _server(
     return server
 
 
-def _train(course: Course, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
+def _train(course: RunContext, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
     """Trains all rounds from `number` on; returns whether it came to the last. Raises `ServerLossError`."""
     config = course.config
     stops = ""
@@ -123,7 +128,7 @@ def _train(course: Course, setup: Setup, server: Server | None, number: int, sta
             course.round_number = number
             course.limits.of_a_round()
             new_state, new_published, result = train_round(setup, number, state, published)
-            times, wish = _times_and_wish(course, setup)
+            times, stop_vote = _timings_and_stop_vote(course, setup)
             setup.comm.agree()
         except RankLossError:
             setup = continue_run(course, setup, server, state)
@@ -131,7 +136,7 @@ def _train(course: Course, setup: Setup, server: Server | None, number: int, sta
             continue
         state = new_state
         published = new_published
-        stops = course.stopping.why(wish) if number < config.rounds else ""
+        stops = course.stopping.why(stop_vote) if number < config.rounds else ""
         if server is not None:
             server.round_done(number, state, result, times, stops)
         number += 1
@@ -143,15 +148,15 @@ def _train(course: Course, setup: Setup, server: Server | None, number: int, sta
     return not stops
 
 
-def _times_and_wish(course: Course, setup: Setup) -> tuple[Times, int]:
+def _timings_and_stop_vote(course: RunContext, setup: Setup) -> tuple[Times, int]:
     """Returns the seconds of the round, and the highest wish to stop; the same on all ranks.
 
     Rank 0 knows best how long a round takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    wish = course.stopping.wish(taken["wall"], course.limits.share())
-    rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), wish]))
+    stop_vote = course.stopping.stop_vote(taken["wall"], course.limits.share())
+    rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), stop_vote]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))
     busy = dict(zip(map(str, setup.comm.members), busy_s.tolist(), strict=True))

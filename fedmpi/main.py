@@ -122,7 +122,7 @@ def read_config(arguments: argparse.Namespace, size: int = 1) -> Config:
 
 def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     from fedmpi.command.job import Job, loading_for_good
-    from fedmpi.running.folder import Asked
+    from fedmpi.running.folder import RunRequest
 
     try:
         with loading_for_good():
@@ -133,7 +133,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     try:
         with ending_with(job.signal_message):
             command = [sys.executable, "-m", "fedmpi.main", *sys.argv[1:]]
-            is_finished = job.run(Asked(arguments.run_dir, arguments.resume, arguments.origin, command))
+            is_finished = job.run(RunRequest(arguments.run_dir, arguments.resume, arguments.origin, command))
         signal.signal(SIGNAL, signal.SIG_IGN)  # another one would end a rank that is leaving
         return comm.leave(0 if is_finished else TO_CONTINUE)
     except StartupError as error:
@@ -144,7 +144,7 @@ def _run(config: Config, arguments: argparse.Namespace, rank: int) -> int:
     except TooFewRanksError as error:
         if comm.is_root:
             say(f"fedmpi: stopped: {error}\n{job.advice.how_to_continue()}")
-        return comm.leave(TO_CONTINUE if error.gets_on else FAILED)
+        return comm.leave(TO_CONTINUE if error.made_progress else FAILED)
     except BaseException as error:  # the one place where nothing may pass
         job.end_all(error)
         raise

@@ -87,7 +87,7 @@ GROUPS = {section: f"fedmpi.{section if section == 'data' else section + 's'}" f
 
 _ADAPTERS = {
     "method": "fedmpi.methods:options_of",
-    "model": "fedmpi.models.brought:options_of",
+    "model": "fedmpi.models.user_nets:options_of",
     "data": "fedmpi.data.own:options_of_data",
     "partition": "fedmpi.data.own:options_of_partition",
 }

@@ -81,7 +81,7 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> d
     return {name: Spec(tuple(t.shape), t.dtype, channels_last and t.dim() == 4) for name, t in tensors}
 
 
-def misfit(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
+def first_mismatch(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
     """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
     found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
     for name in {**specs, **found}:
@@ -110,7 +110,7 @@ def host_buffer(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
 
 
-def moved(tensors: Params, device: torch.device | str) -> Params:
+def to_device(tensors: Params, device: torch.device | str) -> Params:
     """Moves the tensors to `device`: one that is there stays, the others are packed and cross in one piece.
 
     The host waits for the copy, so the old ones may be written into at once.
@@ -140,7 +140,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
-def reachable(region: Region, device: torch.device) -> Region:
+def region_on(region: Region, device: torch.device) -> Region:
     """Returns the same entries for tensors on `device`: index tensors and masks of the host follow there, without a
     wait."""
     if isinstance(region, Tensor):
@@ -148,6 +148,6 @@ def reachable(region: Region, device: torch.device) -> Region:
     return tuple(part if isinstance(part, slice) else part.to(device, non_blocking=True) for part in region)
 
 
-def entries(tensor: Tensor, region: Region) -> Tensor:
+def select(tensor: Tensor, region: Region) -> Tensor:
     """Returns `tensor[region]`, for a tensor on any device and a region on the host."""
-    return tensor[reachable(region, tensor.device)]
+    return tensor[region_on(region, tensor.device)]

@@ -32,7 +32,7 @@ from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.tensors import Layout, Params, misfit
+from fedmpi.tensors import Layout, Params, first_mismatch
 
 Result = tuple[ClientReport, Params]
 
@@ -211,7 +211,7 @@ def uploads_fit_their_specs(trial: Trial) -> None:
     """uploads have the names, shapes and types of upload_specs"""
     for phase in trial.phases:
         for task, upload in phase.uploads():
-            odd = misfit(upload, phase.method.upload_specs(task.tier, task))
+            odd = first_mismatch(upload, phase.method.upload_specs(task.tier, task))
             require(not odd, f"client {task.client} sends {odd} by upload_specs")
 
 

@@ -14,7 +14,7 @@ from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.report.records import NOT_RESULTS, read_records
 from fedmpi.rounds.state import Setup
 from fedmpi.running import start
-from fedmpi.running.folder import Asked, Origin
+from fedmpi.running.folder import Origin, RunRequest
 from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
@@ -70,4 +70,4 @@ def run_all(
     config: Config, comm: Communicator, folder: Path, *, resume: bool = False, origin: Origin | None = None
 ) -> None:
     """Makes the whole run, as the command would do it."""
-    run(config, comm, Asked(str(folder), resume, origin, ("test",)))
+    run(config, comm, RunRequest(str(folder), resume, origin, ("test",)))

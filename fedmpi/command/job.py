@@ -18,7 +18,7 @@ from fedmpi.errors import FAILED, DivergenceError, UserError, cause_of
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.limits import OTHER_ENDS_S
 from fedmpi.running.stopping import Stopping, seconds_left
 
@@ -55,7 +55,7 @@ class Job:
 
         return cls(config, comm, stopping, new_advice(config))
 
-    def run(self, asked: Asked) -> bool:
+    def run(self, asked: RunRequest) -> bool:
         """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""
         from fedmpi.experiment import run
 

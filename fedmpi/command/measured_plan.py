@@ -22,11 +22,11 @@ from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi import mpirun
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.forecast import Forecast
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import size, took
+from fedmpi.store.units import short_duration, size
 
 _WHILE_SAVING = 2
 """Checkpoints beside the newest ones: the best one, and the one that is being written."""
@@ -43,7 +43,7 @@ def measured_round(config: Config) -> dict[str, Any]:
     output = config.output.model_copy(update=quiet)
     first_round = config.model_copy(update={"rounds": 1, "evaluation": evaluation, "output": output})
     with TemporaryDirectory(prefix="fedmpi-measure-") as folder:
-        run(first_round, SerialComm(), Asked(run_dir=folder, quiet=True))
+        run(first_round, SerialComm(), RunRequest(run_dir=folder, quiet=True))
         run_dir = RunDir(Path(folder))
         starts = manifest.read_starts(run_dir)
         saving = manifest.seconds_after_records(starts).get("saving", 0.0)
@@ -89,7 +89,8 @@ def lines(estimate: dict[str, Any]) -> list[str]:
     return [
         f"measured on {measured['device']}: one round in {measured['seconds']['wall']:.3g} s ({parts})",
         f"expected with {counted(estimate['workers_at_once'], 'worker')} at once: {estimate['round_s']:.3g} s for a "
-        f"round with test and checkpoint; {took(3600 * estimate['hours'])} for the run, without start or network",
+        "round with test and checkpoint; "
+        f"{short_duration(3600 * estimate['hours'])} for the run, without start or network",
         f"memory: {size(measured['peak_bytes'])} a rank at most, {size(estimate['all_ranks_bytes'])} all ranks; "
         f"disk: {size(estimate['disk_bytes'])}",
     ]

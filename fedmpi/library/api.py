@@ -23,7 +23,7 @@ from fedmpi.library.run import Run, StrPath
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.results.grid_runs import load_address
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.forecast import Forecast, forecast
 from fedmpi.running.interruption import ending_with
 
@@ -91,7 +91,7 @@ def run(
     else:
         origin = origin_of(directory, resume, other)
     check_ranks(config, claimed()[1])
-    request = Asked(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress)
+    request = RunRequest(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress)
     with restore_process_state():
         return _train(config, request)
 
@@ -137,7 +137,7 @@ class CallAdvice(Advice):
         return f"fedmpi.load_config({path!r}, {{'train.lr': {lr:.3g}}})"
 
 
-def _train(config: Config, request: Asked) -> Run:
+def _train(config: Config, request: RunRequest) -> Run:
     job = Job.start(config, lambda line: print(line, file=sys.stderr, flush=True), CallAdvice)
     advice = job.advice
     is_alone = job.comm.started_size == 1

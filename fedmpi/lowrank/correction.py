@@ -38,18 +38,18 @@ _SMALLEST_VALUE = 2.0**-23
 
 
 @dataclass(frozen=True)
-class Cover:
+class TierCoverage:
     """Which share of the contributing clients' weight holds the triplets of a layer.
 
-    `of[r]` is c_k of every k up to r and beyond the next smaller key, ascending (of rank ratios likewise); `dense` is
-    the share of the dense clients, who hold all triplets.
+    `share_by_rank[r]` is c_k of every k up to r and beyond the next smaller key, ascending (of rank ratios likewise);
+    `dense` is the share of the dense clients, who hold all triplets.
     """
 
-    of: Mapping[float, float]
+    share_by_rank: Mapping[float, float]
     dense: float
 
     @classmethod
-    def by(cls, clients: Iterable[tuple[float | None, float]]) -> Cover:
+    def from_clients(cls, clients: Iterable[tuple[float | None, float]]) -> TierCoverage:
         """Returns the cover of clients that are given as (r, weight), r None for a dense one, in any order."""
         found = list(clients)
         total = math.fsum(weight for _, weight in found)
@@ -60,12 +60,12 @@ class Cover:
         ranks = sorted({r for r, _ in found if r is not None})
         return cls({r: share(r) for r in ranks}, share(math.inf))
 
-    def at(self, r: float) -> float:
+    def share_at(self, r: float) -> float:
         """Returns c_k of k = r."""
-        return next((share for largest, share in self.of.items() if r <= largest), self.dense)
+        return next((share for largest, share in self.share_by_rank.items() if r <= largest), self.dense)
 
 
-def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: Cover) -> Tensor:
+def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: TierCoverage) -> Tensor:
     """Returns a_D W + U diag(s) V, the mean of what the contributing clients started from; (M, N), float64.
 
     One thin product. The factors may be None where all clients are dense.
@@ -74,7 +74,7 @@ def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: Cover
     return dense if factors is None else dense.add_(_product(*factors, low_shares(cover)))
 
 
-def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tensor:
+def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: TierCoverage) -> Tensor:
     """Returns (1 - a_D) W - U diag(s) V: what a mean over clients lacks of W, because some did not get it.
 
     Where no client is ever dense, `weight` is None and U V takes the place of W: U diag(1 - s) V. What lies beyond all
@@ -87,7 +87,7 @@ def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: Cover) -> Tens
 
 
 def covered_change(
-    sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover, power: float
+    sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: TierCoverage, power: float
 ) -> Tensor:
     """Returns sum_t A_t + sum_j (c_j^-p - 1) (T_j - T_{j-1}) sum_{t >= j} A_t, (M, N), float64.
 
@@ -105,19 +105,19 @@ def covered_change(
             gained = above * _gain(cover.dense, power)
             result += gained
         else:
-            gain = above * _gain(cover.of[r], power)
+            gain = above * _gain(cover.share_by_rank[r], power)
             result += _tangent(gain - gained, left[:, :r], right[:r])
             gained = gain
     return result
 
 
 def _changes(
-    sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: Cover
+    sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: TierCoverage
 ) -> Iterator[tuple[int | None, Tensor]]:
     """Yields each rank and its A_t, float64, the dense clients' and the largest rank first."""
     if cover.dense:
         yield None, torch.sub(sums[None].double(), weight, alpha=cover.dense)
-    held = [(int(r), share) for r, share in cover.of.items()]
+    held = [(int(r), share) for r, share in cover.share_by_rank.items()]
     start = _product(u, v, torch.ones(max(r for r, _ in held), dtype=torch.float64))
     beyond = cover.dense
     for place, (r, share) in reversed(list(enumerate(held))):
@@ -128,10 +128,10 @@ def _changes(
             start.addmm_(u[:, smaller:r].double(), v[smaller:r].double(), alpha=-1)
 
 
-def low_shares(cover: Cover) -> Tensor:
+def low_shares(cover: TierCoverage) -> Tensor:
     """s (r,), float64: of each triplet the share of the low-rank clients that hold it, r the largest of theirs."""
-    shares = [share - cover.dense for share in cover.of.values()]
-    lengths = [int(last - first) for first, last in zip((0, *cover.of), cover.of, strict=False)]
+    shares = [share - cover.dense for share in cover.share_by_rank.values()]
+    lengths = [int(last - first) for first, last in zip((0, *cover.share_by_rank), cover.share_by_rank, strict=False)]
     return torch.tensor(shares, dtype=torch.float64).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
 
 

@@ -20,7 +20,7 @@ def effective_rank(sigma: Tensor) -> float:
     return float((-shares.xlogy(shares)).sum().exp()) if total > 0 else 0.0
 
 
-def along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
+def energy_along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
     """Returns the energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u
     (M, r), of any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in
     float32."""
@@ -45,7 +45,7 @@ def table(
     layers: dict[str, object] = {}
     for name, sigma in spectra.items():
         energy = sigma.double().square()
-        row: dict[str, object] = {"effective_rank": digits(effective_rank(sigma))}
+        row: dict[str, object] = {"effective_rank": rounded(effective_rank(sigma))}
         row["beyond"] = {
             tier: beyond.add(tier, float(energy[own[name] :].sum()), float(energy.sum())) for tier, own in ranks.items()
         }
@@ -99,10 +99,10 @@ def beyond(notes: Mapping[str, object], tier: str) -> float | None:
 
 
 def _share(part: float, whole: float) -> float:
-    return digits(part / whole) if whole > 0 else 0.0
+    return rounded(part / whole) if whole > 0 else 0.0
 
 
-def digits(value: float) -> float:
+def rounded(value: float) -> float:
     """Rounds to four digits."""
     return float(f"{value:.4g}")
 

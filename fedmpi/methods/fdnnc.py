@@ -53,6 +53,7 @@ from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.protocol import Loss, Method
 from fedmpi.methods.values import (
     Client,
+    ClientLoad,
     Contributions,
     Costs,
     LayerRank,
@@ -60,7 +61,6 @@ from fedmpi.methods.values import (
     MethodContext,
     MethodOptions,
     Phase,
-    Turn,
 )
 from fedmpi.tensors import Params, Region, Spec
 
@@ -305,7 +305,7 @@ class FDNNC(Method):
 
     # What it would cost real clients.
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Counts a mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on
         average."""
         costs = super().costs(turn)

@@ -38,7 +38,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.correction import Cover
+from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.decay import decay_layers_
 from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
 from fedmpi.lowrank.modules import factorize_net
@@ -161,7 +161,7 @@ class FedHM(ServerMethod):
         """Returns where the energy of the factorized layers lies, and by tier the factor c by which this round's mean
         alone, without training, shrinks the singular values that the tier has and smaller ones have not."""
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
-        cover = Cover.by((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
+        cover = TierCoverage.from_clients((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         notes: dict[str, object] = {"band_factor": {tier.name: self._band_factor(cover, tier) for tier in self.tiers}}
         if spectra := self.factorization.spectra(published):
             notes["spectrum"] = self._spectrum(state, published, spectra)
@@ -169,8 +169,8 @@ class FedHM(ServerMethod):
             notes |= {"conclusions": said} if said else {}
         return notes
 
-    def _band_factor(self, cover: Cover, tier: Tier) -> float:
-        return spectrum.digits(cover.at(tier.capacity))
+    def _band_factor(self, cover: TierCoverage, tier: Tier) -> float:
+        return spectrum.rounded(cover.share_at(tier.capacity))
 
     def _spectrum(self, state: Params, published: Params, spectra: Params) -> Mapping[str, object]:
         """Returns the energy of each factorized layer, and that of what training has made of its start."""
@@ -178,7 +178,7 @@ class FedHM(ServerMethod):
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
-            changes[name] = spectrum.along(layer.unroll(weight) - self._start[name].to(weight.device), u)
+            changes[name] = spectrum.energy_along(layer.unroll(weight) - self._start[name].to(weight.device), u)
         ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers if tier.capacity < 1}
         return spectrum.table(spectra, ranks, changes)
 

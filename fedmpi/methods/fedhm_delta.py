@@ -21,7 +21,7 @@ from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.lowrank import correction, spectrum
-from fedmpi.lowrank.correction import Cover
+from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.fedhm import FedHM, FedHMOptions
 from fedmpi.methods.fedopt import Mean
@@ -112,7 +112,7 @@ class FedHMDelta(FedHM):
         """Returns W+ of a layer, unrolled, float64."""
         options = self.options
         cover = self._cover(layer, contributions.tasks)
-        if not cover.of:  # all dense
+        if not cover.share_by_rank:  # all dense
             return self._mean(layer, means)
         matrix = layer.unroll(weight)
         (u, v) = self._factors(layer, contributions.published, weight)
@@ -135,13 +135,13 @@ class FedHMDelta(FedHM):
         for layer in self.layers.values():
             name = f"{layer.name}.weight"
             cover = self._cover(layer, contributions.tasks)
-            factors = self._factors(layer, contributions.published, state[name]) if cover.of else None
+            factors = self._factors(layer, contributions.published, state[name]) if cover.share_by_rank else None
             change = self._mean(layer, means) - correction.received(layer.unroll(state[name]), factors, cover)
             changes[name] = layer.folded_as(state[name], change)
         return changes
 
-    def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> Cover:
-        return Cover.by((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
+    def _cover(self, layer: FactorizedLayer, tasks: Sequence[Task]) -> TierCoverage:
+        return TierCoverage.from_clients((self._rank(layer, task.tier), self.client_weight(task)) for task in tasks)
 
     def _mean(self, layer: FactorizedLayer, means: Params) -> Tensor:
         """Returns the mean of eq. 2, unrolled, float64; out of its parts if it was summed by tier."""
@@ -149,7 +149,7 @@ class FedHMDelta(FedHM):
         first, *others = (layer.unroll(means[name]).double() for name in parts)
         return sum(others, first)
 
-    def _band_factor(self, cover: Cover, tier: Tier) -> float:
+    def _band_factor(self, cover: TierCoverage, tier: Tier) -> float:
         is_mean = isinstance(self.options.server, Mean)
         kept = self.options.residual if self._is_delta else float(not is_mean)
-        return spectrum.digits(kept + (1 - kept) * cover.at(tier.capacity))
+        return spectrum.rounded(kept + (1 - kept) * cover.share_at(tier.capacity))

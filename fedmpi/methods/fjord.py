@@ -39,7 +39,7 @@ from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import Loss, gradients
-from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, Turn
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext
 from fedmpi.methods.widths import WidthMethod
 from fedmpi.models.surgery.nested import Part, nested_parts
 from fedmpi.models.width import Rounding
@@ -73,7 +73,7 @@ class Fjord(WidthMethod):
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Returns what the widths cost on average, each as likely as the others; distillation passes p_max's net as
         well."""
         costs = super().costs(turn)

@@ -52,7 +52,16 @@ from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into, step_of
-from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
+from fedmpi.methods.values import (
+    Client,
+    ClientLoad,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    Traits,
+)
 from fedmpi.models.surgery.groups import (
     Masks,
     follow,
@@ -63,7 +72,7 @@ from fedmpi.models.surgery.groups import (
     shrunk,
     zeroing,
 )
-from fedmpi.tensors import Params, Region, Spec, entries, moved
+from fedmpi.tensors import Params, Region, Spec, select, to_device
 
 # Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
 _ROUNDING = 1e-6
@@ -154,7 +163,7 @@ class Hermes(Method):
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         regions = self.regions(client)
         for name, value in upload.items():
-            yield name, entries(value, regions[name]) if name in regions else value
+            yield name, select(value, regions[name]) if name in regions else value
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Takes the means of Fig. 5; with `all`, entries that a client of the cohort does not hold stay."""
@@ -182,7 +191,7 @@ class Hermes(Method):
         if client is None or client.memory is None:
             return
         if self._keeps_own:
-            own = moved({name: client.memory[_own(name)] for name in out}, next(iter(out.values())).device)
+            own = to_device({name: client.memory[_own(name)] for name in out}, next(iter(out.values())).device)
             last = int(client.memory["round"])
             for name, value in out.items():
                 value.copy_(value.where(published[_version(name)] >= last, own[name]))
@@ -235,7 +244,7 @@ class Hermes(Method):
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
         old = {**whole, **masks}
-        scores = moved({family: self._scores(params, family) for family in old}, "cpu")
+        scores = to_device({family: self._scores(params, family) for family in old}, "cpu")
         places, num_groups = order_of_pruning(old, scores)
 
         def without(count: int) -> Params:
@@ -261,7 +270,7 @@ class Hermes(Method):
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
         over the other."""
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})

@@ -34,7 +34,7 @@ from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, Costs, MethodOptions, TestedNet, Traits, Turn
+from fedmpi.methods.values import Client, ClientLoad, Costs, MethodOptions, TestedNet, Traits
 from fedmpi.tensors import Params, Region, Spec
 
 
@@ -115,7 +115,7 @@ class LGFedAvg(Method):
             return {}
         return {name: net.params[name].clone() for name in self._local}
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Returns the whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
         is_whole = turn.round_number is not None and self._whole_net_travels(turn.round_number)
         specs = self._net_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)

@@ -36,7 +36,7 @@ from fedmpi.config.fields import NotNegative, Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Loss, Method, gradients
-from fedmpi.methods.values import Client, Costs, LocalWork, MethodContext, MethodOptions, Traits, Turn
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Traits
 
 
 class PerFedAvgOptions(MethodOptions):
@@ -80,7 +80,7 @@ class PerFedAvg(Method):
         advice = "method.beta=lr takes train.lr, as the config perfedavg_digits does"
         return (f"{problem}: train.lr, train.momentum and train.weight_decay do nothing; {advice}",)
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         costs = super().costs(turn)
         return replace(costs, examples=costs.examples * (2 if self.options.variant == "FO" else 4))
 

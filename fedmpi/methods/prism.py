@@ -50,10 +50,10 @@ from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, step_of
-from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodContext, TestedNet, Turn
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext, TestedNet
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
-from fedmpi.tensors import Params, Region, Spec, entries
+from fedmpi.tensors import Params, Region, Spec, select
 
 Held = Mapping[str, tuple[slice | Tensor, ...]]
 
@@ -271,7 +271,7 @@ class OrthDrop(Method):
             published = published | products
         held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
-            target.copy_(entries(published[name], held[name]) if name in held else published[name])
+            target.copy_(select(published[name], held[name]) if name in held else published[name])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if not self._shared_momenta:
@@ -285,7 +285,7 @@ class OrthDrop(Method):
         held = self._held(client.task.tier, client)
         for name in self._shared_momenta:
             averaged = client.published[f"{MOMENTUM}{name}"]
-            net.momenta[name].copy_(entries(averaged, held[name]) if name in held else averaged)
+            net.momenta[name].copy_(select(averaged, held[name]) if name in held else averaged)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
@@ -297,7 +297,7 @@ class OrthDrop(Method):
     def upload(self, net: FlatNet, client: Client) -> Params:
         return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Counts momenta both ways."""
         costs = super().costs(turn)
         return replace(costs, down_bytes=costs.up_bytes)

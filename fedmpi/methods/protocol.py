@@ -35,6 +35,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
 from fedmpi.methods.values import (
     Client,
+    ClientLoad,
     Contributions,
     Costs,
     LocalWork,
@@ -43,9 +44,8 @@ from fedmpi.methods.values import (
     Phase,
     TestedNet,
     Traits,
-    Turn,
 )
-from fedmpi.tensors import Params, Region, Spec, max_magnitudes, moved, specs_of
+from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
 
 if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
@@ -102,7 +102,7 @@ class Method:
         """Returns the exchanges of this round, in order."""
         return (Phase(),)
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
         down = sum(spec.num_bytes for spec in self._net_specs[turn.tier].values())
         up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
@@ -265,5 +265,5 @@ def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
         if source[name].shape != value.shape:
             raise ValueError(f"{name} is {list(source[name].shape)}, but {list(value.shape)} is to be filled")
     if target:  # torch refuses empty lists
-        near = moved({name: source[name] for name in target}, next(iter(target.values())).device)
+        near = to_device({name: source[name] for name in target}, next(iter(target.values())).device)
         torch._foreach_copy_(list(target.values()), list(near.values()))

@@ -33,8 +33,8 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Loss, Method, gradients
-from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, Traits, Turn
-from fedmpi.tensors import Params, Spec, moved
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Traits
+from fedmpi.tensors import Params, Spec, to_device
 
 # B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
 LARGEST_CONTROL = 2.0**20
@@ -64,7 +64,7 @@ class Scaffold(Method):
     options: ScaffoldOptions
     traits = Traits(keeps_memory=True)
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         """Counts the model and the control variate both ways; option I takes one more pass."""
         costs = super().costs(turn)
         one_pass = turn.num_examples if self.options.option == "I" else 0
@@ -125,7 +125,7 @@ class Scaffold(Method):
         """Returns c_i, on the net's device; zeros until the client has taken part."""
         if client.memory is None:
             return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
-        memory = moved(client.memory, net.device)
+        memory = to_device(client.memory, net.device)
         return {name: memory[_control(name)] for name in net.params}
 
     def after_backward(self, net: FlatNet, client: Client) -> None:

@@ -31,7 +31,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits, Turn
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits
 from fedmpi.tensors import Params, Spec
 
 
@@ -62,7 +62,7 @@ class Standalone(Method):
             factor = self.context.clients.count / self.context.clients.per_round
         return max(1, round(factor * self.context.train.local_epochs))
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         return replace(super().costs(turn), down_bytes=0, examples=float(self.epochs * turn.num_examples))
 
     def tested(self) -> tuple[TestedNet, ...]:

@@ -35,7 +35,7 @@ from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, Contributions, Costs, MethodContext, MethodOptions, Traits, Turn
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodContext, MethodOptions, Traits
 from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
 
 VALUE_BYTES = 4
@@ -128,7 +128,7 @@ class TopK(Method):
 
     # What it would cost real clients.
 
-    def costs(self, turn: Turn) -> Costs:
+    def costs(self, turn: ClientLoad) -> Costs:
         size = self.options.index_bytes
         indices = -(-sum(self._sizes) // 8) if size == "bitmap" else size * self.num_sent
         return replace(super().costs(turn), up_bytes=VALUE_BYTES * self.num_sent + indices)

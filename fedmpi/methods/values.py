@@ -1,4 +1,4 @@
-"""What a method is given and gives: its options and context, a client, costs, phases, what a phase brought."""
+"""What a method is given and gives: its options and context, a client, costs, phases, what came of a phase."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ class LocalWork:
 
 
 @dataclass(frozen=True)
-class Turn:
+class ClientLoad:
     """A client's part in a round, as far as it is known when its costs are asked for.
 
     A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has; `macs` has the
@@ -191,7 +191,7 @@ class Turn:
     client: Client | None = None
 
     @classmethod
-    def of(cls, client: Client) -> Turn:
+    def of(cls, client: Client) -> ClientLoad:
         """Returns what `client` has done."""
         return cls(client.task.tier, client.task.num_examples, (), client.task.round_number, client)
 
@@ -235,7 +235,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Contributions:
-    """What a phase brought beside the means: who contributed, at which learning rate, and how much of it where.
+    """What came of a phase beside the means: who contributed, at which learning rate, and how much of it where.
 
     `shares` says of a server tensor which share of the contributors' weight each of its entries got:
     1.0, or float64 of the tensor's shape where some clients hold only part of it (exactly 1 where

@@ -25,7 +25,7 @@ from fedmpi.models.surgery.nested import Part, nested_parts, refuse_unnested
 from fedmpi.models.surgery.rolling import Index, crossed
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
-from fedmpi.tensors import Params, Region, entries
+from fedmpi.tensors import Params, Region, select
 
 
 class WidthMethod(ServerMethod):
@@ -88,7 +88,7 @@ class WidthMethod(ServerMethod):
         """Yields the upload as it came, but of the classes the client's own rows only."""
         rows = self._class_rows(client)
         for name, value in upload.items():
-            yield name, value if rows is None or name not in self._class_names else entries(value, rows)
+            yield name, value if rows is None or name not in self._class_names else select(value, rows)
 
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ class WidthMethod(ServerMethod):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Copies the entries that it holds of every tensor."""
         held = self.held(number, client)
-        copy_into(out, {name: entries(published[name], crossed(held.get(name, ()))) for name in out})
+        copy_into(out, {name: select(published[name], crossed(held.get(name, ()))) for name in out})
 
 
 class KeepRatioOptions(MethodOptions):

@@ -31,14 +31,14 @@ def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Roundin
 
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
     """Returns what is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
-    return admission.conversions(_as_brought(options, info, Width(), "meta", 0))
+    return admission.conversions(_from_options(options, info, Width(), "meta", 0))
 
 
 def _net(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
-    return admission.admit(_as_brought(options, info, width, device, init_seed), options.name)
+    return admission.admit(_from_options(options, info, width, device, init_seed), options.name)
 
 
-def _as_brought(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
+def _from_options(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
     if info.kind not in options.kinds:
         takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
         raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'")

@@ -21,7 +21,7 @@ from fedmpi.report.records import CLIENTS
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent, si, size, took
+from fedmpi.store.units import percent, short_duration, si, size
 
 _HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
 _CAPTION = "share: of the full net's capacity; down and up: bytes of a client in a round"
@@ -118,7 +118,7 @@ def time_line(split_s: Mapping[str, float]) -> str:
         for stage, seconds in sorted(split_s.items(), key=lambda item: -item[1])
         if seconds > 0
     ]
-    return f"{took(total_s)} ({', '.join(shares)})" if shares else took(total_s)
+    return f"{short_duration(total_s)} ({', '.join(shares)})" if shares else short_duration(total_s)
 
 
 def _clients_line(summary: Mapping[str, float]) -> str:

@@ -34,7 +34,7 @@ _IN_WORDS = {
 
 
 @dataclass(frozen=True)
-class Again:
+class ResumeCommand:
     """The parts of the command that continues a run, beside its directory; each start notes them in the manifest."""
 
     ranks: int = 1
@@ -54,7 +54,7 @@ class Again:
         return {RESUME: asdict(self)}
 
     @classmethod
-    def of(cls, start: Mapping[str, Any]) -> Again:
+    def of(cls, start: Mapping[str, Any]) -> ResumeCommand:
         """Reads the entry of a start; a start without one is continued on one rank."""
         match start.get(RESUME):
             case {"ranks": int(ranks), "folder": str(folder), "words": [*words]}:
@@ -117,7 +117,9 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     if state == STOPPED:
         cause = one_line(str(start["stopped"].get("why", "")))
     if state in (STOPPED, INTERRUPTED, SILENT):
-        advice = f"to continue: {Again.of(start).command('--run-dir', str(run_dir.path.absolute()), '--resume')}"
+        advice = (
+            f"to continue: {ResumeCommand.of(start).command('--run-dir', str(run_dir.path.absolute()), '--resume')}"
+        )
     return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
 
 

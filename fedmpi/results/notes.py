@@ -19,7 +19,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError, counted
 from fedmpi.results.grid_file import Grid
 from fedmpi.results.launch import Job
-from fedmpi.running.made_with import brought
+from fedmpi.running.made_with import user_code
 from fedmpi.store import manifest
 from fedmpi.store.files import make_folder, read_json, write_text
 
@@ -68,7 +68,7 @@ def fingerprint(config: Config) -> str:
 
 def _sources(config: Config) -> list[Mapping[str, Any]]:
     """Returns file and digest of each module that the config names."""
-    return [entry for entry in brought(config).get(manifest.BROUGHT, {}).values() if "file" in entry]
+    return [entry for entry in user_code(config).get(manifest.USER_CODE, {}).values() if "file" in entry]
 
 
 def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:

@@ -37,7 +37,7 @@ from fedmpi.running.start import method_context
 from fedmpi.store import checkpoint
 from fedmpi.store.files import read_whole, write_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent, si, size, took
+from fedmpi.store.units import percent, short_duration, si, size
 from fedmpi.tensors import Params
 
 if TYPE_CHECKING:
@@ -206,7 +206,7 @@ def _rendered(**content: Any) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(counted=counted, colours=figure.COLOURS)
-    environment.filters.update(name_of=name_of, percent=percent, si=si, size=size, took=took)
+    environment.filters.update(name_of=name_of, percent=percent, si=si, size=size, short_duration=short_duration)
     template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
     return template.render(content)
 

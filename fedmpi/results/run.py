@@ -25,7 +25,7 @@ from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, read_whole
-from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, meant, runs_below
+from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below, suggestion
 
 FINISHED, QUEUED, REQUEUED = "finished", "queued", "requeued"
 AXES: Mapping[str, Sequence[str]] = {
@@ -218,9 +218,9 @@ class Run:
     def made_with(self) -> dict[str, Any]:
         """Returns commit, versions and platform of the last start that did rounds, and digests of the user's code."""
         last = self.working_starts[-1] if self.starts else {}
-        code = {section: {"digest": entry.get("digest")} for section, entry in manifest.brought(self.dir).items()}
+        code = {section: {"digest": entry.get("digest")} for section, entry in manifest.user_code(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
-        return {**found, manifest.BROUGHT: code} if code else found
+        return {**found, manifest.USER_CODE: code} if code else found
 
     @property
     def tested(self) -> list[str]:
@@ -251,7 +251,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     problems: list[str] = []
     for path in paths:
         if not os.path.isdir(path):  # False, too, of a name too long
-            raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{meant(path)}")
+            raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{suggestion(path)}")
         for folder in runs_below(path):
             if problem := _problem_of(Run(folder.path)):
                 problems.append(problem)

@@ -19,10 +19,10 @@ from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, LocalWork, Turn
+from fedmpi.methods.values import Client, ClientLoad, LocalWork
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
-from fedmpi.tensors import Params, misfit
+from fedmpi.tensors import Params, first_mismatch
 
 
 def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
@@ -41,7 +41,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
         memory_digest = "" if upload is None else _store_memory(setup, trainer.net, client)
-    costs = method.costs(Turn.of(client))
+    costs = method.costs(ClientLoad.of(client))
     report = ClientReport(
         client=task.client,
         status=DROPPED if upload is None else CONTRIBUTED,
@@ -111,7 +111,7 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     upload = method.upload(net, client)
     if upload is None:
         return None
-    if odd := misfit(upload, method.upload_specs(client.task.tier, client.task)):
+    if odd := first_mismatch(upload, method.upload_specs(client.task.tier, client.task)):
         # A copy or a sum would broadcast another shape.
         raise ConfigError("method.name", f"'{method.options.name}' uploads {odd} by its upload_specs")
     # The largest entry of no tensors lies on the host.

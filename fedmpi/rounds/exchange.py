@@ -29,7 +29,7 @@ from fedmpi.methods.protocol import Method, copy_into, sums_of
 from fedmpi.methods.values import Client
 from fedmpi.rounds.report import CONTRIBUTED, REPORT, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
-from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, moved
+from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Request
@@ -229,7 +229,7 @@ class Reduce:
         report, upload = result
         self.reports.append(report)
         if upload is not None:
-            self._uploads.add(report, moved(upload, self._device))
+            self._uploads.add(report, to_device(upload, self._device))
 
     def finish(self, state: Params) -> Results:
         sums = self._uploads.aggregate

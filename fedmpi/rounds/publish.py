@@ -21,7 +21,7 @@ import torch
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
-from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, moved
+from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, to_device
 
 if TYPE_CHECKING:
     from fedmpi.store.memory import Version
@@ -61,7 +61,7 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     factors = _factorize_together(setup, views, shared, number) if shared else {}
     with setup.clock.stage("communication", number):
         params = received.views(buffer[: received.num_bytes].to(setup.data.device))
-        params |= moved(factors, setup.data.device)
+        params |= to_device(factors, setup.data.device)
     return Published({name: params[name] for name in specs}, bounds, versions, plan)
 
 
@@ -92,7 +92,7 @@ def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec]
     with setup.clock.stage("svd", number):
         layers = factors.dealt(setup.comm.size)[setup.comm.rank]
         own = {f"{layer}.weight": weights[f"{layer}.weight"] for layer in layers}
-        factors.write(moved(own, buffer.device), layout.views(buffer), layers)
+        factors.write(to_device(own, buffer.device), layout.views(buffer), layers)
     with setup.clock.stage("communication", number):
         buffer = buffer.cpu()
         setup.comm.allreduce_sum(buffer.view(torch.int64))

@@ -17,7 +17,7 @@ import numpy as np
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_dynamic_cohort
 from fedmpi.federation.tiers import tier_of
-from fedmpi.methods.values import Client, Phase, Turn
+from fedmpi.methods.values import Client, ClientLoad, Phase
 from fedmpi.rounds.report import ClientReport
 from fedmpi.tensors import Params
 
@@ -115,7 +115,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
 
     @cache
     def macs(tier: int, num_examples: int) -> float:
-        return setup.method.costs(Turn(tier, num_examples, setup.macs, round_number)).macs
+        return setup.method.costs(ClientLoad(tier, num_examples, setup.macs, round_number)).macs
 
     tasks = []
     for place, (client, tier) in enumerate(cohort):

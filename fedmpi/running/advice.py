@@ -11,7 +11,7 @@ from fedmpi import registry
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
-from fedmpi.report.ending import Again
+from fedmpi.report.ending import ResumeCommand
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
@@ -37,7 +37,7 @@ class Advice:
         # A module of the user's, or data under a relative path, may be found only from the folder of this start.
         places = [os.path.expanduser(getattr(config.data, key, "/")) for key in DATA_PLACES]
         is_bound = words or not all(map(os.path.isabs, places))
-        self.again = Again(words=tuple(words))
+        self.again = ResumeCommand(words=tuple(words))
         with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there
             self.again = replace(self.again, folder=os.getcwd() if is_bound else "")
 

@@ -56,7 +56,7 @@ def config_of(
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunRequest:
     """The words of the command beside the config."""
 
     run_dir: str | None = None
@@ -69,7 +69,7 @@ class Asked:
     """Whether nothing but warnings is printed."""
 
 
-def open_run_dir(config: Config, comm: Communicator, asked: Asked, *, resume: bool) -> RunDir:
+def open_run_dir(config: Config, comm: Communicator, asked: RunRequest, *, resume: bool) -> RunDir:
     """Opens the run directory, or makes it, on rank 0; all ranks know it."""
 
     def open_it() -> str:

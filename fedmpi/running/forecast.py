@@ -24,7 +24,7 @@ from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets, sums_of
-from fedmpi.methods.values import Turn
+from fedmpi.methods.values import ClientLoad
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
@@ -119,7 +119,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     tiers = []
     for tier in method.tiers:
         number = tier.index
-        turn = method.costs(Turn(number, samples, [net.macs for net in nets]))
+        turn = method.costs(ClientLoad(number, samples, [net.macs for net in nets]))
         tiers.append(
             TierForecast(
                 name=tier.name,
@@ -169,7 +169,7 @@ def _traffic(config: Config, method: methods.Method, blocks: tuple[int, ...]) ->
         for phase in method.phases(number):
             tiers = Counter(tier for _, tier in draw_cohort(config, blocks, number, phase))
             for tier, count in tiers.items():
-                turn = method.costs(Turn(tier, round_number=number))
+                turn = method.costs(ClientLoad(tier, round_number=number))
                 down_bytes += count * turn.down_bytes
                 up_bytes += count * turn.up_bytes
             client_rounds += tiers

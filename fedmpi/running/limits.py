@@ -104,10 +104,10 @@ class Limits:
         return share + 1 if is_server_too else share
 
     def _watch(self) -> None:
-        while self._is_on and not self.look():
+        while self._is_on and not self.poll():
             time.sleep(min(1.0, self._part.limit_s / 10))
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Returns True if a limit is over; then the rank has been given up."""
         part = self._part
         traffic = self._comm.traffic

@@ -2,8 +2,8 @@
 
 A lost worker costs the round in progress: the other ranks train it again (`continue_run`). A lost rank 0
 costs what is not saved: the lowest rank that is left becomes the server, and all start again with the newest
-checkpoint, as a resumed run does (`outlive`). With fewer ranks than `mpi.min_ranks` the run stops. All is saved before
-a rank leaves (`end_together`).
+checkpoint, as a resumed run does (`train_through_losses`). With fewer ranks than `mpi.min_ranks` the run stops. All is
+saved before a rank leaves (`end_together`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedmpi.report.terminal import warn
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with, start
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked, lock_within, open_run_dir
+from fedmpi.running.folder import RunRequest, lock_within, open_run_dir
 from fedmpi.running.limits import Limits
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import Stopping
@@ -35,12 +35,12 @@ _ENDING_S = 5.0
 
 
 @dataclass
-class Course:
+class RunContext:
     """How far one rank has come with a run: all that stays when ranks are lost."""
 
     config: Config
     comm: Communicator
-    asked: Asked
+    asked: RunRequest
     stopping: Stopping
     advice: Advice
     begun_after: int | None = None
@@ -53,7 +53,7 @@ class Course:
     """Whether a rank 0 has died: its lock may outlive it for a moment."""
     unreported: list[Loss] = field(default_factory=list)
     """Losses that no server has put on record."""
-    _material: start.Material | None = None
+    _material: start.TrainingData | None = None
     known_folder: RunDir | None = None
     """The run directory, once all ranks know it."""
     made_folder: bool = False
@@ -73,7 +73,7 @@ class Course:
         self.note(loss)
         return loss.server
 
-    def material(self) -> start.Material:
+    def material(self) -> start.TrainingData:
         """Returns the data: on all ranks, or on none."""
         if self._material is None:
             material = start.load_material(self.config, self.comm)
@@ -116,7 +116,7 @@ class Course:
         self.unreported.clear()
 
 
-def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
+def train_through_losses(course: RunContext, start_and_train: Callable[[RunContext], bool]) -> bool:
     """Runs it to its end, again and again where a loss between rounds, or of the server, has ended it."""
     with course.limits:
         while True:
@@ -132,7 +132,7 @@ def outlive(course: Course, start_and_train: Callable[[Course], bool]) -> bool:
             course.resumes |= course.known_folder is not None  # the next start resumes what this one has begun
 
 
-def continue_run(course: Course, setup: Setup, server: Server | None, state: ServerState) -> Setup:
+def continue_run(course: RunContext, setup: Setup, server: Server | None, state: ServerState) -> Setup:
     """Makes the other ranks ready to train the round again, from `state`. Raises `ServerLossError` or
     `TooFewRanksError`."""
     if course.recover():
@@ -151,7 +151,7 @@ def continue_run(course: Course, setup: Setup, server: Server | None, state: Ser
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
 
 
-def end_together(course: Course, server: Server | None, round_number: int) -> None:
+def end_together(course: RunContext, server: Server | None, round_number: int) -> None:
     """Waits until all is saved and written, because those left would else have to do it, and MPI's own end would wait
     without limit for a rank that hangs. Raises `ServerLossError`.
     """
@@ -166,17 +166,17 @@ def end_together(course: Course, server: Server | None, round_number: int) -> No
             course.report(server, round_number)
 
 
-def _stop_early(course: Course, server: Server | None, state: ServerState, why: str) -> NoReturn:
+def _stop_early(course: RunContext, server: Server | None, state: ServerState, why: str) -> NoReturn:
     """Ends the run before the round in progress: what is done is saved. Raises `TooFewRanksError`."""
     done = course.round_number - 1
-    gets_on = course.begun_after is not None and done > course.begun_after
-    if server is not None and gets_on:
+    made_progress = course.begun_after is not None and done > course.begun_after
+    if server is not None and made_progress:
         server.stop_early(done, state, why)
     end_together(course, server, course.round_number)
-    raise TooFewRanksError(why, gets_on=gets_on)
+    raise TooFewRanksError(why, made_progress=made_progress)
 
 
-def give_up(course: Course, why: str) -> NoReturn:
+def abort_run(course: RunContext, why: str) -> NoReturn:
     """Ends a run that has no server, on all ranks. Losses go on record; what is saved tells whether it makes progress.
     Raises `TooFewRanksError`.
     """
@@ -184,13 +184,13 @@ def give_up(course: Course, why: str) -> NoReturn:
     folder = course.known_folder
     saved = folder.last_saved() if folder and comm.is_root else 0
     saved = int(comm.allgather_text(str(saved))[0])
-    gets_on = course.begun_after is not None and saved > course.begun_after
-    _report_without_server(course, (saved, why) if gets_on else None, patience_s=_DYING_S)
+    made_progress = course.begun_after is not None and saved > course.begun_after
+    _report_without_server(course, (saved, why) if made_progress else None, patience_s=_DYING_S)
     comm.agree()
-    raise TooFewRanksError(why, gets_on=gets_on)
+    raise TooFewRanksError(why, made_progress=made_progress)
 
 
-def _report_without_server(course: Course, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
+def _report_without_server(course: RunContext, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
     """Says what was lost, where there is no server to say it, and puts it on record with the start that lost it, and
     after which round and why it stops. Not if another job has the run by now, nor if a disk is full: it is said, and
     that is no reason to end otherwise.

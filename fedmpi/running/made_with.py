@@ -1,7 +1,7 @@
 """What bits depend on beside the config and the data: the code, its packages, the CPU, the GPU, a few variables.
 
 The ranks of a start compare theirs with each other, a resumed run compares its own with those in the checkpoint, and
-the source of what is not built in (`brought`) with what the manifest notes of its last start.
+the source of what is not built in (`user_code`) with what the manifest notes of its last start.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ def _short(value: object) -> str:
     return str(value)[:_MOST_CHARACTERS] or "(nothing set)"
 
 
-def brought(config: Config) -> dict[str, Any]:
+def user_code(config: Config) -> dict[str, Any]:
     """Returns what the manifest notes of code that is not built in: an entry for each section that names some."""
     sources = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
     sources = {section: entry for section, entry in sources.items() if entry}
-    return {manifest.BROUGHT: sources} if sources else {}
+    return {manifest.USER_CODE: sources} if sources else {}
 
 
 def _source(section: str, name: str) -> dict[str, str]:
@@ -134,7 +134,7 @@ def _source(section: str, name: str) -> dict[str, str]:
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:
     """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
-    changed = unlike_sources(manifest.brought(run_dir), config)
+    changed = unlike_sources(manifest.user_code(run_dir), config)
     if not changed:
         return ""
     which = " and of ".join(changed)
@@ -142,10 +142,10 @@ def changed_sources(run_dir: RunDir, config: Config) -> str:
 
 
 def unlike_sources(before: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
-    """Names the user's code whose source is not the one in `before` (as `manifest.brought` has it)."""
+    """Names the user's code whose source is not the one in `before` (as `manifest.user_code` has it)."""
     return [
         f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
-        for section, entry in brought(config).get(manifest.BROUGHT, {}).items()
+        for section, entry in user_code(config).get(manifest.USER_CODE, {}).items()
         if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
     ]
 
@@ -168,7 +168,7 @@ def merged(rows: Sequence[Row]) -> dict[str, str]:
     return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
 
 
-def unlike(rows: Sequence[Row], name: str) -> str:
+def differing_values(rows: Sequence[Row], name: str) -> str:
     """Returns which ranks have which value, the rarest first; '' if all that have one have the same."""
     having: dict[str, list[Row]] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What a round and a run have brought, as `rounds.jsonl` and the closing table show it."""
+"""What a round and a run came to, as `rounds.jsonl` and the closing table show it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from fedmpi import costs
 from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.methods.values import Turn
+from fedmpi.methods.values import ClientLoad
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
@@ -76,7 +76,7 @@ def sizes(setup: Setup) -> list[TierRow]:
         cost = costs.measure(method.net(number, empty=True), shape)
         row = TierRow(name, capacity, cost.params, cost.macs)
         if name in tiers:
-            turn = method.costs(Turn(number))
+            turn = method.costs(ClientLoad(number))
             row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
         rows.append(row)
     return rows

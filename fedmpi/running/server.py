@@ -24,7 +24,7 @@ from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked, slurm_job
+from fedmpi.running.folder import RunRequest, slurm_job
 from fedmpi.running.observers import Observed, Observers
 from fedmpi.running.remarks import remarks
 from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
@@ -45,7 +45,7 @@ class Server:
         folder: RunDir,
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
-        asked: Asked,
+        asked: RunRequest,
         advice: Advice,
         observed: Sequence[Observed],
     ) -> None:
@@ -127,7 +127,7 @@ class Server:
     def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
         setup = self._setup
         more: dict[str, Any] = {"job": slurm_job(), "data_digest": setup.data_digest}
-        more |= {**made_with.brought(setup.config), **first_state, **self._advice.again.noted()}
+        more |= {**made_with.user_code(setup.config), **first_state, **self._advice.again.noted()}
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if setup.comm.library:
             more["mpi"] = setup.comm.library

@@ -49,7 +49,7 @@ from fedmpi.store.run_dir import RunDir
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """The examples, and whose they are."""
 
     info: DataInfo
@@ -59,7 +59,7 @@ class Material:
     """Where validation data have taken the place of the test examples: whose they are."""
 
 
-def load_material(config: Config, comm: Communicator) -> Material:
+def load_material(config: Config, comm: Communicator) -> TrainingData:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
     info = config.data.used()
     together(comm, lambda: check_model(config, info))
@@ -68,7 +68,7 @@ def load_material(config: Config, comm: Communicator) -> Material:
     labels = dataset.train_y
     groups = dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
-    material = Material(info, dataset, partition)
+    material = TrainingData(info, dataset, partition)
     if config.evaluation.on == "validation":
         material = together(comm, lambda: _validated(config, material))
     together(comm, lambda: _check_batches(config, material.info, material.partition))
@@ -115,11 +115,11 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     return dataset
 
 
-def _validated(config: Config, whole: Material) -> Material:
+def _validated(config: Config, whole: TrainingData) -> TrainingData:
     """Takes validation data of each client, whose examples are the same as in a run that is tested."""
     found = hold_out(whole.dataset, whole.partition, config.evaluation.validation_share, config.seed)
     info = replace(whole.info, num_test=len(found.dataset.test_y))
-    return Material(info, found.dataset, found.training, found.validation)
+    return TrainingData(info, found.dataset, found.training, found.validation)
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
@@ -132,7 +132,7 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
     rows = made_with.gathered(comm, {"config": own, "data": short_digest(data_digest)})
     for name, where in (("config", config.where), ("data", place_of(config.data))):
-        if found := made_with.unlike(rows, name):
+        if found := made_with.differing_values(rows, name):
             problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
@@ -140,7 +140,7 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
     """Returns what the ranks compute with; rank 0 warns if they differ."""
     rows = made_with.gathered(comm, made_with.computed_with(*kinds, device))
-    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := made_with.unlike(rows, name))]
+    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := made_with.differing_values(rows, name))]
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
     return made_with.merged(rows)
@@ -181,7 +181,7 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
 
 
 def prepare(
-    config: Config, comm: Communicator, run_dir: RunDir, material: Material | None = None, server_device: str = ""
+    config: Config, comm: Communicator, run_dir: RunDir, material: TrainingData | None = None, server_device: str = ""
 ) -> Setup:
     """Makes everything that a rank is given once. Raises `StartupError` on all ranks together.
 
@@ -306,7 +306,11 @@ def _trainers(
 
 
 def _evaluation(
-    config: Config, method: methods.Method, skeletons: Sequence[nn.Module], macs: Sequence[float], material: Material
+    config: Config,
+    method: methods.Method,
+    skeletons: Sequence[nn.Module],
+    macs: Sequence[float],
+    material: TrainingData,
 ) -> EvaluationPlan:
     tested = [net.net for net in method.tested()]
     order = seeds.numpy_generator("restat order", config.seed)

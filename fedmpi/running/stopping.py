@@ -87,7 +87,7 @@ class Stopping:
         if not self._recent_s:
             self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
 
-    def wish(self, round_s: float, share: float = 1.0) -> int:
+    def stop_vote(self, round_s: float, share: float = 1.0) -> int:
         """Returns what this rank wishes after a round that took `round_s`, the saving of the one before included.
 
         `share` is how much more a rank has to do in the next round than at the start, because others were lost.
@@ -103,8 +103,8 @@ class Stopping:
         """Returns what the next round is given."""
         return _PATIENCE * max(self._recent_s) * self._share
 
-    def why(self, wish: int) -> str:
+    def why(self, stop_vote: int) -> str:
         """Returns the wish that was agreed on, in words; empty for continuing."""
-        if wish != OUT_OF_TIME:
-            return SIGNAL.name if wish == SIGNALLED else ""
+        if stop_vote != OUT_OF_TIME:
+            return SIGNAL.name if stop_vote == SIGNALLED else ""
         return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"

@@ -22,12 +22,12 @@ _GIT_TIMEOUT_S = 5.0
 SIZES = "sizes"
 """The key for the costs of each tier's net: the rows of `report/summary.json` without results."""
 RESUME = "resume"
-"""The key for the parts of the command that continues the run: `ranks`, `folder`, `words` (`report.ending.Again`)."""
+"""The key for the parts of the command that continues the run (`report.ending.ResumeCommand`)."""
 DIRTY = "-dirty"
 """The end of the commit of a source that has changed since."""
 INIT_FROM = "init_from"
 """The key, in the first start, of the `run` and `round` whose state a run begins with, and the `config` it changes."""
-BROUGHT = "brought"
+USER_CODE = "brought"
 """The key for the things of a start that are not built in."""
 
 
@@ -129,9 +129,9 @@ def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[
     return found
 
 
-def brought(run_dir: RunDir) -> dict[str, dict[str, Any]]:
-    """Returns the entry of each section that was not built in at the run's last start (`made_with.brought`)."""
-    return _newest(read_starts(run_dir), BROUGHT) or {}
+def user_code(run_dir: RunDir) -> dict[str, dict[str, Any]]:
+    """Returns the entry of each section that was not built in at the run's last start (`made_with.user_code`)."""
+    return _newest(read_starts(run_dir), USER_CODE) or {}
 
 
 def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from fedmpi.store import hdf5
 from fedmpi.store.files import remove, wait_until_visible, write_atomic
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
-from fedmpi.tensors import Params, moved
+from fedmpi.tensors import Params, to_device
 
 KIND = "memory"
 
@@ -35,7 +35,7 @@ class MemoryStore:
 
     def put(self, client: int, round_number: int, params: Params) -> Version:
         """Writes one version; it is on disk when this returns. Raises RunDirError."""
-        params = moved(params, "cpu")
+        params = to_device(params, "cpu")
         digest = digest_of(params)
         path = self._run_dir.memory_path(client, round_number, digest)
         self._run_dir.make(path.parent)

@@ -88,7 +88,7 @@ class RunDir:
         """Opens the directory of a run that has begun. Raises RunDirError."""
         run = cls(Path(path))
         if not run.has_config():
-            raise RunDirError(str(path), f"holds no run (no config.yaml); name a run's folder{meant(run.path)}")
+            raise RunDirError(str(path), f"holds no run (no config.yaml); name a run's folder{suggestion(run.path)}")
         return run
 
     def refuse_run(self) -> None:
@@ -178,7 +178,7 @@ class RunDir:
         return self
 
 
-def meant(path: Path) -> str:
+def suggestion(path: Path) -> str:
     """Returns `; did you mean runs/a?` for a path that is no run: the run that it is in, or one of a similar name.
 
     For a folder of runs it names them. Returns '' where there is no run.

@@ -55,6 +55,6 @@ def seconds(number: float) -> str:
     return f"{number:.0f} s" if abs(number) >= 99.95 else f"{number:#.3g} s"
 
 
-def took(seconds: float) -> str:
+def short_duration(seconds: float) -> str:
     """Returns `duration`, but `0.42 s` below a second."""
     return f"{seconds:.2f} s" if 0.005 <= seconds < 1 else duration(seconds)

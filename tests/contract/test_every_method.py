@@ -17,7 +17,7 @@ from small_runs import one_round, small_setup
 from fedmpi import train_round as rounds
 from fedmpi.check import contract
 from fedmpi.check.contract import Trial
-from fedmpi.methods.values import Turn
+from fedmpi.methods.values import ClientLoad
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState
 from fedmpi.store.hdf5 import digest_of
@@ -69,7 +69,7 @@ def test_protocol_bytes_are_four_per_parameter(case: str, trial_of: Callable[[st
         for task in phase.assignment.tasks:
             report, tier = phase.results[task.client][0], task.tier
             params = sum(parameter.numel() for parameter in phase.method.net(tier, empty=True).parameters())
-            turn = phase.method.costs(Turn(tier))
+            turn = phase.method.costs(ClientLoad(tier))
             planned, counted = (turn.down_bytes, turn.up_bytes), (report.down_bytes, report.up_bytes)
             assert (planned == counted == (4 * params, 4 * params)) or case in BYTES_DIFFER
             assert min(*planned, *counted) >= 0

@@ -24,7 +24,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.lowrank.spectrum import beyond
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
-from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Phase
 from fedmpi.running.remarks import equal_tiers
 from fedmpi.tensors import Params
 
@@ -167,7 +167,7 @@ def test_eqs_5_and_6(loss: str) -> None:
         expected = {"v.weight": delta.t() @ below @ bt.t(), "u.weight": a.t() @ delta.t() @ below, "bias": delta.sum(0)}
         for short, value in expected.items():
             torch.testing.assert_close(upload[f"{name}.{short}"].double(), value, rtol=1e-5, atol=1e-6)
-    assert [method.costs(Turn(SMALL, count)).examples for count in (3, 100)] == [3, 8]
+    assert [method.costs(ClientLoad(SMALL, count)).examples for count in (3, 100)] == [3, 8]
 
 
 def test_a_client_without_examples_sends_zeros() -> None:
@@ -367,11 +367,11 @@ def test_uploaded_numbers() -> None:
     ranks = {"fc1": 2, "fc2": 1}
     full, half = (method_of((2, 4), 4, two_layers, upload=upload, layer_ranks=ranks) for upload in ("full", "half"))
     for method, small in ((full, 38), (half, 23)):
-        planned = [method.costs(Turn(tier)) for tier in (BIG, SMALL)]
+        planned = [method.costs(ClientLoad(tier)) for tier in (BIG, SMALL)]
         assert [(costs.down_bytes // 4, costs.up_bytes // 4) for costs in planned] == [(53, 53), (38, small)]
     clients = [Client(Task(2 + p, SMALL, 1, "small", 1, 1.0, p, 4), {}, np.arange(1), 0) for p in range(4)]
-    assert sorted(half.costs(Turn.of(client)).up_bytes // 4 for client in clients) == [21, 21, 25, 25]
-    assert {full.costs(Turn.of(client)).up_bytes // 4 for client in clients} == {38}
+    assert sorted(half.costs(ClientLoad.of(client)).up_bytes // 4 for client in clients) == [21, 21, 25, 25]
+    assert {full.costs(ClientLoad.of(client)).up_bytes // 4 for client in clients} == {38}
 
 
 def test_which_layers_are_factorized(tmp_path: Path) -> None:

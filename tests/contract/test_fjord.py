@@ -16,7 +16,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.fjord import Fjord, FjordOptions
-from fedmpi.methods.values import Client, Turn
+from fedmpi.methods.values import Client, ClientLoad
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
@@ -158,5 +158,5 @@ def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too
     """30 examples. Of 100, 64, 36, 16 and 4 MACs tier 0 takes 44 on average, tier 3 of 16 and 4 takes 10."""
     macs = (100, 64, 36, 16, 4)
     plain, distilling = (Fjord(context(FjordOptions(distillation=on))) for on in (False, True))
-    assert [plain.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 44, 30 * 10]
-    assert [distilling.costs(Turn(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 144, 30 * 26]
+    assert [plain.costs(ClientLoad(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 44, 30 * 10]
+    assert [distilling.costs(ClientLoad(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 144, 30 * 26]

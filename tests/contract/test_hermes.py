@@ -17,7 +17,7 @@ from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
-from fedmpi.methods.values import Contributions, Phase, Turn
+from fedmpi.methods.values import ClientLoad, Contributions, Phase
 from fedmpi.models.surgery import groups
 from fedmpi.tensors import Params
 
@@ -184,7 +184,7 @@ def test_the_parts_are_the_same_in_every_round() -> None:
         bench.trained(number, bench.method.initial_state(), round_number)
     assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 10
     thrice = Hermes(context(HermesOptions(), lambda: chain(1, 4), train=PLAIN.model_copy(update={"local_epochs": 3})))
-    assert [thrice.costs(Turn(0, count)).examples for count in (100, 3)] == [240 + 20 / 3, 9 + 1]
+    assert [thrice.costs(ClientLoad(0, count)).examples for count in (100, 3)] == [240 + 20 / 3, 9 + 1]
 
 
 # Pruning.
@@ -210,10 +210,10 @@ def test_remaining_shares_of_the_paper() -> None:
         client, _ = bench.trained(0, state, round_number)
         held.append(round(bench.method.remaining_share(bench.memories[0]) * 93750))
         at_work = replace(client, recall=lambda memory=before: memory)
-        costs = bench.method.costs(Turn.of(at_work))
+        costs = bench.method.costs(ClientLoad.of(at_work))
         assert (costs.down_bytes, costs.up_bytes) == (4 * held[-2], 4 * held[-1] + mask_bytes)
     assert held == [93750, 75000, 60000, 48000, 38400, 30720, 28125, 28125, 28125]
-    assert bench.method.costs(Turn(0)).up_bytes == 4 * 93750 + mask_bytes
+    assert bench.method.costs(ClientLoad(0)).up_bytes == 4 * 93750 + mask_bytes
 
 
 def naive_pruning(method: Hermes, params: Params, masks: Params, least: Fraction) -> Params:

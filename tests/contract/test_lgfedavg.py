@@ -10,7 +10,7 @@ from torch import nn
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
-from fedmpi.methods.values import Costs, Turn
+from fedmpi.methods.values import ClientLoad, Costs
 from fedmpi.store.hdf5 import digest_of
 
 LG = "method.name=lgfedavg"
@@ -42,7 +42,7 @@ def test_two_rounds_by_hand() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0), round_number=2)
     assert numbers(upload, LAST) == [55 / 64] and numbers(two.memories[0], FIRST) == [9 / 16]
     assert two.method.regions(client) == {FIRST: (slice(0, 0),)}
-    assert two.method.costs(Turn.of(client)) == Costs(4, 4, 1.0)
+    assert two.method.costs(ClientLoad.of(client)) == Costs(4, 4, 1.0)
 
 
 def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
@@ -50,7 +50,7 @@ def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0))
     assert [numbers(upload, name) for name in (FIRST, LAST)] == [[0.75], [0.75]]
     assert two.memories == {} and two.method.regions(client) == {}
-    assert two.method.costs(Turn.of(client)) == Costs(8, 8, 1.0)
+    assert two.method.costs(ClientLoad.of(client)) == Costs(8, 8, 1.0)
 
 
 def test_a_client_new_in_phase_2_starts_from_the_servers_local_part() -> None:
@@ -77,7 +77,7 @@ def test_the_last_layers_are_global(tmp_path: Path, layers: int) -> None:
     assert specs == method.upload_specs(0)
     whole = dict(method.net(0, empty=True).named_parameters())
     expected = 4 * sum(whole[name].numel() for name in specs)
-    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == expected
+    assert method.costs(ClientLoad(0)).down_bytes == method.costs(ClientLoad(0)).up_bytes == expected
 
 
 def test_phase_1_is_fedavg_and_local_tensors_never_change_in_phase_2(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods import prism as prism_module
 from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.values import Client, Contributions, LocalWork, Phase, Turn
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
@@ -240,7 +240,7 @@ def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
         torch.testing.assert_close(value - found[0][name], left * began, rtol=0, atol=1e-5)
         assert (sent_as in upload) == shared
     sent = sum(value.numel() for value in upload.values())
-    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 4 * sent
+    assert method.costs(ClientLoad(0)).down_bytes == method.costs(ClientLoad(0)).up_bytes == 4 * sent
     assert {n: v.shape for n, v in upload.items()} == {n: s.shape for n, s in method.upload_specs(0).items()}
 
 

@@ -16,7 +16,7 @@ from fedmpi.learning.flat import Buffers, FlatNet
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.library.api import load_config
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
-from fedmpi.methods.values import Client, Turn
+from fedmpi.methods.values import Client, ClientLoad
 
 CONTROL = "control.weight"
 
@@ -66,7 +66,7 @@ def test_option_1_over_batches_is_the_gradient_over_all_examples() -> None:
     five = Bench(Scaffold, ScaffoldOptions(option="I"), [[1.0]] * 5, [0, 1, 2, 3, 4], [[0, 1, 2, 3, 4]], train)
     five.round(five.start(1.0))
     assert numbers(five.memories[0], CONTROL) == [-1.0]
-    assert five.method.costs(Turn(0, 5)).examples == 10
+    assert five.method.costs(ClientLoad(0, 5)).examples == 10
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,11 @@ def test_c_is_the_mean_of_all_clients(tmp_path: Path, option: str, per_round: in
 def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:
     fedavg = small_setup(tmp_path, "method.name=fedavg").method
     method = small_setup(tmp_path, "method.name=scaffold", "train.momentum=0").method
-    assert method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 2 * fedavg.costs(Turn(0)).down_bytes
+    assert (
+        method.costs(ClientLoad(0)).down_bytes
+        == method.costs(ClientLoad(0)).up_bytes
+        == 2 * fedavg.costs(ClientLoad(0)).down_bytes
+    )
     assert method.warnings() == ()
     for option in ("I", "II"):
         (said,) = small_setup(tmp_path, "method.name=scaffold", f"method.option={option}").method.warnings()

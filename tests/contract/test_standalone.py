@@ -8,7 +8,7 @@ from fast import fast
 from small_runs import finished, run_alone, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
-from fedmpi.methods.values import Turn
+from fedmpi.methods.values import ClientLoad
 from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.memory import MemoryStore
@@ -39,7 +39,7 @@ def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, 
     """`auto` is 8 clients / per_round times the epochs (8 / 3 is 3); 4.5 goes to the even 4; at least one."""
     words = (f"method.epochs_factor={factor}", f"clients.per_round={per_round}", f"train.local_epochs={local_epochs}")
     method = small_setup(tmp_path, ALONE, *words).method
-    assert method.epochs == epochs and method.costs(Turn(0, 7)).examples == 7 * epochs
+    assert method.epochs == epochs and method.costs(ClientLoad(0, 7)).examples == 7 * epochs
 
 
 def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
@@ -49,7 +49,10 @@ def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
         left = after(folder, ALONE, f"mpi.exchange={exchange}")
         method = small_setup(folder, ALONE).method
         assert digest_of(left.server) == digest_of(method.initial_state())
-        assert method.tested() == () and method.costs(Turn(0)).down_bytes == method.costs(Turn(0)).up_bytes == 0
+        assert (
+            method.tested() == ()
+            and method.costs(ClientLoad(0)).down_bytes == method.costs(ClientLoad(0)).up_bytes == 0
+        )
         record = finished(folder).records[-1]
         assert record["method"] == {"local_epochs": 2} and 0 <= record["clients"]["accuracy"] <= 1
     assert len({digest_of(memory) for memory in left.memories.values()}) == len(left.memories) > 4

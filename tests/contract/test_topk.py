@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.topk import TopK, TopKOptions, largest
-from fedmpi.methods.values import Client, Turn
+from fedmpi.methods.values import Client, ClientLoad
 from fedmpi.tensors import Params
 
 
@@ -126,13 +126,13 @@ def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
 
 def test_bytes(tmp_path: Path) -> None:
     """k (4 + 4), k 4 + d / 8 rounded up, k 4."""
-    dense = small_setup(tmp_path, "method.name=fedavg").method.costs(Turn(0)).down_bytes
+    dense = small_setup(tmp_path, "method.name=fedavg").method.costs(ClientLoad(0)).down_bytes
     num_entries = dense // 4
     k = -(-num_entries // 10)
     expected = {"4": 8 * k, "bitmap": 4 * k + -(-num_entries // 8), "0": 4 * k}
     for index_bytes, up in expected.items():
         method = small_setup(tmp_path, "method.name=topk", f"method.index_bytes={index_bytes}").method
-        assert (method.costs(Turn(0)).down_bytes, method.costs(Turn(0)).up_bytes) == (dense, up)
+        assert (method.costs(ClientLoad(0)).down_bytes, method.costs(ClientLoad(0)).up_bytes) == (dense, up)
 
 
 def test_a_client_that_diverged_is_noticed() -> None:

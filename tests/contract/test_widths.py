@@ -16,7 +16,7 @@ from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import MethodOptions, Turn
+from fedmpi.methods.values import ClientLoad, MethodOptions
 from fedmpi.methods.widths import WidthMethod
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
@@ -204,7 +204,7 @@ def test_sizes_of_the_tables(model: Model, info: Info, expected: dict[float, int
     method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), model, info))
     sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
     assert sizes == list(expected.values())
-    assert [method.costs(Turn(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
+    assert [method.costs(ClientLoad(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
     assert sum(spec.num_elements for spec in method.state_specs().values()) == sizes[0]
     assert not method.regions(client_of(0, 0)) and method.regions(client_of(0, 1))
 

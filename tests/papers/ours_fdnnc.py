@@ -8,7 +8,7 @@ from torch import nn
 
 from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL
-from fedmpi.methods.values import Turn
+from fedmpi.methods.values import ClientLoad
 from fedmpi.models import create
 
 
@@ -43,7 +43,7 @@ def _message(tier: int, upload: str) -> Ours:
         assert isinstance(found.method, FDNNC)
         (layer,) = found.method.layers.values()
         at = {"M": layer.out_features, "N": layer.in_features, "r": layer.r(ratio)}
-        samples.append((at, found.method.costs(Turn(tier)).up_bytes / FLOAT32_BYTES - layer.out_features))
+        samples.append((at, found.method.costs(ClientLoad(tier)).up_bytes / FLOAT32_BYTES - layer.out_features))
     return samples
 
 

@@ -10,7 +10,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.ending import Again, Ending, ending
+from fedmpi.report.ending import Ending, ResumeCommand, ending
 from fedmpi.report.records import divergences, read_records
 from fedmpi.report.terminal import as_message
 from fedmpi.results import show
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDir:
     found = RunDir(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}], rounds=5))
     found.checkpoints_dir.mkdir()
     found.checkpoint_path(2).touch()
-    manifest.add_start(found, Again(ranks=3).noted())
+    manifest.add_start(found, ResumeCommand(ranks=3).noted())
     return found
 
 
@@ -78,7 +78,7 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
 def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
     """With its folder, its own code and its ranks; where the run is now. Without a note of these it is on one rank."""
     words = ("method.name=mymod:M", "output.observers=[mymod:O]")
-    manifest.add_start(run, Again(5, "/home/me/my work", words).noted())
+    manifest.add_start(run, ResumeCommand(5, "/home/me/my work", words).noted())
     command = f"python -m fedmpi.main --run-dir {run.path} --resume"
     own = "method.name=mymod:M 'output.observers=[mymod:O]'"
     assert seen(run).advice == f"to continue: cd '/home/me/my work' && mpirun -n 5 {command} {own}"

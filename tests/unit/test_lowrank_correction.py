@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedmpi.lowrank.correction import Cover, covered_change, low_shares, received, untouched
+from fedmpi.lowrank.correction import TierCoverage, covered_change, low_shares, received, untouched
 
 ROWS, COLUMNS = 9, 7
 RANKS = {1: (0.1, 0.2), 3: (0.15,), 5: (0.25, 0.05), None: (0.25,)}
@@ -34,7 +34,7 @@ class Round:
         self.sent = {r: [trained(r) for _ in alphas] for r, alphas in clients.items()}
         self.sums = {r: sum(a * w for a, w in zip(alphas, self.sent[r], strict=True)) for r, alphas in clients.items()}
         self.changes = {r: self.sums[r] - sum(alphas) * self.start[r] for r, alphas in clients.items()}
-        self.cover = Cover.by((r, alpha) for r, alphas in clients.items() for alpha in alphas)
+        self.cover = TierCoverage.from_clients((r, alpha) for r, alphas in clients.items() for alpha in alphas)
 
     def factors(self, r: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(self.u[:, :r]), torch.from_numpy(self.v[:r])
@@ -58,9 +58,9 @@ class Round:
 
 def test_cover_by_hand() -> None:
     """Weights 1, 2, 1 at ranks 2, 4 and dense: c is 1, 3/4 and 1/4; of the low-rank ones 3/4 and 1/2."""
-    cover = Cover.by([(4, 2.0), (None, 1.0), (2, 1.0)])
-    assert (cover.of, cover.dense) == ({2: 1.0, 4: 0.75}, 0.25)
-    assert [cover.at(k) for k in (1, 2, 3, 4, 5)] == [1.0, 1.0, 0.75, 0.75, 0.25]
+    cover = TierCoverage.from_clients([(4, 2.0), (None, 1.0), (2, 1.0)])
+    assert (cover.share_by_rank, cover.dense) == ({2: 1.0, 4: 0.75}, 0.25)
+    assert [cover.share_at(k) for k in (1, 2, 3, 4, 5)] == [1.0, 1.0, 0.75, 0.75, 0.25]
     assert low_shares(cover).tolist() == [0.75, 0.75, 0.5, 0.5]
 
 
@@ -99,7 +99,7 @@ def test_triplets_of_zero_have_no_directions() -> None:
     u = torch.zeros(4, 3, dtype=torch.float64)
     v = torch.zeros(3, 4, dtype=torch.float64)
     u[0, 0] = v[0, 0] = 2.0
-    weight, cover = u @ v, Cover.by([(3, 1.0), (None, 1.0)])
+    weight, cover = u @ v, TierCoverage.from_clients([(3, 1.0), (None, 1.0)])
     dense = 0.5 * weight + torch.eye(4, dtype=torch.float64)
     found = covered_change({3: 0.5 * weight, None: dense}, weight, u, v, cover, 1.0)
     # Row and column 0 are everybody's (c = 1), the rest only the dense client's (c = 1/2).

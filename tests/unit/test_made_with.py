@@ -49,14 +49,14 @@ def rows(values: Sequence[str | None], hosts: str = "aaaaaa") -> list[dict[str, 
 
 def test_the_rarest_come_first() -> None:
     ranks = rows(["x", "x", "y", "x", None, "x"], "aabcde")
-    assert made_with.unlike(ranks, "cpu") == "y on rank 2 (b); x on 4 ranks (a, c, e)"
+    assert made_with.differing_values(ranks, "cpu") == "y on rank 2 (b); x on 4 ranks (a, c, e)"
     # Whichever node is first.
     assert made_with.merged(ranks) == made_with.merged(rows(["y", "x", "x"])) == {"cpu": "x and y"}
 
 
 @pytest.mark.parametrize("values", [["x"], ["x", "x"], ["x", None], [None, None]])
 def test_ranks_that_are_alike(values: Sequence[str | None]) -> None:
-    assert made_with.unlike(rows(values), "cpu") == "" == made_with.unlike(rows(values), "gpu")
+    assert made_with.differing_values(rows(values), "cpu") == "" == made_with.differing_values(rows(values), "gpu")
 
 
 def test_the_model_of_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

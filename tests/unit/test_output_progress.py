@@ -17,7 +17,7 @@ from fedmpi.report.closing import TierRow, closing_table, time_line
 from fedmpi.report.progress import Progress
 from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import duration, si, size, took
+from fedmpi.store.units import duration, short_duration, si, size
 
 ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
@@ -193,7 +193,7 @@ def test_units() -> None:
     assert [size(n) for n in (0, 12, 44_695_848, None)] == ["0 B", "12 B", "44.70 MB", "-"]
     spans_s = (0, 6.6, 75, 7384, 180_000, None)
     assert [duration(s) for s in spans_s] == ["0:00", "0:07", "1:15", "2:03:04", "2 d 02:00", "-"]
-    assert [took(s) for s in (0.0, 0.004, 0.123, 0.99, 1.2)] == ["0:00", "0:00", "0.12 s", "0.99 s", "0:01"]
+    assert [short_duration(s) for s in (0.0, 0.004, 0.123, 0.99, 1.2)] == ["0:00", "0:00", "0.12 s", "0.99 s", "0:01"]
 
 
 def test_a_time_line_without_time() -> None:

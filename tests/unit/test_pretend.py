@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
-from fedmpi.tensors import entries, moved
+from fedmpi.tensors import select, to_device
 
 pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
 
@@ -59,7 +59,7 @@ WAITS: dict[str, tuple[int, Callable[[Tensor], object]]] = {
     "to the device, at leisure": (0, lambda x: torch.ones(3).to(x.device, non_blocking=True)),
     "arithmetic": (0, lambda x: (x * 2 + 1).sum()),
     "a new tensor": (0, lambda x: torch.zeros(3, device=x.device)),
-    "entries named on the host": (0, lambda x: entries(x, torch.tensor([0, 2]))),
+    "entries named on the host": (0, lambda x: select(x, torch.tensor([0, 2]))),
 }
 
 
@@ -120,10 +120,10 @@ def test_tensors_cross_in_one_piece() -> None:
     here = {"kernel": kernel, "empty": torch.empty(0, 3), "number": torch.tensor(3, dtype=torch.int32)}
     near = torch.ones(2, device=device.NAME)
     with device.log.kept() as events:
-        away = moved(here | {"near": near}, device.NAME)
-        back = moved(away, "cpu")
+        away = to_device(here | {"near": near}, device.NAME)
+        back = to_device(away, "cpu")
     assert [event.kind for event in device.of(events, "up", "down")] == ["up", "down"]
     assert away["near"] is near and list(away) == [*here, "near"]
     for name, value in here.items():
         assert torch.equal(back[name], value) and back[name].stride() == value.stride(), name
-    assert moved(here, "cpu") is here
+    assert to_device(here, "cpu") is here

@@ -13,7 +13,7 @@ from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results.run import Run, accuracy_of, moved, read_runs, to_target
 from fedmpi.running.advice import Advice
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.stopping import Stopping
 from fedmpi.store import manifest
 from fedmpi.store.lock import STALE_AFTER_S, Holder, RunLock
@@ -109,7 +109,7 @@ def stopped(tmp_path: Path) -> RunDir:
 
     config = small_config("method.name=fedavg", "output.checkpoint_every=9")
     folder = tmp_path / "runs" / "a"
-    assert run(config, SerialComm(), Asked(str(folder)), stopping=StopsAfter(2)) is False
+    assert run(config, SerialComm(), RunRequest(str(folder)), stopping=StopsAfter(2)) is False
     return RunDir(folder)
 
 

@@ -12,7 +12,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import start
-from fedmpi.running.folder import Asked, open_run_dir
+from fedmpi.running.folder import RunRequest, open_run_dir
 from fedmpi.running.remarks import equal_tiers
 from fedmpi.store.run_dir import RunDir
 
@@ -72,7 +72,7 @@ def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:
 )
 def test_a_run_without_a_file_is_named_after_what_it_runs(tmp_path: Path, words: tuple[str, ...], name: str) -> None:
     config = load(None, [*words, f"output.dir={tmp_path}"])
-    folder = open_run_dir(config, SerialComm(), Asked(), resume=False).path
+    folder = open_run_dir(config, SerialComm(), RunRequest(), resume=False).path
     assert folder.name.startswith(f"{name}-2") and folder.parent == tmp_path
 
 

@@ -15,7 +15,7 @@ from fedmpi.experiment import run
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records, round_seconds
 from fedmpi.running import stopping
-from fedmpi.running.folder import Asked
+from fedmpi.running.folder import RunRequest
 from fedmpi.running.limits import Limits
 from fedmpi.running.stopping import GO_ON, OUT_OF_TIME, SIGNALLED, Stopping, seconds_left
 from fedmpi.store.run_dir import RunDir
@@ -44,11 +44,11 @@ def test_the_end(limit_s: float, environment: dict[str, str], left_s: float | No
 def test_a_round_begins_only_if_it_ends_in_time(clock: HandClock, told: Told) -> None:
     """60 s less 10 s to spare: the end is at 150. A round of 8 s is given 12: the last one begins at 138."""
     wishes, endless = Stopping(60.0, 10.0, now=clock), Stopping(now=clock)
-    assert wishes.wish(8.0) == GO_ON
+    assert wishes.stop_vote(8.0) == GO_ON
     clock.now_s = 138.0
-    assert wishes.wish(8.0) == GO_ON
+    assert wishes.stop_vote(8.0) == GO_ON
     clock.now_s = 138.1
-    assert wishes.wish(8.0) == OUT_OF_TIME and endless.wish(1e6) == GO_ON
+    assert wishes.stop_vote(8.0) == OUT_OF_TIME and endless.stop_vote(1e6) == GO_ON
     assert wishes.why(GO_ON) == ""
     told(wishes.why(OUT_OF_TIME))
 
@@ -58,9 +58,9 @@ def test_the_longest_of_the_last_rounds_counts(clock: HandClock) -> None:
     for every, remembered in ((1, 5), (9, 9)):
         clock.now_s = 100.0
         wishes = Stopping(60.0, 10.0, every, now=clock)
-        assert wishes.wish(20.0) == GO_ON
+        assert wishes.stop_vote(20.0) == GO_ON
         clock.now_s = 120.5
-        assert [wishes.wish(1.0) for _ in range(remembered)] == [OUT_OF_TIME] * (remembered - 1) + [GO_ON]
+        assert [wishes.stop_vote(1.0) for _ in range(remembered)] == [OUT_OF_TIME] * (remembered - 1) + [GO_ON]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_long_rounds_of_an_earlier_start_count(
     wishes = Stopping(left_s, 0.0, every=10, now=clock)
     wishes.remember(earlier_s)
     clock.now_s += 10.0
-    assert wishes.wish(1.0) == (OUT_OF_TIME if given_s > 40.0 else GO_ON) and wishes.next_round_s == given_s
+    assert wishes.stop_vote(1.0) == (OUT_OF_TIME if given_s > 40.0 else GO_ON) and wishes.next_round_s == given_s
     wishes.remember([200.0])  # a start's own rounds count more
     assert wishes.next_round_s == given_s
 
@@ -102,7 +102,7 @@ def test_a_run_that_goes_on_knows_how_long_its_rounds_were(tmp_path: Path) -> No
     slow["seconds"]["wall"] = 1000.0
     path.write_text(f"{json.dumps(slow)}\n{second}\n")
     stops = Stopping(1500.0, 0.0)  # nothing is left of the 1.5 times as long
-    assert not run(small_config(*words), SerialComm(), Asked(str(tmp_path), resume=True), stopping=stops)
+    assert not run(small_config(*words), SerialComm(), RunRequest(str(tmp_path), resume=True), stopping=stops)
     assert len(read_records(RunDir(tmp_path))) == 3
 
 
@@ -111,10 +111,10 @@ def test_a_signal_is_heard_once_and_goes_before_the_clock(clock: HandClock, told
     said: list[str] = []
     wishes = Stopping(0.0, now=clock)
     wishes.listen(said.append)
-    assert wishes.wish(1.0) == OUT_OF_TIME
+    assert wishes.stop_vote(1.0) == OUT_OF_TIME
     for _ in range(2):
         os.kill(os.getpid(), signal.SIGUSR1)
-    assert wishes.wish(1.0) == wishes.wish(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
+    assert wishes.stop_vote(1.0) == wishes.stop_vote(1.0) == SIGNALLED > OUT_OF_TIME > GO_ON
     told("\n".join(said))
     assert wishes.why(SIGNALLED) == "SIGUSR1"
 
@@ -125,20 +125,20 @@ def test_a_signal_before_anybody_listens_counts() -> None:
     said: list[str] = []
     wishes = Stopping()
     wishes.listen(said.append)
-    assert len(said) == 1 and wishes.wish(1.0) == SIGNALLED
+    assert len(said) == 1 and wishes.stop_vote(1.0) == SIGNALLED
     later = Stopping()
     later.listen(said.append)
-    assert later.wish(1.0) == GO_ON, "it was for one run"
+    assert later.stop_vote(1.0) == GO_ON, "it was for one run"
 
 
 def test_a_round_of_fewer_ranks_takes_longer(clock: HandClock) -> None:
     """10 s with all ranks are 40 s with a quarter of them, and 1.5 times as long are kept free: 60 of the 100 s."""
     wishes = Stopping(100.0, now=clock)
-    assert wishes.wish(10.0) == GO_ON and wishes.next_round_s == 15.0
-    assert wishes.wish(10.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
-    assert wishes.wish(40.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
+    assert wishes.stop_vote(10.0) == GO_ON and wishes.next_round_s == 15.0
+    assert wishes.stop_vote(10.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
+    assert wishes.stop_vote(40.0, share=4.0) == GO_ON and wishes.next_round_s == 60.0
     clock.now_s += 41.0
-    assert wishes.wish(40.0, share=4.0) == OUT_OF_TIME
+    assert wishes.stop_vote(40.0, share=4.0) == OUT_OF_TIME
 
 
 # What is left to each rank when others are lost, by hand.

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmpi.methods.protocol import copy_into
-from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, max_magnitudes, misfit, specs_of
+from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, first_mismatch, max_magnitudes, specs_of
 
 SPECS = {
     "kernel": Spec((2, 3, 5, 5), channels_last=True),
@@ -96,7 +96,7 @@ def test_a_copy_never_broadcasts(shape: tuple[int, ...]) -> None:
     ],
 )
 def test_a_tensor_that_does_not_fit_is_named(tensors: dict[str, torch.Tensor], odd: str) -> None:
-    assert misfit(tensors, {"a": Spec((2, 3)), "b": Spec((0,))}) == odd
+    assert first_mismatch(tensors, {"a": Spec((2, 3)), "b": Spec((0,))}) == odd
 
 
 def test_max_magnitudes() -> None:

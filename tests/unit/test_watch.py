@@ -22,7 +22,7 @@ class Watched(Limits):
         self.settings = SimpleNamespace(round_timeout_s=3.0, startup_timeout_s=0.0, server_trains=True)
         comm = SimpleNamespace(traffic=Traffic(self.time), size=2, started_size=2)
         super().__init__(self.settings, comm, SimpleNamespace())
-        self.look()
+        self.poll()
 
     def _give_up(self, why: str, *, is_own: bool) -> None:
         self.given_up.append(is_own)
@@ -30,7 +30,7 @@ class Watched(Limits):
     def gives_up_within(self, seconds: int) -> bool:
         for _ in range(seconds):
             self.time.now_s += 1.0
-            if self.look():
+            if self.poll():
                 return True
         return False
 
