@@ -35,68 +35,69 @@ from fedmpi.train_round import train_round
 def run(
     config: Config,
     comm: Communicator,
-    asked: RunRequest,
+    request: RunRequest,
     *,
     stopping: Stopping | None = None,
     advice: Advice | None = None,
 ) -> bool:
-    """Trains to the last round; False if it was stopped before. Raises `StartupError` or `TooFewRanksError` (on all
-    ranks), or a `RoundError` where something broke. `advice` is told of the run directory as soon as there is one.
+    """Trains to the last round. Returns False if the run was stopped before; `advice` gets the run directory.
+
+    Raises `StartupError` or `TooFewRanksError` (on all ranks), or a `RoundError` where something broke.
     """
-    course = RunContext(config, comm, asked, stopping or Stopping(), advice or Advice(config))
-    return train_through_losses(course, _start_and_train)
+    context = RunContext(config, comm, request, stopping or Stopping(), advice or Advice(config))
+    return train_through_losses(context, _start_and_train)
 
 
-def _start_and_train(course: RunContext) -> bool:
+def _start_and_train(context: RunContext) -> bool:
     """Trains from the newest checkpoint, or from nothing, to the end."""
-    config = course.config
-    comm = course.comm
-    asked = course.asked
-    course.limits.clock = None
-    course.allow_more_than_a_round()
-    if why := course.too_few():
-        abort_run(course, why)
+    config = context.config
+    comm = context.comm
+    request = context.request
+    context.limits.clock = None
+    context.allow_more_than_a_round()
+    if why := context.too_few():
+        abort_run(context, why)
     observed = together(comm, lambda: observers.named(config) if comm.is_root else [])
-    material = course.material()
-    folder = course.folder()
+    material = context.material()
+    folder = context.folder()
     with ExitStack() as stack:
-        lock = together(comm, lambda: _lock(stack, course) if comm.is_root else None)
+        lock = together(comm, lambda: _lock(stack, context) if comm.is_root else None)
         config, server_device = resuming.with_server_device(config, comm, folder)
-        course.config = config  # in the run's own words
+        context.config = config  # from here on the config that the run was begun with
         setup = start.prepare(config, comm, folder, material, server_device)
-        course.limits.clock = setup.clock
-        first_state = save_first_state(setup, folder, asked.origin)
-        snapshot = resuming.restore(setup, folder, resume=course.resumes or asked.origin is not None)
+        context.limits.clock = setup.clock
+        first_state = save_first_state(setup, folder, request.origin)
+        snapshot = resuming.restore(setup, folder, resume=context.resumes or request.origin is not None)
         done = int(comm.allgather_text(str(snapshot.round if snapshot else 0))[0])
-        course.rounds_are_over = done >= config.rounds
-        if not (why := course.too_few()):
-            server = _server(stack, course, setup, lock, snapshot, observed, first_state)
-            course.begun_after = done if course.begun_after is None else course.begun_after
-            course.report(server, done + 1)
+        context.rounds_are_over = done >= config.rounds
+        if not (why := context.too_few()):
+            server = _server(stack, context, setup, lock, snapshot, observed, first_state)
+            context.begun_after = done if context.begun_after is None else context.begun_after
+            context.report(server, done + 1)
             if server is not None:
                 setup = replace(setup, show_progress=server.show_progress)
-                course.stopping.remember(round_seconds(read_records(folder), comm.size))
+                context.stopping.remember(round_seconds(read_records(folder), comm.size))
             state = resuming.initial_state(setup, snapshot)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
-            setup.clock.take()  # what starting up took is no round's
-            return _train(course, setup, server, done + 1, state)
-    abort_run(course, why)
+            setup.clock.take()  # so that the first round is not charged for the start
+            return _train(context, setup, server, done + 1, state)
+    abort_run(context, why)
 
 
-def _lock(stack: ExitStack, course: RunContext) -> RunLock:
+def _lock(stack: ExitStack, context: RunContext) -> RunLock:
     """Holds the run directory on rank 0 until `stack` closes."""
-    folder = course.folder()
-    has_origin = course.asked.origin is not None
-    lock = run_folder.lock_within(course.patience_s, stack, folder, course.comm)
-    if has_origin and course.made_folder:
+    folder = context.folder()
+    has_origin = context.request.origin is not None
+    lock = run_folder.lock_within(context.patience_s, stack, folder, context.comm)
+    if has_origin and context.made_folder:
         stack.push(lambda _, error, __: folder.remove_unbegun() if isinstance(error, StartupError) else None)
-    run_folder.take(folder, course.config, resumes=course.resumes, has_origin=has_origin)
+    run_folder.take(folder, context.config, resumes=context.resumes, has_origin=has_origin)
     return lock
 
 
 def _server(
     stack: ExitStack,
-    course: RunContext,
+    context: RunContext,
     setup: Setup,
     lock: RunLock | None,
     snapshot: Snapshot | None,
@@ -105,57 +106,57 @@ def _server(
 ) -> Server | None:
     """Makes rank 0's part, which says who got what; None on the other ranks."""
     comm = setup.comm
-    folder = course.folder()
+    folder = context.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
-    warnings = start.check_nets(setup) if course.begun_after is None else ()
-    asked = course.asked
-    advice = course.advice
+    warnings = start.check_nets(setup) if context.begun_after is None else ()
+    request = context.request
+    advice = context.advice
     server = together(
-        comm, lambda: Server(stack, setup, folder, lock, snapshot, asked, advice, observed) if lock else None
+        comm, lambda: Server(stack, setup, folder, lock, snapshot, request, advice, observed) if lock else None
     )
     together(comm, lambda: server.announce(places, warnings, first_state) if server else None)
     comm.agree()
     return server
 
 
-def _train(course: RunContext, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
+def _train(context: RunContext, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
     """Trains all rounds from `number` on; returns whether it came to the last. Raises `ServerLossError`."""
-    config = course.config
+    config = context.config
     stops = ""
     published = None
     while number <= config.rounds and not stops:
         try:
-            course.round_number = number
-            course.limits.of_a_round()
+            context.round_number = number
+            context.limits.of_a_round()
             new_state, new_published, result = train_round(setup, number, state, published)
-            times, stop_vote = _timings_and_stop_vote(course, setup)
+            times, stop_vote = _timings_and_stop_vote(context, setup)
             setup.comm.agree()
         except RankLossError:
-            setup = continue_run(course, setup, server, state)
+            setup = continue_run(context, setup, server, state)
             published = None  # some ranks may lack it, or it lies on another device
             continue
         state = new_state
         published = new_published
-        stops = course.stopping.why(stop_vote) if number < config.rounds else ""
+        stops = context.stopping.why(stop_vote) if number < config.rounds else ""
         if server is not None:
             server.round_done(number, state, result, times, stops)
         number += 1
-    course.rounds_are_over = not stops
-    course.allow_more_than_a_round()
-    if server is not None and course.rounds_are_over:
+    context.rounds_are_over = not stops
+    context.allow_more_than_a_round()
+    if server is not None and context.rounds_are_over:
         server.close_run()
-    end_together(course, server, number)
+    end_together(context, server, number)
     return not stops
 
 
-def _timings_and_stop_vote(course: RunContext, setup: Setup) -> tuple[Times, int]:
+def _timings_and_stop_vote(context: RunContext, setup: Setup) -> tuple[Times, int]:
     """Returns the seconds of the round, and the highest wish to stop; the same on all ranks.
 
     Rank 0 knows best how long a round takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    stop_vote = course.stopping.stop_vote(taken["wall"], course.limits.share())
+    stop_vote = context.stopping.stop_vote(taken["wall"], context.limits.share())
     rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), stop_vote]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))

@@ -55,11 +55,11 @@ class Job:
 
         return cls(config, comm, stopping, new_advice(config))
 
-    def run(self, asked: RunRequest) -> bool:
+    def run(self, request: RunRequest) -> bool:
         """Trains to the last round; False if the run was stopped before. Raises as `experiment.run` does."""
         from fedmpi.experiment import run
 
-        return run(self.config, self.comm, asked, stopping=self.stopping, advice=self.advice)
+        return run(self.config, self.comm, request, stopping=self.stopping, advice=self.advice)
 
     def signal_message(self, number: int) -> str:
         """Returns what this rank prints when a signal ends it: '' if another rank is the server or has failed."""

@@ -69,15 +69,15 @@ class RunRequest:
     """Whether nothing but warnings is printed."""
 
 
-def open_run_dir(config: Config, comm: Communicator, asked: RunRequest, *, resume: bool) -> RunDir:
+def open_run_dir(config: Config, comm: Communicator, request: RunRequest, *, resume: bool) -> RunDir:
     """Opens the run directory, or makes it, on rank 0; all ranks know it."""
 
     def open_it() -> str:
         if not comm.is_root:
             return ""
-        if asked.run_dir is not None:
-            return str(RunDir.open_for(asked.run_dir, resume=resume).path.resolve())
-        return str(RunDir.new(config.output.dir, _label(config, asked.origin)).path.resolve())
+        if request.run_dir is not None:
+            return str(RunDir.open_for(request.run_dir, resume=resume).path.resolve())
+        return str(RunDir.new(config.output.dir, _label(config, request.origin)).path.resolve())
 
     return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
 

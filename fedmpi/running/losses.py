@@ -40,7 +40,7 @@ class RunContext:
 
     config: Config
     comm: Communicator
-    asked: RunRequest
+    request: RunRequest
     stopping: Stopping
     advice: Advice
     begun_after: int | None = None
@@ -61,7 +61,7 @@ class RunContext:
 
     def __post_init__(self) -> None:
         self.limits = Limits(self.config.mpi, self.comm, self.advice)
-        self.resumes = self.asked.resume
+        self.resumes = self.request.resume
 
     def note(self, *losses: Loss) -> None:
         self.unreported += [loss for loss in losses if loss.ranks]
@@ -84,8 +84,8 @@ class RunContext:
     def folder(self) -> RunDir:
         """Returns the run directory: known to all ranks, or to none."""
         if self.known_folder is None:
-            self.made_folder = self.asked.run_dir is None or not os.path.lexists(self.asked.run_dir)
-            folder = open_run_dir(self.config, self.comm, self.asked, resume=self.resumes)
+            self.made_folder = self.request.run_dir is None or not os.path.lexists(self.request.run_dir)
+            folder = open_run_dir(self.config, self.comm, self.request, resume=self.resumes)
             self.comm.agree()
             self.known_folder = folder
             self.advice.run_is_in(folder, self.comm.started_size)
@@ -116,97 +116,97 @@ class RunContext:
         self.unreported.clear()
 
 
-def train_through_losses(course: RunContext, start_and_train: Callable[[RunContext], bool]) -> bool:
+def train_through_losses(context: RunContext, start_and_train: Callable[[RunContext], bool]) -> bool:
     """Runs it to its end, again and again where a loss between rounds, or of the server, has ended it."""
-    with course.limits:
+    with context.limits:
         while True:
             try:
-                return start_and_train(course)
+                return start_and_train(context)
             except RankLossError:  # between rounds: all start again
-                course.recover()
+                context.recover()
             except ServerLossError:  # after `recover`
                 pass
             except StartupError:
-                _report_without_server(course)
+                _report_without_server(context)
                 raise
-            course.resumes |= course.known_folder is not None  # the next start resumes what this one has begun
+            context.resumes |= context.known_folder is not None  # the next start resumes what this one has begun
 
 
-def continue_run(course: RunContext, setup: Setup, server: Server | None, state: ServerState) -> Setup:
+def continue_run(context: RunContext, setup: Setup, server: Server | None, state: ServerState) -> Setup:
     """Makes the other ranks ready to train the round again, from `state`. Raises `ServerLossError` or
     `TooFewRanksError`."""
-    if course.recover():
+    if context.recover():
         raise ServerLossError
-    course.allow_more_than_a_round()
-    course.report(server, course.round_number)
-    if why := course.too_few():
-        _stop_early(course, server, state, why)
+    context.allow_more_than_a_round()
+    context.report(server, context.round_number)
+    if why := context.too_few():
+        _stop_early(context, server, state, why)
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
     # Rank 0 is alone now, and has to train.
     had = setup.computed_with["server_device"]
-    alone = start.prepare(course.config, course.comm, course.folder(), course.material(), had)
+    alone = start.prepare(context.config, context.comm, context.folder(), context.material(), had)
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         warn(other_bits)
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)
 
 
-def end_together(course: RunContext, server: Server | None, round_number: int) -> None:
+def end_together(context: RunContext, server: Server | None, round_number: int) -> None:
     """Waits until all is saved and written, because those left would else have to do it, and MPI's own end would wait
     without limit for a rank that hangs. Raises `ServerLossError`.
     """
-    course.allow_more_than_a_round()
+    context.allow_more_than_a_round()
     while True:
         try:
-            course.comm.wait_for_all()
-            return course.comm.agree()
+            context.comm.wait_for_all()
+            return context.comm.agree()
         except RankLossError:
-            if course.recover():
+            if context.recover():
                 raise ServerLossError from None
-            course.report(server, round_number)
+            context.report(server, round_number)
 
 
-def _stop_early(course: RunContext, server: Server | None, state: ServerState, why: str) -> NoReturn:
+def _stop_early(context: RunContext, server: Server | None, state: ServerState, why: str) -> NoReturn:
     """Ends the run before the round in progress: what is done is saved. Raises `TooFewRanksError`."""
-    done = course.round_number - 1
-    made_progress = course.begun_after is not None and done > course.begun_after
+    done = context.round_number - 1
+    made_progress = context.begun_after is not None and done > context.begun_after
     if server is not None and made_progress:
         server.stop_early(done, state, why)
-    end_together(course, server, course.round_number)
+    end_together(context, server, context.round_number)
     raise TooFewRanksError(why, made_progress=made_progress)
 
 
-def abort_run(course: RunContext, why: str) -> NoReturn:
+def abort_run(context: RunContext, why: str) -> NoReturn:
     """Ends a run that has no server, on all ranks. Losses go on record; what is saved tells whether it makes progress.
     Raises `TooFewRanksError`.
     """
-    comm = course.comm
-    folder = course.known_folder
+    comm = context.comm
+    folder = context.known_folder
     saved = folder.last_saved() if folder and comm.is_root else 0
     saved = int(comm.allgather_text(str(saved))[0])
-    made_progress = course.begun_after is not None and saved > course.begun_after
-    _report_without_server(course, (saved, why) if made_progress else None, patience_s=_DYING_S)
+    made_progress = context.begun_after is not None and saved > context.begun_after
+    _report_without_server(context, (saved, why) if made_progress else None, patience_s=_DYING_S)
     comm.agree()
     raise TooFewRanksError(why, made_progress=made_progress)
 
 
-def _report_without_server(course: RunContext, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
+def _report_without_server(context: RunContext, stop: tuple[int, str] | None = None, patience_s: float = 0.0) -> None:
     """Says what was lost, where there is no server to say it, and puts it on record with the start that lost it, and
     after which round and why it stops. Not if another job has the run by now, nor if a disk is full: it is said, and
     that is no reason to end otherwise.
     """
-    comm = course.comm
-    folder = course.known_folder
-    losses = course.unreported[:]
-    course.unreported.clear()
+    comm = context.comm
+    folder = context.known_folder
+    losses = context.unreported[:]
+    context.unreported.clear()
     if not comm.is_root:
         return
     for loss in losses:
         print(f"lost {loss.names()}: {comm.size} of {comm.started_size} ranks are left", flush=True)
-    if folder is None or course.begun_after is None:
+    if folder is None or context.begun_after is None:
         return
     with contextlib.suppress(UserError), ExitStack() as stack:
         lock_within(patience_s, stack, folder, comm)
-        manifest.add_losses(folder, [entry for loss in losses for entry in loss.entries(course.round_number)])
+        manifest.add_losses(folder, [entry for loss in losses for entry in loss.entries(context.round_number)])
         if stop is not None:
             manifest.add_stop(folder, *stop)

@@ -45,7 +45,7 @@ class Server:
         folder: RunDir,
         lock: RunLock,
         snapshot: checkpoint.Snapshot | None,
-        asked: RunRequest,
+        request: RunRequest,
         advice: Advice,
         observed: Sequence[Observed],
     ) -> None:
@@ -54,10 +54,10 @@ class Server:
         self._setup = setup
         self._folder = folder
         self._lock = lock
-        self._asked = asked
+        self._request = request
         self._advice = advice
         self._done = snapshot.round if snapshot else 0
-        mode = "off" if asked.quiet else config.output.progress
+        mode = "off" if request.quiet else config.output.progress
         self._progress = Progress(mode, config.rounds, done_rounds=self._done)
         self.say = self._progress.say
         self._write_config_and_partition()
@@ -132,7 +132,7 @@ class Server:
         if setup.comm.library:
             more["mpi"] = setup.comm.library
         self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
-        entry = manifest.start_entry(ranks, self._asked.command, self._done or None, **more)
+        entry = manifest.start_entry(ranks, self._request.command, self._done or None, **more)
         manifest.add_start(self._folder, entry)
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
@@ -250,7 +250,7 @@ class Server:
         split_s = _sum(self._best.seconds, self._unrecorded_s)
         wall_s = split_s.pop("wall", 0.0)
         split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
-        stream = io.StringIO() if self._asked.quiet else sys.stdout
+        stream = io.StringIO() if self._request.quiet else sys.stdout
         scores = self._client_scores
         said = closing_lines(read_records(self._folder))
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
