@@ -58,7 +58,7 @@ class PublishedFactors:
         """Returns whether there are factors among these tensors."""
         return SPECTRA in published
 
-    def dealt(self, num_ranks: int) -> list[set[str]]:
+    def layers_by_rank(self, num_ranks: int) -> list[set[str]]:
         """Returns the layers that each rank factorizes where all do: the costliest first, each to the rank with least
         to do."""
         hands: list[set[str]] = [set() for _ in range(num_ranks)]

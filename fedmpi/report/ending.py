@@ -49,7 +49,7 @@ class ResumeCommand:
         launcher = f"mpirun -n {self.ranks} " if self.ranks > 1 else ""
         return f"{enter}{launcher}python -m fedmpi.main {shlex.join([*words, *self.words])}"
 
-    def noted(self) -> dict[str, Any]:
+    def to_manifest(self) -> dict[str, Any]:
         """Returns the entry of a start in the manifest."""
         return {RESUME: asdict(self)}
 

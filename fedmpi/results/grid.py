@@ -112,10 +112,10 @@ class GridFolder:
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
         known = dict(self.archived)
-        noted = self.notes()
+        notes = self.notes()
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
-            note = noted.get(run.folder_name)
+            note = notes.get(run.folder_name)
             if note is not None and job.run().is_finished():
                 is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
                 is_whole = is_first or bool(self.grid.content.printed)

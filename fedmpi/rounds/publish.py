@@ -90,7 +90,7 @@ def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec]
     layout = Layout.of(specs)
     buffer = layout.new_buffer(setup.device.server)
     with setup.clock.stage("svd", number):
-        layers = factors.dealt(setup.comm.size)[setup.comm.rank]
+        layers = factors.layers_by_rank(setup.comm.size)[setup.comm.rank]
         own = {f"{layer}.weight": weights[f"{layer}.weight"] for layer in layers}
         factors.write(to_device(own, buffer.device), layout.views(buffer), layers)
     with setup.clock.stage("communication", number):

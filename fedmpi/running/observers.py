@@ -35,7 +35,7 @@ class Observers:
     def __init__(self, observed: Sequence[Observed]) -> None:
         self._made: list[tuple[Observed, object]] = []
         for one in observed:
-            with self._spared(one, "making it"):
+            with self._reported_once(one, "making it"):
                 self._made.append((one, made := one.make()))
                 for line in misspelled(made):
                     warn(f"{type(made).__name__}.{line}")
@@ -45,11 +45,11 @@ class Observers:
         for one, made in self._made[:]:
             call: Callable[[object], object] | None = getattr(made, hook, None)
             if call is not None:
-                with self._spared(one, hook):
+                with self._reported_once(one, hook):
                     call(deepcopy(value))
 
     @contextmanager
-    def _spared(self, one: Observed, what: str) -> Iterator[None]:
+    def _reported_once(self, one: Observed, what: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:

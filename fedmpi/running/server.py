@@ -127,7 +127,7 @@ class Server:
     def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
         setup = self._setup
         more: dict[str, Any] = {"job": slurm_job(), "data_digest": setup.data_digest}
-        more |= {**made_with.user_code(setup.config), **first_state, **self._advice.again.noted()}
+        more |= {**made_with.user_code(setup.config), **first_state, **self._advice.again.to_manifest()}
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if setup.comm.library:
             more["mpi"] = setup.comm.library

@@ -20,7 +20,7 @@ from fedmpi.mpi.launch import whole_number
 SIGNAL = signal.SIGUSR1
 
 # The signal, if it came before the run listened.
-_heard_early: list[int] = []
+_early_signals: list[int] = []
 
 GO_ON = 0
 OUT_OF_TIME = 1
@@ -34,7 +34,7 @@ _NUM_RECENT = 5
 
 def notice_early() -> None:
     """Keeps the signal for `Stopping.listen`: from here on it does not end the process."""
-    signal.signal(SIGNAL, lambda number, frame: _heard_early.append(number))
+    signal.signal(SIGNAL, lambda number, frame: _early_signals.append(number))
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
@@ -69,15 +69,15 @@ class Stopping:
     def listen(self, say: Callable[[str], None]) -> None:
         """Takes the signal for a wish to stop from now on; calls `say` for the first one."""
 
-        def heard(number: int, frame: Any) -> None:
+        def on_signal(number: int, frame: Any) -> None:
             if not self._is_signalled:
                 self._is_signalled = True
                 say(f"fedmpi: {SIGNAL.name}: the run stops after this round")
 
-        signal.signal(SIGNAL, heard)
+        signal.signal(SIGNAL, on_signal)
         signal.siginterrupt(SIGNAL, False)  # what the libraries are reading or writing continues
-        if _heard_early:
-            heard(_heard_early.pop(), None)
+        if _early_signals:
+            on_signal(_early_signals.pop(), None)
 
     def remember(self, rounds_s: Sequence[float]) -> None:
         """Remembers what rounds of an earlier start took, the last one last, until this start has seen some itself.

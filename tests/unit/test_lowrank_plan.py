@@ -143,10 +143,10 @@ def written(*parts: set[str]) -> Params:
 
 def test_the_costliest_layer_comes_first_and_goes_to_the_rank_with_least_to_do() -> None:
     """Costs M N min(M, N) are 1000 (b), 288 (c), 288 (d) and 64 (a); equal ones in the net's order."""
-    assert FACTORS.dealt(1) == [{"a", "b", "c", "d"}]
-    assert FACTORS.dealt(2) == [{"b"}, {"c", "d", "a"}]
-    assert FACTORS.dealt(3) == [{"b"}, {"c", "a"}, {"d"}]
-    assert FACTORS.dealt(5) == [{"b"}, {"c"}, {"d"}, {"a"}, set()]
+    assert FACTORS.layers_by_rank(1) == [{"a", "b", "c", "d"}]
+    assert FACTORS.layers_by_rank(2) == [{"b"}, {"c", "d", "a"}]
+    assert FACTORS.layers_by_rank(3) == [{"b"}, {"c", "a"}, {"d"}]
+    assert FACTORS.layers_by_rank(5) == [{"b"}, {"c"}, {"d"}, {"a"}, set()]
 
 
 def test_parts_add_up_to_the_whole_to_the_bit() -> None:
@@ -155,6 +155,6 @@ def test_parts_add_up_to_the_whole_to_the_bit() -> None:
     FACTORS.write(STATE, whole)
     assert set(FACTORS.names) == set(whole)
     for num_ranks in (1, 2, 3, 5):
-        parts = written(*FACTORS.dealt(num_ranks))
+        parts = written(*FACTORS.layers_by_rank(num_ranks))
         assert all(torch.equal(parts[name], value) for name, value in whole.items()), num_ranks
     assert not torch.equal(written({"a", "b"})["c.u.weight"], whole["c.u.weight"])
