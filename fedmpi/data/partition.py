@@ -32,11 +32,12 @@ class PartitionOptions(Section):
 
     by_groups: ClassVar[bool] = False
     """True if it goes by whose the examples are (writer, subject, role)."""
+    least_examples: ClassVar[int] = 1
     name: str
 
     def smallest_client_examples(self) -> int:
-        """Returns the fewest examples a client may hold: `min_size`, if there is such an option."""
-        return int(getattr(self, "min_size", 1))
+        """Returns the fewest examples a client may hold."""
+        return self.least_examples
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         """Returns the mean over clients of the examples of one, as far as it is known without the data."""

@@ -10,8 +10,13 @@ from fedmpi.data.dataset import check
 from fedmpi.data.sets.shakespeare import ALPHABETS, Shakespeare
 
 
+@pytest.fixture(autouse=True)
+def short_roles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmpi.data.sets.shakespeare.MIN_CHARS", 11)
+
+
 def small_options(**changes: object) -> Shakespeare:
-    return Shakespeare.model_validate({"length": 3, "stride": 2, "min_chars": 11, "test_share": 0.4, **changes})
+    return Shakespeare.model_validate({"length": 3, "stride": 2, "test_share": 0.4, **changes})
 
 
 def texts(options: Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:
@@ -19,9 +24,6 @@ def texts(options: Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:
     alphabet = ALPHABETS[options.form]
     rows = ["".join(alphabet[token] for token in row) for row in x.tolist()]
     return [f"{row}|{alphabet[label]}" for row, label in zip(rows, y.tolist(), strict=True)]
-
-
-# ---- the whole real text
 
 
 # ---- a small text
@@ -71,7 +73,7 @@ def test_windows_by_hand(play: Path) -> None:
         (None, "expected one input.txt in it or below, found none; give the folder of tinyshakespeare"),
         (PLAY + "\nno name\nwords\n", "block 8 begins with 'no name', expected a speaker's name and a colon"),
         (PLAY.replace("abc", "a\u2014c"), "holds ['\u2014'], none of the 65 characters of data.form=speakers"),
-        ("ADELE:\nten letter\n", "no role has enough text (data.min_chars=11, length and test_share)"),
+        ("ADELE:\nten letter\n", "no role has enough text (at least 11 characters; data.length, data.test_share)"),
         ("ZOE:\n\udcff\udcfe\n", "cannot be read as text"),
     ],
 )

@@ -68,7 +68,8 @@ data.name=imagenet
 partition.name=uniform
 
 partition.name=natural
-partition.name=quantity_skew partition.min_size=72
+partition.name=quantity_skew clients.count=719
+partition.name=lottery partition.samples=5 partition.balance=0.19
 
 method.name=fedhmm
 method.name=prism method.rank_ratio=[1,0.5]

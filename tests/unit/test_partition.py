@@ -281,7 +281,6 @@ def test_natural_by_hand() -> None:
         (Shards(shards_per_client=1), 1437, "cannot be cut"),
         (Shards(), 3, "into 0 to 1 shards"),
         (DirichletEqual(examples=100), 15, "cannot each get 100"),
-        (QuantitySkew(min_size=100), 15, "cannot each get 100"),
     ],
 )
 def test_refused_in_one_line(options: PartitionOptions, num_clients: int, words: str) -> None:

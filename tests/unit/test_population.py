@@ -51,7 +51,7 @@ VECTORIZED = [
     Iid(shuffle=True),
     Dirichlet(),
     DirichletEqual(),
-    QuantitySkew(min_size=1),
+    QuantitySkew(),
     Shards(shards_per_client=1),
     Lottery(samples=1),
     Natural(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.fields import Count, Positive
+from fedmpi.config.fields import Positive
 from fedmpi.data.partition import MAX_DRAWS, PartitionOptions, by_class, equal_sizes, take
 from fedmpi.data.subset import Ints, firsts
 from fedmpi.errors import ConfigError
@@ -26,8 +26,6 @@ class Dirichlet(PartitionOptions):
     """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5
     """Concentration, in all, not per class; 100 is close to IID, 0.01 close to one class per client."""
-    min_size: Count = 1
-    """The fewest examples a client may hold; sizes are equal, so this only refuses too many clients."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Hsu et al.: per client q ~ Dir(alpha * prior), then equally many examples by q without replacement.
@@ -67,24 +65,23 @@ def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generato
 class ClassDirichlet(PartitionOptions):
     """M. Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019, section 4."""
 
+    least_examples = 2
     name: str = "class_dirichlet"
     """Each class divided among clients by a Dirichlet: uneven labels, sizes."""
     alpha: Positive = 0.5
     """Concentration of each class over clients; small means strong skew of labels and of sizes."""
-    min_size: Count = 2
-    """The fewest examples a client may hold; the whole draw is repeated until all have them."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Each class is split at floor(cumsum(q) n_c), q ~ Dir(alpha) over the clients; all examples are used."""
+        """Splits each class at floor(cumsum(q) n_c), q ~ Dir(alpha), and draws again until no client is too small."""
         class_sizes = np.unique(labels, return_counts=True)[1]
         for attempt in range(MAX_DRAWS):
             generator = numpy_generator("partition", seed, attempt)
             counts = np.stack([_cut(self.alpha, n, num_clients, generator) for n in class_sizes], axis=1)
-            if counts.sum(axis=1).min() >= self.min_size:
+            if counts.sum(axis=1).min() >= self.least_examples:
                 pool, _ = by_class(generator.permutation(len(labels)), labels)
                 return take(pool, firsts(class_sizes), counts), counts.sum(axis=1)
-        found = f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {self.min_size} examples"
-        todo = f"raise partition.alpha (now {self.alpha:g}), or lower partition.min_size or clients.count"
+        found = f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {self.least_examples} examples"
+        todo = f"raise partition.alpha (now {self.alpha:g}) or lower clients.count"
         raise ConfigError(f"partition.name={self.name}", f"{found}; {todo}")
 
 
@@ -94,19 +91,18 @@ class QuantitySkew(PartitionOptions):
     Difference: every client's minimum is set apart before the draw; the paper's code draws until all have it.
     """
 
+    least_examples = 2
     name: str = "quantity_skew"
     """Sizes by a Dirichlet draw, classes at random."""
     alpha: Positive = 0.5
     """Concentration (the paper's beta); small means that few clients have most of the examples."""
-    min_size: Count = 2
-    """The fewest examples a client may hold: every client is given these, and the draw shares out the rest."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Shuffled; each client has `min_size` and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
+        """Shuffled; each client has two examples and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
         generator = numpy_generator("partition", seed)
         order = generator.permutation(len(labels))
-        rest = _cut(self.alpha, len(labels) - num_clients * self.min_size, num_clients, generator)
-        return order, rest + self.min_size
+        rest = _cut(self.alpha, len(labels) - num_clients * self.least_examples, num_clients, generator)
+        return order, rest + self.least_examples
 
 
 def _cut(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from fedmpi.config.fields import Count, Share
+from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
-from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
+from fedmpi.data.partition import PartitionOptions, Problems, by_class, equal_sizes
 from fedmpi.data.subset import Ints, firsts, runs
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
@@ -93,6 +94,12 @@ class Lottery(PartitionOptions):
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         return self.samples + self._other_samples * (self.classes_per_client - 1)
+
+    def problems(self, config: Config) -> Problems:
+        if self.classes_per_client > 1 and not self._other_samples:
+            found = f"{self.balance:g} of {self.samples} samples is less than one example of a class"
+            yield "partition.balance", f"{found}; raise partition.balance or partition.samples"
+        yield from super().problems(config)
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Each client's distinct classes are drawn by how many shards of `samples` examples are left of each class.

@@ -40,6 +40,8 @@ ALPHABETS = {
     "speakers": "\n !$&',-.3:;?" + ascii_uppercase + ascii_lowercase,
     "leaf": "\n !\"&'(),-.0123456789:;>?" + ascii_uppercase + "[]" + ascii_lowercase + "}",
 }
+# Roles with fewer characters are left out (`form: speakers`).
+MIN_CHARS = 500
 FILE = File(
     "tinyshakespeare/input.txt",
     ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
@@ -62,8 +64,6 @@ class Shakespeare(CountedOptions):
     """Characters from the start of an example to that of the next; 1 takes them all (LEAF: every such example)."""
     test_share: PartialShare = 0.2
     """The later part of each role's text is test data (`form: speakers`); no training example has a character of it."""
-    min_chars: Count = 500
-    """Roles with fewer characters are left out, as are those with no example in one part (`form: speakers`)."""
 
     def info(self) -> DataInfo:
         counts = (79_131, 18_757)
@@ -79,7 +79,7 @@ class Shakespeare(CountedOptions):
         """Returns the examples by role, in the order of the roles' names. Raises DataError."""
         train, test = _speakers(self, folder) if self.form == "speakers" else _leaf(self, folder)
         if not train or not test:
-            limits = f"data.min_chars={self.min_chars}, length and test_share"
+            limits = f"at least {MIN_CHARS} characters; data.length, data.test_share"
             raise DataError(str(folder), f"no role has enough text ({limits})")
         x, y, names = _joined(train)
         test_x, test_y, test_names = _joined(test)
@@ -101,7 +101,7 @@ def _speakers(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
         tokens = _tokens("\n".join(texts), options, path)
         cut = first_of_test(len(tokens), options.test_share)
         early, late = (windows(part, options.length + 1, options.stride) for part in (tokens[:cut], tokens[cut:]))
-        if len(tokens) >= options.min_chars and len(early) and len(late):
+        if len(tokens) >= MIN_CHARS and len(early) and len(late):
             train[role] = early
             test[role] = late
     return train, test
