@@ -24,7 +24,7 @@ from torch import Tensor
 from fedmpi.tensors import Layout, Region, Spec, region_on
 
 BOUND_FACTOR = 64.0
-"""A result may leave a tensor's largest published entry this many times behind before it counts as diverged."""
+"""A result with an entry this many times as large as the tensor's largest published one, or 1, has diverged."""
 
 _BITS = 61
 # Numbers of a sum that are worked on at once. Their float32 products take 0.5 MB, and stay in a core's L2 cache. The

@@ -58,13 +58,13 @@ def _start_and_train(context: RunContext) -> bool:
     if why := context.too_few():
         abort_run(context, why)
     observed = together(comm, lambda: observers.named(config) if comm.is_root else [])
-    material = context.material()
+    training_data = context.training_data()
     folder = context.folder()
     with ExitStack() as stack:
         lock = together(comm, lambda: _lock(stack, context) if comm.is_root else None)
         config, server_device = resuming.with_server_device(config, comm, folder)
         context.config = config  # from here on the config that the run was begun with
-        setup = start.prepare(config, comm, folder, material, server_device)
+        setup = start.prepare(config, comm, folder, training_data, server_device)
         context.limits.clock = setup.clock
         first_state = save_first_state(setup, folder, request.origin)
         snapshot = resuming.restore(setup, folder, resume=context.resumes or request.origin is not None)

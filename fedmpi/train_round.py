@@ -1,7 +1,7 @@
 """One round, as every rank runs it. Read `train_round` from top to bottom, line for line beside `tests/plain_round.py`.
 
-Rank 0 is the server, the others simulate clients; alone, rank 0 does both. `is_root` selects values here, never a call
-that other ranks wait in.
+Rank 0 is the server, the others simulate clients; alone, rank 0 does both. All ranks make the same collective calls in
+the same order, whatever `is_root` is.
 
 What is sent. Before each phase rank 0 broadcasts what the clients need in one packed buffer: the method's published
     tensors, bounds for the sums, and versions of client memories (`rounds/publish.py`). The test of a round uses the
@@ -15,9 +15,10 @@ What is summed. Weight times upload in the server's coordinates (the method's `l
     the clients that sent an entry; an entry that no client sent keeps its value (`rounds/exchange.py`). A client that
     diverges ends the run, or sends nothing, or its last finite net (`train.on_divergence`, `rounds/client.py`).
 What is random. The cohort, and tiers that are dynamic (`federation/`); each client's batches and augmentation
-    (`data/batches.py`); what a method draws; the order of re-estimation (`rounds/evaluate.py`). Purpose, seed, round
-    and client seed each generator (`seeds.py`). Dropout draws from torch's global generator, which is seeded for that
-    client alone (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
+    (`data/batches.py`); what a method draws; the augmentation of re-estimation (`rounds/evaluate.py`), whose
+    order is drawn once a run (`running/start.py`). The seed of each generator is a hash of its purpose, the run's seed
+    and, where they matter, round, client or batch (`seeds.py`). Dropout draws from torch's global generator, which is
+    seeded for that client (`rounds/client.py`). So any rank trains a client to the same bits, at any time.
 What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resume` continues after the last checkpoint.
     Under `mpirun --with-ft ulfm` the other ranks get a `RankLossError`, become the ranks of the job (`mpi/comm.py`)
     and call `train_round` again with the same state. A round changes nothing but the files of client memories, and

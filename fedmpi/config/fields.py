@@ -37,7 +37,7 @@ class Section(BaseModel):
         super().__setattr__(name, value)
 
     def problems(self, config: Any) -> Iterable[tuple[str, str]]:
-        """(dotted key, message) of what is wrong beside the other sections of a `schema.Config` valid key by key."""
+        """Yields (dotted key, message) of each setting that does not fit the other sections, though valid alone."""
         return ()
 
 

@@ -191,7 +191,7 @@ class FlatNet:
         self._gradient.zero_()
 
     def clear(self) -> None:
-        """Zeros for parameters, gradients and what the optimizer keeps, as at the start."""
+        """Zeroes parameters, gradients and what the optimizer keeps, as at the start."""
         for vector in (self._parameter, self._gradient):
             vector.zero_()
         self.reset_momentum()

@@ -45,8 +45,7 @@ class MaskedCrossEntropy:
 
 
 def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """Gradients of one mini-batch's loss into the net's gradient buffer, as most methods take them; returns the loss
-    (0-dim)."""
+    """Computes the gradients of one mini-batch's loss into the net's gradient buffer; returns the loss (0-dim)."""
     value = loss(net.module(inputs), targets)
     torch.autograd.backward(value)
     return value.detach()

@@ -26,7 +26,7 @@ class PublishedFactors:
     solver: Solver
 
     def specs(self, rank_ratio: float) -> dict[str, Spec]:
-        """Names and shapes."""
+        """Returns names and shapes of the factors."""
         specs = {}
         for layer in self.layers.values():
             r = layer.r(rank_ratio)

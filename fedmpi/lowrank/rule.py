@@ -72,7 +72,7 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
 
 
 def _dense_by_rule(weighted: Mapping[str, Weighted], dense_layers: int) -> Iterator[str]:
-    """Names of the first convs, of all 1x1 convs and of the last linear layer."""
+    """Yields the names of the first convs, of all 1x1 convs and of the last linear layer."""
     largest = {name: max(module.kernel_size) for name, module in weighted.items() if isinstance(module, nn.Conv2d)}
     yield from [name for name, side in largest.items() if side > 1][:dense_layers]
     yield from (name for name, side in largest.items() if side == 1)

@@ -38,7 +38,7 @@ def table(
     of each with its effective rank. Numbers have four digits.
 
     `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
-    layer's W - W_0 as `along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
+    layer's W - W_0 as `energy_along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
     """
     beyond = _Shares()
     learned = _Shares()

@@ -109,7 +109,7 @@ class FDNNCOptions(MethodOptions):
         return "devices of fdnnc send gradients, and the server takes the steps"
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        """Devices do not change their size, and small ones must have their turn."""
+        """Refuses devices that change their size, and runs that end before small ones train."""
         yield from super().problems(config)
         if config.clients.tier_assignment != "fixed":
             yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
@@ -205,11 +205,11 @@ class FDNNC(Method):
         return _LARGEST_GRADIENT
 
     def regions(self, client: Client) -> Mapping[str, Region]:
-        """Eqs. 14, 15: a mean is over those who send; what a device never has needs no mean and may count as zero."""
+        """Follows eqs. 14, 15: a mean is over those who send; what a device never has may count as zero."""
         return dict.fromkeys(self._withheld(client.task), _NOTHING)
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Eqs. 17-19 on the nets of this phase's devices, then what the pattern makes of it (III.D)."""
+        """Takes the steps of eqs. 17-19 on the nets of this phase's devices, then merges by the pattern (III.D)."""
         if contributions.phase.name == self.tiers[BIG].name:
             stepped = self._stepped(state, means, contributions, BIG)
             if self.pattern == "both":
@@ -280,7 +280,7 @@ class FDNNC(Method):
         return {name: spec for name, spec in self.published_specs({tier}).items() if name not in withheld}
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
-        """Gradients, that of L2 included; one of a loss that diverged is none."""
+        """Returns gradients, that of L2 included; None if the loss diverged."""
         if client.is_restored:
             return None
         grads = list(net.grads.values())

@@ -111,7 +111,7 @@ class Fjord(WidthMethod):
         return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
-        """Gradients of one mini-batch, of net `number` within that of the tier."""
+        """Computes the gradients of one mini-batch, of net `number` within that of the tier."""
         if not self.options.distillation:
             return gradients(loss(self._logits(net, inputs, tier, number), targets))
         teacher = net.module(inputs)

@@ -112,7 +112,7 @@ class Method:
     # Server half.
 
     def state_specs(self) -> dict[str, Spec]:
-        """Names and shapes of the server's tensors that uploads are averaged into."""
+        """Returns names and shapes of the server's tensors that uploads are averaged into."""
         return self._dense_specs
 
     def initial_state(self) -> Params:
@@ -120,7 +120,7 @@ class Method:
         return {name: value.detach().clone() for name, value in self._server_net().named_parameters()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        """Names and shapes of what these nets (by number) are made of; every rank knows them without being told."""
+        """Returns names and shapes of what these nets (by number) are made of, without asking another rank."""
         return self.state_specs()
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
@@ -135,8 +135,8 @@ class Method:
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Yields the upload in server coordinates: (name in `sums_of`, tensor), one at a time.
 
-        The tensor has the shape of the region that `regions` gives, else of the whole. A name that
-        is never given counts as zeros, unless its region is empty.
+        The tensor has the shape of the region that `regions` gives, else of the whole. A name that is left out enters
+        its mean as zeros, with the client's weight; an empty region keeps the client out of that mean.
         """
         yield from upload.items()
 
@@ -176,9 +176,10 @@ class Method:
         return state
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Numbers about a round for its record: what JSON can hold. `state` is the one at its end, `published` what was
-        published of that for the next step, `contributions` those of its last phase. Lines under `conclusions` say in
-        plain words what the numbers mean; those of the last round are printed when the run ends.
+        """Returns numbers about a round for its record: what JSON can hold.
+
+        `state` is the one at its end, `published` what was published of it, `contributions` those of its last phase.
+        Lines under `conclusions` are printed when the run ends, those of the last round.
         """
         return {}
 
@@ -213,7 +214,7 @@ class Method:
         return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct)
 
     def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
-        """Gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
+        """Computes the gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
         return plain_step(net, inputs, targets, loss)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
@@ -223,7 +224,7 @@ class Method:
         """Adapts the net that `narrow` has filled, before it is tested on the client's own data."""
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        """Names and shapes of what a client of this tier sends back, in this very task where tasks differ."""
+        """Returns names and shapes of what a client of this tier sends back, in this task if tasks differ."""
         return self._net_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:

@@ -68,7 +68,7 @@ class TopK(Method):
 
     @cached_property
     def _sizes(self) -> list[int]:
-        """Entries of each tensor, in the order in which the update is laid out."""
+        """Counts the entries of each tensor, in the order in which the update is laid out."""
         return [spec.num_elements for spec in self.state_specs().values()]
 
     def _num_kept(self, size: int) -> int:
@@ -84,7 +84,7 @@ class TopK(Method):
     # Server half.
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Zeros but for what was sent, in the sums' memory format."""
+        """Yields zeros but for what was sent, in the sums' memory format."""
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
             layout = Layout.of({name: spec})
             dense = layout.views(layout.new_buffer(values.device))[name]
@@ -112,7 +112,7 @@ class TopK(Method):
         return {"values": Spec((self.num_sent,)), "indices": Spec((self.num_sent,), torch.int32)}
 
     def upload(self, net: FlatNet, client: Client) -> Params:
-        """Values and indices by rising index; leaves the new residual in `scratch`."""
+        """Returns values and indices by rising index; leaves the new residual in `scratch`."""
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
             wanted += client.memory["residual"].to(wanted.device, non_blocking=True)

@@ -85,7 +85,7 @@ class MethodOptions(Section):
             yield "mpi.exchange", "reduce adds up means, and method.aggregate is another; allowed: gather, auto"
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
-        """Clients per tier where `clients.tier_blocks` does not say: equal blocks, the remainder with the last."""
+        """Returns the clients of each tier without `clients.tier_blocks`: equal blocks, the last has the remainder."""
         return equal_blocks(num_clients, len(self.tiers))
 
 

@@ -22,7 +22,7 @@ class Width:
     of_model: float = 1.0
 
     def of(self, channels: int) -> int:
-        """Channels of a layer that has `channels` in the paper; at least 1. A share of 1 is the net itself."""
+        """Returns the channels of a layer that has `channels` in the paper; at least 1. A share of 1 is the net."""
         exact = max(1, round(channels * self.of_model)) * self.factor
         return max(1, round(exact) if self.rounding == "round" else math.ceil(exact - CEIL_TOLERANCE))
 

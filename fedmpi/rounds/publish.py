@@ -5,8 +5,8 @@ never saved. With the method's tensors travel the bounds that exact sums need an
 the versions that the coming clients continue from.
 
 With `mpi.factorization: shared` rank 0 broadcasts the dense weights of the layers in place of their factors. Each rank
-factorizes some layers, with rank 0's solver and number of threads, so the bits are the same. One collective then adds
-up the ranks' bytes as whole numbers: all but one of them are zero.
+factorizes some layers, with rank 0's solver and number of threads, so the bits are the same. Each
+factor is filled by one rank and zero on the others, so one sum of whole numbers gives every rank all of them.
 """
 
 from __future__ import annotations

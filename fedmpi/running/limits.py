@@ -44,7 +44,8 @@ class _Part:
 class Limits:
     """The limits of one rank. Within the block a thread looks every second; it begins with the first limit.
 
-    `mpi.round_timeout_s` is for a round; what may take longer has as long as MPI may take to start.
+    `mpi.round_timeout_s` is for a round. Set-up after a loss, and the end of a run, have at least
+    `mpi.startup_timeout_s`.
     """
 
     def __init__(self, settings: Mpi, comm: Communicator, advice: Advice) -> None:

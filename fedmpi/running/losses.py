@@ -73,12 +73,12 @@ class RunContext:
         self.note(loss)
         return loss.server
 
-    def material(self) -> start.TrainingData:
+    def training_data(self) -> start.TrainingData:
         """Returns the data: on all ranks, or on none."""
         if self._material is None:
-            material = start.load_material(self.config, self.comm)
+            training_data = start.load_material(self.config, self.comm)
             self.comm.agree()
-            self._material = material
+            self._material = training_data
         return self._material
 
     def folder(self) -> RunDir:
@@ -97,8 +97,10 @@ class RunContext:
         return _DYING_S if self.takes_over else _ENDING_S if self.resumes else 0.0
 
     def too_few(self) -> str:
-        """Returns why the ranks that are left are to stop; empty if they are not. A report needs no more than there
-        are."""
+        """Returns why the ranks that are left are to stop, '' if they are not.
+
+        After the last round any number of ranks is enough to write the report.
+        """
         size = self.comm.size
         least = self.config.mpi.min_ranks
         if size >= least or self.rounds_are_over:
@@ -145,7 +147,7 @@ def continue_run(context: RunContext, setup: Setup, server: Server | None, state
         return setup
     # Rank 0 is alone now, and has to train.
     had = setup.computed_with["server_device"]
-    alone = start.prepare(context.config, context.comm, context.folder(), context.material(), had)
+    alone = start.prepare(context.config, context.comm, context.folder(), context.training_data(), had)
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         warn(other_bits)
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)

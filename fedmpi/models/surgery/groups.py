@@ -73,7 +73,7 @@ class Structure:
         return sum(map(math.prod, self.shapes.values()))
 
     def spaces(self) -> list[frozenset[str]]:
-        """Layers by the space of channels that they write: those that additions tie together share one."""
+        """Groups layers by the space of channels that they write: those that additions tie together share one."""
         spaces: list[frozenset[str]] = []
         for tied in [frozenset({INPUT}), *(frozenset({name}) for name in self.layers), *self.added]:
             touched = [space for space in spaces if space & tied]

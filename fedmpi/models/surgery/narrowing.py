@@ -101,7 +101,7 @@ def _refuse_other_parameters(net: nn.Module) -> None:
 
 
 def _fill(net: nn.Module) -> None:
-    """Values that keep activations near 1 and let every channel be seen, biases and norms included."""
+    """Draws values that keep activations near 1 and let every channel be seen, biases and norms included."""
     generator = torch.Generator().manual_seed(0)
     for value in net.parameters():
         low = 0.5
