@@ -8,21 +8,15 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.sets.har import Har
 
 TRAIN, TEST, GROUPS = 20, 8, 4
-WORDS = (
-    "data.name=har",
-    f"data.num_train={TRAIN}",
-    f"data.num_test={TEST}",
-    f"data.num_groups={GROUPS}",
-    "data.window=8",
-)
+WORDS = ("data.name=har", f"data.num_train={TRAIN}", f"data.num_test={TEST}", f"data.num_groups={GROUPS}")
 """Its options in a config, without its folder."""
 
 
 def options_in(folder: Path) -> Har:
-    return Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS, window=8)
+    return Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS)
 
 
 def dataset() -> Dataset:
-    x = np.arange(TRAIN * 48, dtype=np.float32).reshape(TRAIN, 48)
+    x = (np.arange(TRAIN * 768, dtype=np.float32) % 50).reshape(TRAIN, 768)
     train, test = np.arange(TRAIN), np.arange(TEST)
     return Dataset(x, train % 6, x[:TEST] + 0.5, test % 6, train % GROUPS, test % GROUPS)

@@ -39,8 +39,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     run = RunDir(folder / "topk")
     newest = run.checkpoints()[0][1]
     client, version = next(iter(checkpoint.load(newest).clients.items()))
-    options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4, window=8)
-    x = np.zeros((20, 48), np.float32)
+    options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4)
+    x = np.zeros((20, 768), np.float32)
     numbers = np.arange(20)
     prepare.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
     return {

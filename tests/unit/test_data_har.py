@@ -7,10 +7,10 @@ import pytest
 from data_fixtures import refusal
 from golden_file import Told
 
+from fedmpi.data.sets import har
 from fedmpi.data.sets.har import Har
 
-# ---- real signals
-
+standardized = har._standardized
 
 # ---- HAPT's format in small files: sample i of experiment e has the values 1000 e + i + axis / 10
 
@@ -22,14 +22,15 @@ LABELS = """1 1 5 3 12
 """
 
 
-def small_options(**changes: object) -> Har:
-    """Windows of 4 samples, a new one every 2."""
-    return Har.model_validate({"window": 4, "step": 2, "standardize": False, **changes})
-
-
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """Subject 1: activities 5 and 1 in experiment 1, 1 in experiment 2; subject 2: activity 1."""
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Windows of 4 samples, a new one every 2, as recorded.
+
+    Subject 1: activities 5 and 1 in experiment 1, 1 in experiment 2; subject 2: activity 1.
+    """
+    monkeypatch.setattr(har, "WINDOW", 4)
+    monkeypatch.setattr(har, "STEP", 2)
+    monkeypatch.setattr(har, "_standardized", lambda train, test: (train, test))
     raw = tmp_path / "HAPT" / "RawData"
     raw.mkdir(parents=True)
     (raw / "labels.txt").write_text(LABELS)
@@ -47,7 +48,7 @@ def firsts(x: np.ndarray) -> list[int]:
 
 def test_windows_by_hand(small: Path) -> None:
     """Subject 1 walks 10 + 10 samples: the last 8 are test (0.4), all in experiment 2; its first 2 give no window."""
-    ours = small_options(test_share=0.4).prepare(small)
+    ours = Har(test_share=0.4).prepare(small)
     walking = [1012, 1014, 1016, 1018]
     standing = [1002, 1004]  # samples 3 to 8 of 3 to 12, counted from 1
     assert firsts(ours.train_x) == [*walking, *standing, 3004, 3006]
@@ -62,25 +63,28 @@ def test_windows_by_hand(small: Path) -> None:
 
 
 @pytest.mark.parametrize("test_share", [0.1, 0.25, 0.5, 0.73])
-def test_no_sample_is_on_both_sides(small: Path, test_share: float) -> None:
-    ours = small_options(test_share=test_share, window=1, step=1).prepare(small)
+def test_no_sample_is_on_both_sides(small: Path, test_share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(har, "WINDOW", 1)
+    monkeypatch.setattr(har, "STEP", 1)
+    ours = Har(test_share=test_share).prepare(small)
     train, test = (set(firsts(x)) for x in (ours.train_x, ours.test_x))
     assert not train & test and len(train) + len(test) == 40
     assert len(test) == sum(int(size * test_share + 0.5) for size in (20, 10, 10))
 
 
 def test_original_split_is_by_subject(small: Path) -> None:
-    ours = small_options(split="original").prepare(small)
+    ours = Har(split="original").prepare(small)
     assert firsts(ours.test_x) == [3004, 3006, 3008, 3010]  # subject 2 is one of UCI HAR's nine
     assert set(firsts(ours.train_x)) == {*range(1012, 1019, 2), *range(2000, 2007, 2), *range(1002, 1009, 2)}
     assert ours.groups is not None and set(ours.groups) == {0}
     assert ours.test_groups is not None and set(ours.test_groups) == {1}
-    assert not small_options(split="original").info().shares_groups
+    assert not Har(split="original").info().shares_groups
 
 
-def test_standardized_by_the_training_windows(small: Path) -> None:
-    plain = small_options().prepare(small)
-    ours = small_options(standardize=True).prepare(small)
+def test_standardized_by_the_training_windows(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Har().prepare(small)
+    monkeypatch.setattr(har, "_standardized", standardized)
+    ours = Har().prepare(small)
     samples = ours.train_x.reshape(-1, 6).astype(np.float64)
     assert np.abs(samples.mean(axis=0)).max() < 1e-6 and np.abs(samples.std(axis=0) - 1).max() < 1e-6
     axis = plain.train_x.reshape(-1, 6)[:, 2].astype(np.float64)
@@ -103,7 +107,7 @@ def test_standardized_by_the_training_windows(small: Path) -> None:
 def test_damaged_signals_are_one_line(small: Path, file: str, text: str | None, problem: str) -> None:
     path = small / "HAPT" / "RawData" / file
     path.unlink() if text is None else path.write_text(text)
-    assert problem in refusal(lambda: small_options().prepare(small))
+    assert problem in refusal(lambda: Har().prepare(small))
 
 
 # ---- UCI HAR's files

@@ -120,10 +120,9 @@ def test_damaged_digits(tmp_path: Path, raw: bytes | None, expected: str) -> Non
 # ---- synthetic, and what all data sets share
 
 
-def test_synthetic_shapes_and_seeds() -> None:
+def test_synthetic_shapes() -> None:
     options = Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
     first, again = load_data(options), load_data(options)
-    other = load_data(options.model_copy(update={"seed": 1}))
     assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
-    assert np.array_equal(first.train_x, again.train_x) and not np.array_equal(first.train_x, other.train_x)
+    assert np.array_equal(first.train_x, again.train_x)
     assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]

@@ -10,9 +10,6 @@ from fedmpi.data.dataset import check
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
 
-# ---- real reviews
-
-
 # ---- small files in the same format
 
 REVIEWS = {
@@ -30,8 +27,9 @@ FILMS = {("train", "neg"): 11, ("train", "pos"): 2, ("test", "neg"): 2, ("test",
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """The film of review i is tt<i> (train neg), tt<i>, tt<7 + i> (test neg), tt<i>."""
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Six words are numbered. The film of review i is tt<i> (train neg), tt<i>, tt<7 + i> (test neg), tt<i>."""
+    monkeypatch.setattr(imdb, "NUM_WORDS", 6)
     for (part, kind), count in FILMS.items():
         (tmp_path / "aclImdb" / part / kind).mkdir(parents=True)
         shift = 7 if (part, kind) == ("test", "neg") else 0
@@ -44,7 +42,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def small_options(**changes: object) -> Imdb:
-    return Imdb.model_validate({"length": 5, "words": 6, **changes})
+    return Imdb.model_validate({"length": 5, **changes})
 
 
 def test_words_by_hand(small: Path) -> None:
@@ -73,7 +71,7 @@ def test_what_counts_as_a_letter() -> None:
 
 def test_three_quarters_of_each_class(small: Path) -> None:
     """5 bad reviews and 4 good ones in all: 3 and 3 to train, the others to test, by class."""
-    options = small_options(split="three_quarters", words=50)
+    options = small_options(split="three_quarters")
     first, again = (options.prepare(small) for _ in range(2))
     assert first.train_y.tolist() == [0, 0, 0, 1, 1, 1] and first.test_y.tolist() == [0, 0, 1]
     assert np.array_equal(first.train_x, again.train_x) and np.array_equal(first.test_x, again.test_x)
@@ -103,4 +101,3 @@ def test_what_is_promised() -> None:
     assert (info.kind, info.example_shape, info.num_classes, info.vocabulary_size) == ("tokens", (500,), 2, 1001)
     info = Imdb(split="three_quarters").info()
     assert (info.num_train, info.num_test) == (100 * 375, 12_500)  # PriSM's 100 clients with 375 reviews each
-    assert Imdb(words=20, length=7).info().vocabulary_size == 21

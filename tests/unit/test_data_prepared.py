@@ -38,9 +38,10 @@ def refused(options: Har) -> str:
 
 
 def test_another_recipe_and_no_recipe_are_one_line(options: Har) -> None:
-    other = options.model_copy(update={"step": 3})
+    other = options.model_copy(update={"test_share": 0.3})
     options.path.rename(other.path)
-    assert '"step": 64' in refused(other) and "change the config, or run `fedmpi data prepare har" in refused(other)
+    line = refused(other)
+    assert '"test_share": 0.2' in line and "change the config, or run `fedmpi data prepare har" in line
     other.path.write_bytes(hdf5.pack(prepare.KIND, {}, {"train_x": X}))
     assert "damaged ('recipe'); make it again by" in refused(other)
 
@@ -65,8 +66,8 @@ def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
     ("name", "values", "problem"),
     [
         ("train_x", None, "there are no training examples"),
-        ("train_x", X.astype(np.float64), "are float64 (20, 48), expected float32"),
-        ("train_x", np.repeat(X, 3, axis=0), "are float32 (60, 48), expected float32 (20, 48)"),
+        ("train_x", X.astype(np.float64), "are float64 (20, 768), expected float32"),
+        ("train_x", np.repeat(X, 3, axis=0), "are float32 (60, 768), expected float32 (20, 768)"),
         ("train_x", np.where(X == 7, np.nan, X), "training examples have values that are no finite"),
         ("test_y", np.full(TEST, 6), "test labels reach from 6 to 6, expected 0 to 5"),
         ("groups", None, "there are no training groups"),
@@ -142,9 +143,9 @@ def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp
     config, play = tmp_path / "c.yaml", tmp_path / "tinyshakespeare" / "input.txt"
     play.parent.mkdir()
     play.write_text(TEXT)
-    config.write_text(json.dumps({"data": {"name": "shakespeare", "stride": 7}, "model": {"name": "lstm_char"}}))
+    config.write_text(json.dumps({"data": {"name": "shakespeare", "test_share": 0.3}, "model": {"name": "lstm_char"}}))
     code, _out, error = run_data("prepare", config, "data.length=20", "--data-dir", tmp_path)
-    assert code == 0 and (tmp_path / "shakespeare-length=20-stride=7.fedmpi.h5").is_file(), error
+    assert code == 0 and (tmp_path / "shakespeare-length=20-test_share=0.3.fedmpi.h5").is_file(), error
     assert run_data("prepare", tmp_path / "no.yaml")[0] == 2
 
 

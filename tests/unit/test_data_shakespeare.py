@@ -13,10 +13,11 @@ from fedmpi.data.sets.shakespeare import ALPHABETS, Shakespeare
 @pytest.fixture(autouse=True)
 def short_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedmpi.data.sets.shakespeare.MIN_CHARS", 11)
+    monkeypatch.setattr("fedmpi.data.sets.shakespeare.STRIDE", 2)
 
 
 def small_options(**changes: object) -> Shakespeare:
-    return Shakespeare.model_validate({"length": 3, "stride": 2, "test_share": 0.4, **changes})
+    return Shakespeare.model_validate({"length": 3, "test_share": 0.4, **changes})
 
 
 def texts(options: Shakespeare, x: np.ndarray, y: np.ndarray) -> list[str]:

@@ -6,8 +6,9 @@ are the same recordings: 30 people with a phone at the waist, two experiments ea
 
 Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1 (stretches abut,
 so the last one belongs to it). Windows lie wholly inside a stretch; an example is its samples in the order of time,
-each as acc x y z (g, gravity included) and gyro x y z (rad/s). Transitions (activities 7 to 12) are left out. This is
-not UCI HAR's own preprocessing (no filters), so results do not compare with published ones.
+each as acc x y z (gravity included) and gyro x y z. Each axis is standardized over all training windows. Transitions
+(activities 7 to 12) are left out. This is not UCI HAR's own preprocessing (no filters), so results do not compare with
+published ones.
 
 Test data of `each_subject`. Windows: a subject's stretches of one activity are put end to end and cut once, so
 that the last `test_share` of the samples is test; each side has its own windows, so no sample is in both.
@@ -24,7 +25,6 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import File, Source, find, guarded, track
 from fedmpi.data.prepare import CountedOptions
@@ -46,6 +46,7 @@ class Part(NamedTuple):
 
 
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
+WINDOW, STEP = 128, 64
 # The 9 subjects of UCI HAR's test part (its file subject_test.txt).
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
@@ -79,8 +80,8 @@ class Har(CountedOptions):
     name: str = "har"
     """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
     form: Literal["windows", "features"] = "windows"
-    """`windows`: pieces of HAPT's raw signals, `window` samples of 6 axes (3 of acceleration, 3 of rotation), cut out
-    of each labelled stretch. `features`: UCI HAR's 561 numbers, as distributed.
+    """`windows`: pieces of HAPT's raw signals, 128 samples (2.56 s) of 6 standardized axes (3 of acceleration, 3 of
+    rotation), cut out of each labelled stretch every 64 samples. `features`: UCI HAR's 561 numbers, as distributed.
     """
     split: Literal["each_subject", "original"] = "each_subject"
     """`each_subject`: the later part of each subject's time in each activity is test data, and no training example
@@ -88,14 +89,6 @@ class Har(CountedOptions):
     """
     test_share: PartialShare = 0.2
     """The share of test data under `split: each_subject`."""
-    window: Count = 128
-    """Samples in a window, 50 a second (`form: windows`)."""
-    step: Count = 64
-    """Samples from the start of a window to that of the next (`form: windows`)."""
-    standardize: bool = True
-    """Each of the 6 axes minus its mean over all training windows, divided by its standard deviation there
-    (`form: windows`); else acceleration in g and rotation in rad/s, as recorded.
-    """
 
     def info(self) -> DataInfo:
         num_train, num_test, num_groups = {
@@ -104,7 +97,7 @@ class Har(CountedOptions):
             ("features", "each_subject"): (8059, 2060, 30),
             ("features", "original"): (7352, 2947, 21),
         }[self.form, self.split]
-        shape = (FEATURES if self.form == "features" else AXES * self.window,)
+        shape = (FEATURES if self.form == "features" else AXES * WINDOW,)
         shares_groups = self.split == "each_subject"
         counts = (num_train, num_test)
         return DataInfo("vector", shape, NUM_ACTIVITIES, *counts, num_groups=num_groups, shares_groups=shares_groups)
@@ -130,17 +123,17 @@ def _windows(options: Har, folder: Path) -> tuple[Part, Part]:
         stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]
         for part, own in zip(pieces, _divide(options, subject, stretches), strict=True):
             for experiment, begin, end in own:
-                x = windows(signals[experiment][begin:end], options.window, options.step)
-                shape = (len(x), AXES * options.window)
+                x = windows(signals[experiment][begin:end], WINDOW, STEP)
+                shape = (len(x), AXES * WINDOW)
                 part.append(Part(x.reshape(shape), np.full(len(x), activity - 1), np.full(len(x), subject)))
     train, test = (_joined(labels_path, part) for part in pieces)
-    return _standardized(train, test) if options.standardize else (train, test)
+    return _standardized(train, test)
 
 
 def _joined(where: Path, pieces: list[Part]) -> Part:
     if not any(len(piece.y) for piece in pieces):
         problem = "gives no example to train or none to test"
-        raise DataError(str(where), f"{problem}; choose a smaller data.window or another data.test_share")
+        raise DataError(str(where), f"{problem}; choose another data.test_share")
     x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
     return Part(x, y, subjects)
 

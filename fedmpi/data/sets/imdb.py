@@ -21,11 +21,10 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
@@ -36,6 +35,7 @@ from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 
 CLASSES = ("neg", "pos")
+NUM_WORDS = 1000
 FILE_NAME = re.compile(r"(\d+)_\d+\.txt")
 FILM = re.compile(r"/title/(tt\d+)")
 NO_LETTER = re.compile(r"[^\w\s]|[\d_]")
@@ -80,8 +80,6 @@ class Imdb(CountedOptions):
     """`original`: 25,000 to train and 25,000 to test, of other films (but one). `three_quarters`: of all 50,000, three
     quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each.
     """
-    words: Annotated[int, Field(ge=1, le=32_766)] = 1000
-    """The most frequent words of the training reviews, numbered from 1; others are left out, 0 is padding."""
     length: Count = 500
     """Words of a review that are used, the first ones; shorter reviews are padded on the left."""
     drop_stop_words: bool = True
@@ -90,8 +88,7 @@ class Imdb(CountedOptions):
     def info(self) -> DataInfo:
         num_train, num_groups = {"original": (25_000, 3456), "three_quarters": (37_500, 6609)}[self.split]
         counts = (num_train, 50_000 - num_train)
-        size = self.words + 1
-        return DataInfo("tokens", (self.length,), 2, *counts, vocabulary_size=size, num_groups=num_groups)
+        return DataInfo("tokens", (self.length,), 2, *counts, vocabulary_size=NUM_WORDS + 1, num_groups=num_groups)
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
@@ -115,7 +112,7 @@ def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
     for review in reviews:
         counts.update(review.text.split())
     kept = (word for word in counts if not (options.drop_stop_words and word in STOP_WORDS))
-    return sorted(kept, key=lambda word: (-counts[word], word))[: options.words]
+    return sorted(kept, key=lambda word: (-counts[word], word))[:NUM_WORDS]
 
 
 def _files(part: Path) -> list[tuple[Path, int, str]]:

@@ -3,11 +3,11 @@
 Form `speakers`: blocks with an empty line between, the first line of each the speaker's name and a colon
 (tinyshakespeare, A. Karpathy's char-rnn). A role's text is its speeches, without the names, joined by line ends.
 It is cut once, so that the last `test_share` of the characters is test; each side has its own windows of `length`
-characters and a label, a new one every `stride` characters. So no character is on both sides.
+characters and a label, a new one every STRIDE characters. So no character is on both sides.
 
 Form `leaf`: S. Caldas et al., LEAF, arXiv:1812.01097: JSON files in the folders train and test (LEAF's split by
 sample), whose `user_data` has for each role x, strings of 80 characters, and y, the character after each; every next
-one begins a character later. Every `stride`-th is taken.
+one begins a character later. Every STRIDE-th is taken.
 
 Tokens are the position in an alphabet that is fixed (ALPHABETS); any other character is an error.
 """
@@ -42,6 +42,8 @@ ALPHABETS = {
 }
 # Roles with fewer characters are left out (`form: speakers`).
 MIN_CHARS = 500
+# Characters from the start of an example to that of the next.
+STRIDE = 10
 FILE = File(
     "tinyshakespeare/input.txt",
     ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
@@ -60,8 +62,6 @@ class Shakespeare(CountedOptions):
     """
     length: Count = 80
     """Characters in an example; the one after them is its label."""
-    stride: Count = 10
-    """Characters from the start of an example to that of the next; 1 takes them all (LEAF: every such example)."""
     test_share: PartialShare = 0.2
     """The later part of each role's text is test data (`form: speakers`); no training example has a character of it."""
 
@@ -100,7 +100,7 @@ def _speakers(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
     for role, texts in track(sorted(_speeches(path).items()), "reading roles"):
         tokens = _tokens("\n".join(texts), options, path)
         cut = first_of_test(len(tokens), options.test_share)
-        early, late = (windows(part, options.length + 1, options.stride) for part in (tokens[:cut], tokens[cut:]))
+        early, late = (windows(part, options.length + 1, STRIDE) for part in (tokens[:cut], tokens[cut:]))
         if len(tokens) >= MIN_CHARS and len(early) and len(late):
             train[role] = early
             test[role] = late
@@ -121,7 +121,7 @@ def _speeches(path: Path) -> dict[str, list[str]]:
 
 
 def _leaf(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
-    """Returns the roles of LEAF's folders train and test, each with every `stride`-th of its examples."""
+    """Returns the roles of LEAF's folders train and test, each with every STRIDE-th of its examples."""
     train, test = Roles(), Roles()
     for roles, part in ((train, "train"), (test, "test")):
         for path, role, user in leaf_users(sorted(folder.rglob(f"{part}/*.json")), dict):
@@ -129,7 +129,7 @@ def _leaf(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
                 texts = [x + y for x, y in zip(user["x"], user["y"], strict=True)]
                 tokens = _tokens("".join(texts), options, path).reshape(len(texts), options.length + 1)
             if texts:
-                roles[role] = tokens[:: options.stride].copy()  # the memory of the others is free
+                roles[role] = tokens[::STRIDE].copy()  # the memory of the others is free
     if only_test := sorted(set(test) - set(train)):
         found = f"{len(only_test)} roles ({only_test[0]}, ...) are in test alone"
         raise DataError(str(folder), f"{found}; make the files with LEAF's `-t sample`")

@@ -1,4 +1,4 @@
-"""Images made from seeds: a coarse random pattern per class plus uniform noise.
+"""Images made from a fixed seed: a coarse random pattern per class plus uniform noise.
 
 A pixel is pattern + noise, both of 0..127, so it fits uint8. The patterns are 4x4 blocks, which
 survive crops; classes are equally frequent (to one example) and in random order.
@@ -19,6 +19,7 @@ from fedmpi.seeds import numpy_generator
 
 BLOCKS = 4
 CHUNK_EXAMPLES = 4096
+SEED = 0
 # As many pixels as an image file has in a row, if it is an image at all.
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
@@ -34,8 +35,6 @@ class Synthetic(DataOptions):
     """Training examples."""
     num_test: Count = 1000
     """Test examples."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of the examples; the run's own seed does not change them."""
 
     def info(self) -> DataInfo:
         counts, padding = (self.num_train, self.num_test), min(self.shape[1:]) // 8
@@ -43,18 +42,18 @@ class Synthetic(DataOptions):
         return DataInfo("image", self.shape, self.classes, *counts, mean, std, crop_padding=padding, flip=True)
 
     def read(self) -> Dataset:
-        """Makes `num_train` and `num_test` images, uint8 (N, H, W, C), from `seed`."""
+        """Makes `num_train` and `num_test` images, uint8 (N, H, W, C), the same in every run."""
         patterns = class_patterns(self)
         return Dataset(
-            *_examples(patterns, self.num_train, numpy_generator("synthetic-train", self.seed)),
-            *_examples(patterns, self.num_test, numpy_generator("synthetic-test", self.seed)),
+            *_examples(patterns, self.num_train, numpy_generator("synthetic-train", SEED)),
+            *_examples(patterns, self.num_test, numpy_generator("synthetic-test", SEED)),
         )
 
 
 def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
     """Returns uint8 (classes, H, W, C): 4x4 blocks of one random value of 0..127 each."""
     channels, height, width = options.shape
-    generator = numpy_generator("synthetic-patterns", options.seed)
+    generator = numpy_generator("synthetic-patterns", SEED)
     blocks = generator.integers(0, 128, (options.classes, BLOCKS, BLOCKS, channels), dtype=np.uint8)
     rows, columns = np.arange(height) * BLOCKS // height, np.arange(width) * BLOCKS // width
     return blocks[:, rows[:, None], columns[None, :]]
