@@ -26,6 +26,10 @@ def calling(main: Callable[[Sequence[str]], int], *always: str) -> Any:
 
     @pytest.fixture
     def called(capsys: pytest.CaptureFixture[str]) -> Called:
-        return lambda *words: (main([*map(str, words), *always]), *capsys.readouterr())
+        def answer(*words: object) -> tuple[int, str, str]:
+            capsys.readouterr()  # what was printed before is no answer
+            return main([*map(str, words), *always]), *capsys.readouterr()
+
+        return answer
 
     return called

@@ -122,7 +122,7 @@ def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.M
         run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
     assert difference(finished(tmp_path / "run"), expected) == ""
     waits = of(events, "wait", within="rounds.client.simulate_client")
-    memories = [event for event in waits if "tensors.moved" in event.where and not in_training(event)]
+    memories = [event for event in waits if "tensors.to_device" in event.where and not in_training(event)]
     assert len(memories) <= 2 * len(sent), places(memories)
     own = [event for event in waits if event not in memories]
     more_in_training = MORE_WAITS_IN_TRAINING.get(case, 0)
