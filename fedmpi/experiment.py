@@ -16,7 +16,6 @@ from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, StartupError
 from fedmpi.mpi.communicator import Communicator, together
-from fedmpi.report.records import read_records, round_seconds
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import folder as run_folder
 from fedmpi.running import observers, resuming, start
@@ -76,7 +75,6 @@ def _start_and_train(context: RunContext) -> bool:
             context.report(server, done + 1)
             if server is not None:
                 setup = replace(setup, show_progress=server.show_progress)
-                context.stopping.remember(round_seconds(read_records(folder), comm.size))
             state = resuming.initial_state(setup, snapshot)
             comm.wait_for_all()  # a rank that begins a round counts how long the others take
             setup.clock.take()  # so that the first round is not charged for the start
@@ -156,7 +154,7 @@ def _timings_and_stop_vote(context: RunContext, setup: Setup) -> tuple[Times, in
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    stop_vote = context.stopping.stop_vote(taken["wall"], context.limits.share())
+    stop_vote = context.stopping.vote(taken["wall"])
     rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), stop_vote]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))

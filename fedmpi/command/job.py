@@ -66,9 +66,8 @@ class Job:
         if not self.comm.is_root or self.advice.has_failed():  # after a loss another rank may be the server
             return ""
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        saved = self.advice.what_is_saved()
-        lines = dict.fromkeys((f"fedmpi: stopped by {name}; {saved}", self.advice.how_to_continue()))
-        return "\n".join(lines)
+        line = f"fedmpi: stopped by {name}; {self.advice.what_is_saved()}"
+        return f"{line}\n{self.advice.how_to_continue()}" if self.advice.run_dir else line
 
     def end_all(self, error: BaseException) -> None:
         """Prints what has failed here and how to continue, and ends all ranks. One process raises SystemExit."""

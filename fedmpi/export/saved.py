@@ -11,7 +11,7 @@ from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.report.best import best_round, mean_accuracy
+from fedmpi.report.best import Best
 from fedmpi.report.records import read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
@@ -79,7 +79,7 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
         return saved[0]
     shown = f"saved: {', '.join(map(str, saved))}"
     if which == "best":
-        best = best_round({record["round"]: mean_accuracy(record) for record in records.values()}, saved)
+        best = Best.of(records.values()).best_of(saved)
         if best is None:
             raise RunDirError("--round", f"best, but none of the saved rounds was tested; {shown}")
         return best

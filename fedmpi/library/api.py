@@ -117,17 +117,11 @@ def open_run(
 class CallAdvice(Advice):
     """Advises calls of `fedmpi` in place of commands; `config` in them is the one that the program has given."""
 
-    _resume_alone = "resume=True alone"
-
     def resume_command(self, lr: float | None = None) -> str:
         return f"fedmpi.run({self._config(lr)}, run_dir={str(self._folder())!r}, resume=True)"
 
     def init_command(self, lr: float) -> str:
         return f"fedmpi.run({self._config(lr)}, init_from={str(self._folder())!r})"
-
-    def in_lines(self, text: str) -> str:
-        """Puts the call on a line of its own."""
-        return text.replace(": fedmpi.", ":\n  fedmpi.")
 
     def _config(self, lr: float | None) -> str:
         """Returns the caller's config, or the run's with another learning rate."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from fedmpi.report.records import CLIENTS, Record, accuracies
@@ -15,7 +16,9 @@ class Best:
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
     best_round: dict[str, int] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: Counter[str] = field(default_factory=Counter)
+    means: dict[int, float] = field(default_factory=dict)
+    """Tested round -> the mean over the nets that all clients share; if there are none, over the clients' own."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Best:
@@ -26,23 +29,22 @@ class Best:
         return best
 
     def round_done(self, record: Record) -> None:
-        for tier, share in accuracies(record).items():
+        tested = accuracies(record)
+        for tier, share in tested.items():
             self.last[tier] = share
             if share > self.best.get(tier, -1.0):
                 self.best[tier] = share
                 self.best_round[tier] = record["round"]
-        for stage, seconds in record.get("seconds", {}).items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        if tested:
+            shares = [share for name, share in tested.items() if name != CLIENTS] or [*tested.values()]
+            self.means[record["round"]] = sum(shares) / len(shares)
+        self.seconds.update(record.get("seconds", {}))
 
+    def best_of(self, saved: Collection[int]) -> int | None:
+        """Returns the saved round with the highest mean (ties: the first); None if none of them was tested."""
+        return max(sorted(self.means.keys() & set(saved)), key=self.means.__getitem__, default=None)
 
-def mean_accuracy(record: Record) -> float | None:
-    """Returns the mean over the nets that all clients share, else over the clients' own; None without a test."""
-    tested = accuracies(record)
-    shares = [share for name, share in tested.items() if name != CLIENTS] or [*tested.values()]
-    return sum(shares) / len(shares) if shares else None
-
-
-def best_round(means: Mapping[int, float | None], saved: Collection[int]) -> int | None:
-    """Returns the saved round with the highest `mean_accuracy` (ties: the first); None if none was tested."""
-    known = {number: mean for number, mean in means.items() if number in saved and mean is not None}
-    return max(sorted(known), key=lambda number: known[number]) if known else None
+    def split_s(self) -> dict[str, float]:
+        """Returns the seconds by stage, with `other` for those of no stage."""
+        split = {stage: seconds for stage, seconds in self.seconds.items() if stage != "wall"}
+        return {**split, "other": max(0.0, self.seconds["wall"] - sum(split.values()))}

@@ -6,16 +6,13 @@ place, then one with what to do. A run that was killed leaves none.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fedmpi.errors import MAX_LINE, one_line
 from fedmpi.report.records import Record, rounds_done
-from fedmpi.store import lock
+from fedmpi.store import lock, manifest
 from fedmpi.store.files import read_whole
-from fedmpi.store.manifest import RESUME, read_starts
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
 RUNNING = "running"
@@ -34,35 +31,6 @@ _IN_WORDS = {
 
 
 @dataclass(frozen=True)
-class ResumeCommand:
-    """The parts of the command that continues a run, beside its directory; each start notes them in the manifest."""
-
-    ranks: int = 1
-    folder: str = ""
-    """The folder from which alone the user's modules or data are found; '' where they are found from everywhere."""
-    words: tuple[str, ...] = ()
-    """Names of the user's own code, because a run directory alone makes fedmpi import nothing."""
-
-    def command(self, *words: str) -> str:
-        """Returns the command with these words, wherever it is typed."""
-        enter = f"cd {shlex.quote(self.folder)} && " if self.folder else ""
-        launcher = f"mpirun -n {self.ranks} " if self.ranks > 1 else ""
-        return f"{enter}{launcher}python -m fedmpi.main {shlex.join([*words, *self.words])}"
-
-    def to_manifest(self) -> dict[str, Any]:
-        """Returns the entry of a start in the manifest."""
-        return {RESUME: asdict(self)}
-
-    @classmethod
-    def of(cls, start: Mapping[str, Any]) -> ResumeCommand:
-        """Reads the entry of a start; a start without one is continued on one rank."""
-        match start.get(RESUME):
-            case {"ranks": int(ranks), "folder": str(folder), "words": [*words]}:
-                return cls(ranks, folder, tuple(map(str, words)))
-        return cls()
-
-
-@dataclass(frozen=True)
 class Ending:
     """The end of a run: its state, rounds, cause, and what to do.
 
@@ -75,6 +43,8 @@ class Ending:
     """Rounds on record."""
     saved: int
     """The round of the newest checkpoint; 0 for none."""
+    what_is_saved: str
+    """As `rounds 1 to 3 are saved`."""
     cause: str = ""
     """The failure and its place, as `round 3, client 17, stage local_training: ...`; or why the run was stopped."""
     advice: str = ""
@@ -93,16 +63,10 @@ class Ending:
         """Returns `what` without its cause: `diverged in round 3, client 17, stage local_training`."""
         return self.what().partition(": ")[0]
 
-    def what_is_saved(self) -> str:
-        """Returns `rounds 1 to 3 are saved`."""
-        if not self.saved:
-            return "no round is saved"
-        return f"rounds 1 to {self.saved} are saved" if self.saved > 1 else "round 1 is saved"
-
     def paragraph(self) -> str:
         """Returns sentences for the top of a page: what happened, what is saved, and what to do."""
         # The advice of a rank whose run diverged begins with what is saved.
-        saved = [] if self.state == NOTE_DIVERGED else [self.what_is_saved()]
+        saved = [] if self.state == NOTE_DIVERGED else [self.what_is_saved]
         parts = [part for part in (f"this run {self.what()}", *saved, self.advice) if part]
         end = "" if self.advice else "."
         return ". ".join(part[:1].upper() + part[1:] for part in parts) + end
@@ -112,15 +76,11 @@ def ending(run_dir: RunDir, records: Sequence[Record]) -> Ending:
     """Returns how the run has ended that has these records and is not finished. Raises RunDirError."""
     state = state_of(run_dir, records)
     cause, advice = [*_note(run_dir)[1:], "", ""][:2]
-    starts = read_starts(run_dir)
-    start = starts[-1] if starts else {}
     if state == STOPPED:
-        cause = one_line(str(start["stopped"].get("why", "")))
+        cause = one_line(str(manifest.read_starts(run_dir)[-1]["stopped"].get("why", "")))
     if state in (STOPPED, INTERRUPTED, SILENT):
-        advice = (
-            f"to continue: {ResumeCommand.of(start).command('--run-dir', str(run_dir.path.absolute()), '--resume')}"
-        )
-    return Ending(state, rounds_done(records), run_dir.last_saved(), cause, advice)
+        advice = f"to continue: {manifest.resume_command(run_dir)}"
+    return Ending(state, rounds_done(records), run_dir.last_saved(), run_dir.what_is_saved(), cause, advice)
 
 
 def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
@@ -134,7 +94,7 @@ def state_of(run_dir: RunDir, records: Sequence[Record]) -> str:
         return RUNNING
     if holder is not None and not holder.is_local:
         return SILENT
-    starts = read_starts(run_dir)
+    starts = manifest.read_starts(run_dir)
     return STOPPED if starts and "stopped" in starts[-1] else INTERRUPTED
 
 

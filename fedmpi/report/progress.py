@@ -50,6 +50,10 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.erase()
+
+    def erase(self) -> None:
+        """Erases the live line."""
         self._write()
 
     def clients(self, done: int, total: int) -> None:

@@ -21,7 +21,6 @@ from fedmpi.store.run_dir import RunDir
 
 Record = Mapping[str, Any]
 
-
 TIERS = "tiers"
 """The key, in the record of a round that was tested, of the scores of each net that all clients share."""
 
@@ -46,26 +45,21 @@ class Records:
         last_round = resume_after or 0
         records = [record for record in read_records(run_dir) if record["round"] <= last_round]
         if gaps := gaps_of(records, last_round):
-            missing = f"{self._path.name} has no record of {_rounds(gaps[:5])}{', ...' if len(gaps) > 5 else ''}"
-            warn(f"{missing}, which are done: sums over all rounds are not shown")
+            missing = counted(sum(last - first + 1 for first, last in gaps), "round")
+            first_gap = f"{missing} that are done, the first is round {gaps[0][0]}"
+            warn(f"{self._path.name} has no record of {first_gap}: sums over all rounds are not shown")
         content = "".join(map(_line, records)).encode()
         write_atomic(self._path, content)
         self._whole_bytes = len(content)
         self._unwritten = b""
 
-    def round_done(self, record: Record) -> None:
-        """Writes one record; `record["round"]` is its round. Numbers that JSON has no word for become null.
+    def round_done(self, record: Record | None) -> None:
+        """Writes one record, and those that earlier calls could not write; None writes only those.
 
-        Raises RunDirError if it is not on disk; it is then written with the next one.
+        `record["round"]` is its round. Numbers that JSON has no word for become null. Raises RunDirError if it is not
+        on disk. It opens the file anew: a run directory that is gone is noticed, and one that was away is found.
         """
-        self._unwritten += _line(record).encode()
-        self.write_pending()
-
-    def write_pending(self) -> None:
-        """Writes what earlier calls could not. Raises RunDirError.
-
-        It opens the file anew: a run directory that is gone is noticed, and one that was away for a while is found.
-        """
+        self._unwritten += b"" if record is None else _line(record).encode()
         with writing(self._path, len(self._unwritten)), open(open_file(self._path, os.O_RDWR), "r+b") as file:
             # A full disk may have torn a line last time; it is cut off.
             file.truncate(min(self._whole_bytes, file.seek(0, os.SEEK_END)))
@@ -151,21 +145,9 @@ def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
             yield tag, float(value)
 
 
-def round_seconds(records: Sequence[Record], num_ranks: int) -> list[float]:
-    """Returns the seconds of the rounds that so many ranks have done; others tell little of the next ones."""
-    return [float(record["seconds"]["wall"]) for record in records if len(record.get("busy_s", ())) == num_ranks]
-
-
 def by_ranks(records: Sequence[Record]) -> list[int]:
     """Returns how many ranks did the rounds: several numbers where the run was resumed on others, or lost some."""
     return list(dict.fromkeys(len(record["busy_s"]) for record in records if record.get("busy_s")))
-
-
-def _rounds(spans: Sequence[tuple[int, int]]) -> str:
-    """Returns `rounds 1 to 3, 7`."""
-    shown = [f"{first} to {last}" if first < last else str(first) for first, last in spans]
-    is_one = len(spans) == 1 and spans[0][0] == spans[0][1]
-    return f"{'round' if is_one else 'rounds'} {', '.join(shown)}"
 
 
 def divergences(records: Sequence[Record]) -> tuple[str, ...]:
@@ -173,16 +155,14 @@ def divergences(records: Sequence[Record]) -> tuple[str, ...]:
 
     Each says how often that was, and which clients (`train.on_divergence`: drop, upload_last_finite).
     """
-    contributed = {"dropped": "they contributed nothing", "restored": "their last finite nets were taken"}
     lines = []
     total = sum(len(record.get("cohort") or ()) for record in records)
-    for key, then in contributed.items():
-        diverged = [record[key] for record in records if record.get(key)]
-        clients = sorted(set(itertools.chain(*diverged)))
+    for key, then in (("dropped", "they contributed nothing"), ("restored", "their last finite nets were taken")):
+        diverged = [client for record in records for client in record.get(key) or ()]
+        clients = sorted(set(diverged))
         if clients:
-            often = f"{sum(map(len, diverged)):,} of {counted(total, 'training')}, in {counted(len(diverged), 'round')}"
-            more = f" and {len(clients) - _MOST_SHOWN} more" if len(clients) > _MOST_SHOWN else ""
             names = ", ".join(map(str, clients[:_MOST_SHOWN]))
-            noun = "clients" if len(clients) > 1 else "client"
-            lines.append(f"diverged: {often}, of {noun} {names}{more}: {then} (train.on_divergence)")
+            more = f" and {len(clients) - _MOST_SHOWN} more" if len(clients) > _MOST_SHOWN else ""
+            often = f"{len(diverged):,} of {counted(total, 'training')}"
+            lines.append(f"diverged: {often}, of clients {names}{more}: {then} (train.on_divergence)")
     return tuple(lines)

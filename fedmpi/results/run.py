@@ -201,12 +201,8 @@ class Run:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Sums the seconds of the run's rounds and of what followed them, by stage, the mean over the ranks."""
-        total = manifest.seconds_after_records(self.starts)
-        for stage, seconds in self.best.seconds.items():
-            total[stage] = total.get(stage, 0.0) + seconds
-        wall_s = total.pop("wall", 0.0)
-        return {**total, "other": max(0.0, wall_s - sum(total.values()))}
+        """Sums the seconds of the run's rounds by stage, the mean over the ranks."""
+        return self.best.split_s()
 
     @property
     def data_digest(self) -> str:

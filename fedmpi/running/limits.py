@@ -12,12 +12,11 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Mpi
 from fedmpi.errors import FAILED
-from fedmpi.federation.assignment import worker_ranks
 from fedmpi.mpi.communicator import MAX_LIMIT_S, Communicator
 from fedmpi.report.terminal import wrapped
 from fedmpi.running.advice import Advice
@@ -30,15 +29,13 @@ OTHER_ENDS_S = 5.0
 """For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
 
 
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A part of the run and its limits: one value, so that the watchdog sees what belongs together."""
 
     began_s: float
-    not_working_s: float
-    """Seconds without work before this part."""
-    limit_s: float
-    others_s: float
+    """The rank's seconds of work before it."""
+    limit_s: float = math.inf
+    others_s: float = math.inf
 
 
 class Limits:
@@ -54,7 +51,7 @@ class Limits:
         self._advice = advice
         self.clock: Clock | None = None
         """Knows where the rank was when it took too long."""
-        self._part = _Part(0.0, 0.0, math.inf, math.inf)
+        self._part = _Part(0.0)
         self._looked_s = -math.inf
         self._awake_since_s = -math.inf
         self._thread: threading.Thread | None = None
@@ -69,40 +66,38 @@ class Limits:
 
     def of_a_round(self) -> None:
         """Starts the limits of a round, or of the rest of it after a loss."""
-        limit_s = self._settings.round_timeout_s * self.share()
+        limit_s = self._settings.round_timeout_s * self._share() or math.inf
         self._begin(limit_s, 2 * limit_s + _MARGIN_S)  # others may begin after each other
 
     def of_more_than_a_round(self, *, has_trained: bool) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
         limit_s = self._settings.round_timeout_s
         startup_s = self._settings.startup_timeout_s
-        if not has_trained or limit_s == 0 or startup_s == 0:
-            self._begin(0.0, math.inf)
+        if not (has_trained and limit_s and startup_s):
+            self._begin(math.inf, math.inf)
         else:  # others may still be in the round
             longer_s = max(limit_s, startup_s)
             self._begin(longer_s, limit_s + longer_s + _MARGIN_S)
 
     def _begin(self, limit_s: float, others_s: float) -> None:
-        """Begins a part of the run that may take `limit_s` of this rank's work (0: any time) and `others_s` a wait."""
-        if limit_s == 0:
-            limit_s = others_s = math.inf
-        traffic = self._comm.traffic
-        self._part = _Part(traffic.now(), traffic.not_working_s(), limit_s, others_s)
+        """Begins a part of the run that may take `limit_s` of this rank's work and `others_s` a wait."""
+        self._part = _Part(self._worked_s(), limit_s, others_s)
         self._comm.patience_s = min(others_s, MAX_LIMIT_S)
         if self._is_on and self._thread is None and limit_s < math.inf:
             self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
             self._thread.start()
 
-    def share(self) -> float:
-        """Returns how much more a rank may have to do in a round than with all ranks that the job was started with. The
-        workers that are left do all that a lost one did: where one of five is lost, one may have twice its work.
+    def _share(self) -> int:
+        """Returns how many times its work a rank may have to do now that others are lost, the server's part included:
+        where one of five is lost, one of the others may have twice its work.
         """
-        trains = self._settings.server_trains
-        num_started = len(worker_ranks(self._comm.started_size, server_trains=trains))
-        num_left = len(worker_ranks(self._comm.size, server_trains=trains))
-        share = math.ceil(num_started / num_left)
-        is_server_too = self._comm.size == 1 < self._comm.started_size and not trains
-        return share + 1 if is_server_too else share
+        if self._comm.size == self._comm.started_size:
+            return 1
+        return math.ceil(self._comm.started_size / max(1, self._comm.size - 1))
+
+    def _worked_s(self) -> float:
+        """Returns the seconds so far in which this rank neither waited nor moved data."""
+        return self._comm.traffic.now() - self._comm.traffic.not_working_s()
 
     def _watch(self) -> None:
         while self._is_on and not self.poll():
@@ -111,14 +106,13 @@ class Limits:
     def poll(self) -> bool:
         """Returns True if a limit is over; then the rank has been given up."""
         part = self._part
-        traffic = self._comm.traffic
-        now_s = traffic.now()
+        now_s = self._comm.traffic.now()
         if now_s - self._looked_s > SUSPENDED_AFTER_S:
             self._awake_since_s = now_s
         self._looked_s = now_s
         awake_s = now_s - self._awake_since_s
-        busy_s = min(now_s - part.began_s - (traffic.not_working_s() - part.not_working_s), awake_s)
-        waits_s = min(traffic.waits_for_s(), awake_s)
+        busy_s = min(self._worked_s() - part.began_s, awake_s)
+        waits_s = min(self._comm.traffic.waits_for_s(), awake_s)
         if busy_s > part.limit_s:
             self._give_up(f"{busy_s:.0f} s of its own, with {part.limit_s:g} s for its share", is_own=True)
         elif waits_s > part.others_s:

@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -14,12 +13,12 @@ from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError, counted
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.mpi.communicator import Loss
-from fedmpi.report.best import Best, best_round, mean_accuracy
+from fedmpi.report.best import Best
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Records, read_records
+from fedmpi.report.records import Record, Records, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -32,7 +31,6 @@ from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.saving import Saving
 
 
 class Server:
@@ -58,28 +56,21 @@ class Server:
         self._advice = advice
         self._done = snapshot.round if snapshot else 0
         mode = "off" if request.quiet else config.output.progress
-        self._progress = Progress(mode, config.rounds, done_rounds=self._done)
+        self._progress = stack.enter_context(Progress(mode, config.rounds, done_rounds=self._done))
         self.say = self._progress.say
         self._write_config_and_partition()
         self._records = Records(folder, resume_after=self._done or None)
-        before = [record for record in read_records(folder) if record["round"] <= self._done]
-        self._best = Best.of(before)
-        self._means = {record["round"]: mean_accuracy(record) for record in before}
+        self._best = Best.of(read_records(folder))
         self._sizes = sizes(setup)
         self._statistics = snapshot.statistics if snapshot else {}
         self._client_scores: ClientScores | None = None
         self._memories = setup.memories.versions() if setup.method.traits.keeps_memory else set()
-        self._saving = Saving(config.output.on_save_error, folder.path, say=self.say, warn=warn)
         self._is_due = False
         self._has_untrained = False
         self._losses: list[dict[str, Any]] = []
-        self._last_recorded: int | None = None
-        self._unrecorded_s: dict[str, float] = {}
-        """Seconds by stage that no record has, of all starts."""
+        self._save_errors: list[dict[str, Any]] = []
         self._observers = Observers([*_own_observers(setup, folder), *observed])
-        self._open = stack.enter_context(ExitStack())
-        self._open.enter_context(self._progress)
-        self._open.callback(setup.comm.call_while_waiting, None)
+        stack.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(lock.beat)
 
     def _write_config_and_partition(self) -> None:
@@ -116,9 +107,8 @@ class Server:
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
-            which = f"rounds 1 to {self._done} are done" if self._done > 1 else "round 1 is done"
             fewer = f", and rounds is {config.rounds}" if self._done > config.rounds else ""
-            self.say(f"nothing left to do: {which}{fewer}")
+            self.say(f"nothing left to do: {counted(self._done, 'round')} done{fewer}")
         for origin in first_state.values():
             changes = "; ".join(origin["config"]) or "with the same config"
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
@@ -127,11 +117,10 @@ class Server:
     def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
         setup = self._setup
         more: dict[str, Any] = {"job": slurm_job(), "data_digest": setup.data_digest}
-        more |= {**made_with.user_code(setup.config), **first_state, **self._advice.again.to_manifest()}
+        more |= {**made_with.user_code(setup.config), **first_state, manifest.LAUNCH: self._advice.launch}
         more[manifest.SIZES] = [row.costs() for row in self._sizes]
         if setup.comm.library:
             more["mpi"] = setup.comm.library
-        self._unrecorded_s = manifest.seconds_after_records(manifest.read_starts(self._folder))
         entry = manifest.start_entry(ranks, self._request.command, self._done or None, **more)
         manifest.add_start(self._folder, entry)
 
@@ -158,30 +147,27 @@ class Server:
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
-        config = self._setup.config
         setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
         record = record_of(setup, round_number, result, times) | self._notes()
         self._best.round_done(record)
-        self._means[round_number] = mean_accuracy(record)
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         self._statistics = {net.name: score.statistics for net, score in scores if score.statistics is not None}
         self._memories |= {
             (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
         }
         self._warn_of_what_changed_nothing(round_number, record, result)
-        must_hold = bool(stops) or round_number == config.rounds
+        must_hold = bool(stops) or round_number == setup.config.rounds
+        self._is_due |= must_hold or round_number % setup.config.output.checkpoint_every == 0
         with setup.clock.stage("saving", round_number):
             self._lock.refresh()
-            self._is_due |= must_hold or round_number % config.output.checkpoint_every == 0
-            self._saving.attempt(round_number, lambda: self._keep(round_number, state, record), must_hold=must_hold)
-        self._last_recorded = round_number
+            self._keep(round_number, state, record, must_hold=must_hold)
         self._progress.round_done(record)
         self._observers.call("round_done", record)
         if stops:
             self._say_stopped(round_number, stops)
 
-    def _warn_of_what_changed_nothing(self, number: int, record: Mapping[str, Any], result: RoundResult) -> None:
+    def _warn_of_what_changed_nothing(self, number: int, record: Record, result: RoundResult) -> None:
         if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
             warn(f"round {number} changes nothing: the training of all its clients diverged")
         line = untrained(number, result.reports)
@@ -191,16 +177,28 @@ class Server:
 
     def _notes(self) -> dict[str, Any]:
         """Returns what the record has beside the round's results."""
-        notes = {"save_errors": self._saving.take_errors(), "losses": self._losses}
+        notes = {"save_errors": self._save_errors, "losses": self._losses}
+        self._save_errors = []
         self._losses = []
         return {name: entries for name, entries in notes.items() if entries}
 
-    def _keep(self, round_number: int, state: ServerState, record: Mapping[str, Any]) -> None:
-        """Writes the record first: no checkpoint is of a round that has none."""
-        self._records.round_done(record)
-        if self._is_due:
-            self._save(round_number, state)
-            self._is_due = False
+    def _keep(self, round_number: int, state: ServerState, record: Record | None, *, must_hold: bool) -> None:
+        """Writes the record, then the checkpoint if it is due: no checkpoint is of a round that has no record.
+
+        Raises RunDirError where that fails and `must_hold` or `output.on_save_error` says so; else the next round tries
+        again.
+        """
+        try:
+            with writing(self._folder.path):
+                self._records.round_done(record)
+                if self._is_due:
+                    self._save(round_number, state)
+                    self._is_due = False
+        except RunDirError as error:
+            if must_hold or self._setup.config.output.on_save_error == "stop":
+                raise
+            self._save_errors.append({"round": round_number, "error": error.text()})
+            warn(f"round {round_number} is not saved, the next round tries again: {error.text()}")
 
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
@@ -215,7 +213,7 @@ class Server:
             data_digest=self._setup.data_digest,
             statistics=self._statistics,
         )
-        checkpoint.save(self._folder, snapshot, config.output.keep_checkpoints, partial(best_round, self._means))
+        checkpoint.save(self._folder, snapshot, config.output.keep_checkpoints, self._best.best_of)
         live = checkpoint.referenced(self._folder) if self._memories else None
         if live is not None:
             # While rank 0 saves a round, workers write memories of the next one, perhaps over those of a lost start.
@@ -226,33 +224,26 @@ class Server:
     def stop_early(self, done: int, before: ServerState, why: str) -> None:
         """Ends the run in the middle of a round; the last one that is `done`, with the state `before`, is saved."""
         if not self._folder.checkpoint_path(done).exists():
+            self._is_due = True
             with self._setup.clock.stage("saving", done):
-                self._saving.attempt(done, lambda: self._keep_again(done, before), must_hold=True)
+                self._keep(done, before, None, must_hold=True)
         self._say_stopped(done, why)
-
-    def _keep_again(self, round_number: int, state: ServerState) -> None:
-        self._records.write_pending()
-        self._save(round_number, state)
 
     def _say_stopped(self, round_number: int, why: str) -> None:
         """Says that the run is to continue later: to people and, in the manifest, to programs."""
         self._if_possible("the manifest", lambda: manifest.add_stop(self._folder, round_number, why))
-        self._note_end()
         self._tell(f"stopped after round {round_number} of {self._setup.config.rounds}: {why}; all is saved")
-        self.say(self._advice.to_resume("to continue"))
+        self.say(self._advice.to_resume())
         self._run_ended(round_number, why)
 
     def close_run(self) -> None:
         """Prints the closing table and writes the report files."""
-        self._open.close()
-        self._note_end()
+        self._progress.erase()
         rows = tier_rows(self._sizes, self._best)
-        split_s = _sum(self._best.seconds, self._unrecorded_s)
-        wall_s = split_s.pop("wall", 0.0)
-        split_s["other"] = max(0.0, wall_s - sum(split_s.values()))
         stream = io.StringIO() if self._request.quiet else sys.stdout
-        scores = self._client_scores
         said = closing_lines(read_records(self._folder))
+        split_s = self._best.split_s()
+        scores = self._client_scores
         self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
         self._run_ended(max(self._done, self._setup.config.rounds))
         if self._setup.config.output.report and self._folder.page_path.exists():
@@ -261,21 +252,6 @@ class Server:
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best
         self._observers.call("run_ended", Ended(done, stopped, best.last, best.best, best.best_round))
-
-    def _note_end(self) -> None:
-        """Notes in the manifest what this start has spent since its last record: mostly the save that came after it.
-
-        The other ranks wait meanwhile, so their part of the mean is known without asking them.
-        """
-        if self._last_recorded is None:
-            return
-        number = self._last_recorded
-        taken = self._setup.clock.take()
-        size = self._setup.comm.size
-        spent_s = {stage: seconds / size for stage, seconds in taken.items()} | {"wall": taken["wall"]}
-        spent_s["idle"] += taken["wall"] * (size - 1) / size
-        self._unrecorded_s = _sum(self._unrecorded_s, spent_s)
-        self._if_possible("the manifest", lambda: manifest.add_end(self._folder, number, spent_s))
 
     def _if_possible(self, what: str, write: Callable[[], None]) -> None:
         """Writes what a run that is saved can do without."""
@@ -286,17 +262,12 @@ class Server:
             warn(f"{what} is not written: {error.text()}")
 
 
-def _sum(one_s: Mapping[str, float], other_s: Mapping[str, float]) -> dict[str, float]:
-    return {name: one_s.get(name, 0.0) + other_s.get(name, 0.0) for name in {**one_s, **other_s}}
-
-
 def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
     """Returns fedmpi's own observers; what they show is in the records, too."""
     output = setup.config.output
     found = []
     if output.tensorboard:
-        events = Events()
-        found.append(Observed(lambda: events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))
+        found.append(Observed(Events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))
     if output.report:
         # By its name: what reads runs is above what makes them.
         page = import_module("fedmpi.results.page").FinalPage(setup, folder)

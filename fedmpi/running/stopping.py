@@ -1,9 +1,9 @@
 """Stopping before the last round: a signal asks for it, or the job's time would not last for another round.
 
-Every rank keeps its own wish; at the end of a round all learn of all wishes and agree (`experiment`), so a
-signal that reaches one rank before another leaves nobody behind. The round is finished and saved, and the
-exit code says that there is more to do. A start always makes one round: a job that is put back into the
-queue again and again makes progress, and one whose rounds are longer than its time ends by the time limit.
+At the end of a round all ranks learn every rank's vote and agree (`experiment`), so a signal that reaches one rank
+before another leaves nobody behind. The round is finished and saved, and the exit code says that there is more to do. A
+start always makes one round: a job that is put back into the queue again and again makes progress, and one whose rounds
+are longer than its time ends by the time limit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedmpi.mpi.launch import whole_number
@@ -25,7 +25,7 @@ _early_signals: list[int] = []
 GO_ON = 0
 OUT_OF_TIME = 1
 SIGNALLED = 2
-"""What a rank wishes; the highest wish of all ranks is done."""
+"""The votes of a rank; the highest vote of all ranks is done."""
 
 # A round is given this much longer than the longest of the last ones took.
 _PATIENCE = 1.5
@@ -48,8 +48,8 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
 
 
 class Stopping:
-    """One rank's wish to stop. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay free for
-    saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
+    """One rank's vote after each round. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay
+    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
     """
 
     def __init__(
@@ -60,14 +60,12 @@ class Stopping:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._now = now
-        self._total_s = math.inf if left_s is None else left_s - spare_s
-        self._end_s = now() + self._total_s
+        self._end_s = math.inf if left_s is None else now() + left_s - spare_s
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
-        self._share = 1.0
 
     def listen(self, say: Callable[[str], None]) -> None:
-        """Takes the signal for a wish to stop from now on; calls `say` for the first one."""
+        """Takes the signal for a vote to stop from now on; calls `say` for the first one."""
 
         def on_signal(number: int, frame: Any) -> None:
             if not self._is_signalled:
@@ -79,32 +77,18 @@ class Stopping:
         if _early_signals:
             on_signal(_early_signals.pop(), None)
 
-    def remember(self, rounds_s: Sequence[float]) -> None:
-        """Remembers what rounds of an earlier start took, the last one last, until this start has seen some itself.
-
-        Leaves out those that would leave a start like this one no time for any round: something else was wrong then.
-        """
-        if not self._recent_s:
-            self._recent_s.extend(round_s for round_s in rounds_s if _PATIENCE * round_s <= self._total_s)
-
-    def stop_vote(self, round_s: float, share: float = 1.0) -> int:
-        """Returns what this rank wishes after a round that took `round_s`, the saving of the one before included.
-
-        `share` is how much more a rank has to do in the next round than at the start, because others were lost.
-        """
-        self._recent_s.append(round_s / self._share)  # of its beginning: too much rather than too little
-        self._share = share
+    def vote(self, round_s: float) -> int:
+        """Returns this rank's vote after a round that took `round_s`, the saving of the one before included."""
+        self._recent_s.append(round_s)
         if self._is_signalled:
             return SIGNALLED
-        return OUT_OF_TIME if self._end_s - self._now() < self.next_round_s else GO_ON
+        return OUT_OF_TIME if self._end_s - self._now() < self._next_round_s() else GO_ON
 
-    @property
-    def next_round_s(self) -> float:
-        """Returns what the next round is given."""
-        return _PATIENCE * max(self._recent_s) * self._share
+    def why(self, vote: int) -> str:
+        """Returns the vote that was agreed on, in words; '' for continuing."""
+        if vote != OUT_OF_TIME:
+            return SIGNAL.name if vote == SIGNALLED else ""
+        return f"the time that is left would not be enough for another round ({self._next_round_s():.0f} s)"
 
-    def why(self, stop_vote: int) -> str:
-        """Returns the wish that was agreed on, in words; empty for continuing."""
-        if stop_vote != OUT_OF_TIME:
-            return SIGNAL.name if stop_vote == SIGNALLED else ""
-        return f"the time that is left would not be enough for another round ({self.next_round_s:.0f} s)"
+    def _next_round_s(self) -> float:
+        return _PATIENCE * max(self._recent_s)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import shlex
 import socket
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import fedmpi
+from fedmpi.errors import one_line
 from fedmpi.store.files import json_safe, read_json, write_text
 from fedmpi.store.run_dir import RunDir
 
@@ -21,8 +22,8 @@ _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
 SIZES = "sizes"
 """The key for the costs of each tier's net: the rows of `report/summary.json` without results."""
-RESUME = "resume"
-"""The key for the parts of the command that continues the run (`report.ending.ResumeCommand`)."""
+LAUNCH = "launch"
+"""The key for the command of a start without the words that say which run it is."""
 DIRTY = "-dirty"
 """The end of the commit of a source that has changed since."""
 INIT_FROM = "init_from"
@@ -73,14 +74,6 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
     _note(run_dir, "stopped", {"time": _now(), "round": round_number, "why": why})
 
 
-def add_end(run_dir: RunDir, round_number: int, seconds: Mapping[str, float]) -> None:
-    """Notes with the last start after which round it ended, and the seconds by stage since that round's record.
-
-    They are of the last save, the mean over the ranks. Raises RunDirError.
-    """
-    _note(run_dir, "ended", {"time": _now(), "round": round_number, "seconds": dict(seconds)})
-
-
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
     """Notes with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
     starts = read_starts(run_dir)
@@ -110,14 +103,6 @@ def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
     return []
 
 
-def seconds_after_records(starts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Returns the sum by stage of the seconds that `add_end` has noted, which no record has."""
-    total: Counter[str] = Counter()
-    for start in starts:
-        total.update(start.get("ended", {}).get("seconds", {}))
-    return dict(total)
-
-
 def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[str, Any]]:
     """Returns the starts that some of the `done` rounds come from; later starts have made the others' rounds again."""
     found: list[Mapping[str, Any]] = []
@@ -137,6 +122,12 @@ def user_code(run_dir: RunDir) -> dict[str, dict[str, Any]]:
 def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row for each tier: `name`, `params`, `macs`, `down_bytes` and `up_bytes`, None where unknown."""
     return [dict(row) for row in _newest(starts, SIZES) or []]
+
+
+def resume_command(run_dir: RunDir) -> str:
+    """Returns the command that continues the run, launched as its last start was; on one rank if that is unknown."""
+    launch = one_line(str(_newest(read_starts(run_dir), LAUNCH) or "python -m fedmpi.main"))
+    return f"{launch} --run-dir {shlex.quote(str(run_dir.path.absolute()))} --resume"
 
 
 def _newest(starts: Sequence[Mapping[str, Any]], key: str) -> Any:

@@ -138,6 +138,13 @@ class RunDir:
         """Returns the round of the newest checkpoint, after which a resume continues; 0 for none."""
         return max((number for number, _ in self.checkpoints()), default=0)
 
+    def what_is_saved(self) -> str:
+        """Returns how many rounds, in words."""
+        last = self.last_saved()
+        if last > 1:
+            return f"rounds 1 to {last} are saved"
+        return "round 1 is saved" if last else "no round is saved"
+
     def client_dir(self, client: int) -> Path:
         return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client)
 

@@ -11,7 +11,7 @@ from torch import nn
 from fedmpi.errors import ConfigError
 from fedmpi.methods.aggregate import named
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
-from fedmpi.running.advice import Advice
+from fedmpi.running.advice import launch_command
 from fedmpi.running.folder import config_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Spec
@@ -81,7 +81,7 @@ def test_a_run_directory_alone_imports_none(tmp_path: Path) -> None:
         config_of(RunDir(tmp_path / "run"))
     again = config_of(RunDir(tmp_path / "run"), [f"method.aggregate={TRIMMED}"])
     assert again.hash() == small_config(*words).hash()
-    assert Advice(again).again.words == (f"method.aggregate={TRIMMED}",)
+    assert launch_command(again, 1).endswith(f" method.aggregate={TRIMMED}")
 
 
 def test_the_mean_is_no_part_of_a_hash() -> None:

@@ -137,7 +137,7 @@ def test_the_end_may_take_longer_than_a_round(start: Start, run_dir: Path, end: 
     """The report of a finished run; the save where too few are left, by a server that had worked on the round."""
     name, words, code = {
         "report": ("close_run", ("rounds=3",), 0),
-        "save": ("_keep_again", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
+        "save": ("stop_early", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
     }[end]
     patch = f"""
 limits._MARGIN_S = 1.0  # others are waited for for 7 s

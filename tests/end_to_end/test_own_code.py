@@ -63,7 +63,7 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
 ) -> None:
     run, whole = str(tmp_path / "run"), tmp_path / "whole"
     code, out, errors = run_main(*SMALL, *OWN, "data.num=90", "rounds=1", "--run-dir", run)
-    assert code == 0 and f"--run-dir {run} --resume {' '.join(OWN)}" in out, errors
+    assert code == 0 and f"{' '.join(OWN)} --run-dir {run} --resume" in out, errors
     entry = last_start(Path(run))["brought"]
     assert entry["data"]["file"] == str(mine) and len(entry["data"]["digest"]) == 32
     assert entry["partition"]["name"] == "mysets:rows"

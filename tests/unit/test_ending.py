@@ -10,7 +10,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.ending import Ending, ResumeCommand, ending
+from fedmpi.report.ending import Ending, ending
 from fedmpi.report.records import divergences, read_records
 from fedmpi.report.terminal import as_message
 from fedmpi.results import show
@@ -31,7 +31,7 @@ def run(tmp_path: Path) -> RunDir:
     found = RunDir(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}], rounds=5))
     found.checkpoints_dir.mkdir()
     found.checkpoint_path(2).touch()
-    manifest.add_start(found, ResumeCommand(ranks=3).to_manifest())
+    manifest.add_start(found, {"launch": "mpirun -n 3 python -m fedmpi.main"})
     return found
 
 
@@ -76,23 +76,12 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
 
 
 def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
-    """With its folder, its own code and its ranks; where the run is now. Without a note of these it is on one rank."""
-    words = ("method.name=mymod:M", "output.observers=[mymod:O]")
-    manifest.add_start(run, ResumeCommand(5, "/home/me/my work", words).to_manifest())
-    command = f"python -m fedmpi.main --run-dir {run.path} --resume"
-    own = "method.name=mymod:M 'output.observers=[mymod:O]'"
-    assert seen(run).advice == f"to continue: cd '/home/me/my work' && mpirun -n 5 {command} {own}"
-    manifest.add_start(run, {"resume": {"ranks": "5"}})
-    assert seen(run).advice == f"to continue: {command}"
-
-
-def test_a_start_notes_what_its_own_command_has(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(run.path.parent)
-    advice = Advice(small_config("data.name=cifar10", "data.root=data", "output.observers=[mymod:O]"))
-    advice.run_is_in(run, 4)
-    manifest.add_start(run, advice.again.to_manifest())
-    assert seen(run).advice == f"to continue: {advice.resume_command()}"
-    assert advice.resume_command().startswith(f"cd {run.path.parent} && mpirun -n 4 ")
+    """Where the run is now. Without a note of the command it is on one rank."""
+    launch = "cd '/home/me/my work' && mpirun -n 5 python -m fedmpi.main method.name=mymod:M"
+    manifest.add_start(run, {"launch": launch})
+    assert seen(run).advice == f"to continue: {launch} --run-dir {run.path} --resume"
+    run.manifest_path.unlink()
+    assert seen(run).advice == f"to continue: python -m fedmpi.main --run-dir {run.path} --resume"
 
 
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from golden_file import Told
 
-from fedmpi.report.best import Best, mean_accuracy
+from fedmpi.report.best import Best
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, accuracies, gaps_of, is_whole, net_scores, read_records, rounds_done, scalars
@@ -90,9 +90,10 @@ def test_the_best_round_is_the_first_of_equals() -> None:
         {"round": n, "tiers": {"half": {"accuracy": half}}, "clients": {"accuracy": own}, "seconds": {"wall": 2.0}}
         for n, (half, own) in enumerate(zip(*courses.values(), strict=True), 1)
     ]
-    assert Best.of(records) == Best(
-        {"half": 0.2, "clients": 0.0}, {"half": 0.3, "clients": 0.4}, {"half": 2, "clients": 1}, {"wall": 8.0}
-    )
+    best = Best.of(records)
+    assert best.last == {"half": 0.2, "clients": 0.0} and best.best == {"half": 0.3, "clients": 0.4}
+    assert best.best_round == {"half": 2, "clients": 1} and best.split_s() == {"other": 8.0}
+    assert best.best_of([4, 3, 2]) == 2 and best.best_of([9]) is None
 
 
 @pytest.mark.parametrize("nothing", [{}, {"tiers": None}, {"tiers": {}}], ids=str)
@@ -102,7 +103,7 @@ def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> N
     assert accuracies(record) == net_scores(record) == {} and accuracy_of(record, "1") is None
     best = Best()
     best.round_done(record)
-    assert best.last == {} and mean_accuracy(record) is None
+    assert best.last == best.means == {}
 
 
 def test_scalars_of_a_record() -> None:

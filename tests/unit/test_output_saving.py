@@ -19,7 +19,6 @@ from fedmpi.running.observers import Observed, Observers
 from fedmpi.store import files
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.saving import Saving
 
 
 @pytest.mark.parametrize("name", ["ENOSPC", "EIO"])
@@ -79,26 +78,6 @@ def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir, capsys: pytest.C
         observers.call("round_done", {"round": number, "loss": 1.0})
     errors = capsys.readouterr().err
     assert errors.count("no more events:") == 1 and "No such file" in errors
-
-
-def fails() -> None:
-    raise OSError(errno.EIO, "Input/output error", "somewhere")
-
-
-def test_stop_and_warn(tmp_path: Path, told: Told) -> None:
-    lines: list[str] = []
-    with pytest.raises(RunDirError, match=f"^{tmp_path}: cannot be written: Input/output error; the disk"):
-        Saving("stop", tmp_path, say=lines.append, warn=lines.append).attempt(1, fails, must_hold=False)
-    saving = Saving("warn", tmp_path, say=lines.append, warn=lines.append)
-    assert saving.attempt(1, lambda: None, must_hold=True) and not lines
-    assert not saving.attempt(2, fails, must_hold=False)
-    assert len(lines) == 1
-    told(lines[0])
-    with pytest.raises(RunDirError):
-        saving.attempt(3, fails, must_hold=True)
-    assert [note["round"] for note in saving.take_errors()] == [2] and not saving.take_errors()
-    assert saving.attempt(4, lambda: None, must_hold=False)
-    told("\n".join(lines[1:]))
 
 
 def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:

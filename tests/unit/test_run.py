@@ -96,8 +96,8 @@ class StopsAfter(Stopping):
         super().__init__(0.0)
         self._rounds = rounds
 
-    def stop_vote(self, round_s: float, share: float = 1.0) -> int:
-        super().stop_vote(round_s, share)
+    def vote(self, round_s: float) -> int:
+        super().vote(round_s)
         self._rounds -= 1
         return int(self._rounds == 0)
 
