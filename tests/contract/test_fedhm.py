@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from by_hand import after
@@ -25,7 +26,7 @@ from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import beyond, effective_rank
 from fedmpi.methods.fedhm_delta import FedHMDelta as FedHM
 from fedmpi.methods.fedhm_delta import FedHMDeltaOptions as FedHMOptions
-from fedmpi.methods.values import Contributions, Phase
+from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState, plan_phase
@@ -52,6 +53,26 @@ def test_alphas(tmp_path: Path, words: tuple[str, ...], tau: float) -> None:
     powers = [math.exp((gamma - 1) / tau) for gamma in (1, 0.5, 0.25, 0.125)]
     assert found == pytest.approx([power / sum(powers) for power in powers], rel=1e-12)
     assert tau != 5 or found == pytest.approx([0.2774, 0.2510, 0.2388, 0.2329], abs=5e-5)
+
+
+@pytest.mark.parametrize("size", [0.01, 10.0])
+def test_a_lifted_layer_is_within_its_bound(tmp_path: Path, size: float) -> None:
+    """|U V^T|_ij <= |u_i| |v_j|, with equality where U has one row and V one column: 3 * 4 = 12."""
+    method = small_setup(tmp_path, "method.name=fedhm").method
+    client = Client(Task(0, 1, 1, "train", 1, 1.0), {}, np.arange(1), 0, dict)
+    generator = torch.Generator().manual_seed(2)
+    specs = method.upload_specs(1, client.task)
+    upload = {name: size * torch.randn(spec.shape, generator=generator) for name, spec in specs.items()}
+    lifted = torch.stack([value.abs().max() for _, value in sorted(method.lift(upload, client))])
+    names = sorted(method.state_specs())
+    bounds = dict(zip(method.state_specs(), method.magnitudes(upload, client), strict=True))
+    assert bool((lifted <= torch.stack([bounds[name] for name in names]) * (1 + 1e-6)).all())
+    layer = next(iter(method.layers.values()))
+    upload |= {name: torch.zeros_like(upload[name]) for name in layer.factor_names}
+    for name, value in zip(layer.factor_names, (3.0, 4.0), strict=True):
+        upload[name].view(-1)[0] = value
+    bounds = dict(zip(method.state_specs(), method.magnitudes(upload, client), strict=True))
+    assert bounds[f"{layer.name}.weight"] == 12.0 == dict(method.lift(upload, client))[f"{layer.name}.weight"].max()
 
 
 @pytest.mark.parametrize("rank_ratio", ["[0.5]", "[1,0.5]", "[1,0.5,0.25,0.125]", "[1]"])

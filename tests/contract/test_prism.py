@@ -48,6 +48,15 @@ def numbered_state(method: OrthDrop) -> Params:
     return state
 
 
+def test_the_server_s_net_is_the_product_of_its_factors() -> None:
+    """Its first row by hand: 11 * (1, 2, 3) + 12 * (4, 5, 6) + 13 * (7, 8, 9) = (150, 186, 222)."""
+    method = Prism(context(PrismOptions(keep_ratio=(1 / 3,)), one_layer))
+    number = method.tested()[0].net
+    net = method.net(number).requires_grad_(False)
+    method.narrow(numbered_state(method), number, dict(net.named_parameters()))
+    assert net.get_parameter("0.weight").tolist() == [[150, 186, 222], [270, 336, 402], [390, 486, 582]]
+
+
 def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """3 x 3 in kernels of rank one; r = q = 1. Clients 0 and 1 draw kernel 0, client 2 kernel 2.
 
