@@ -2,7 +2,7 @@
 
 run             reads a run's folder
 show            the command `fedmpi show`: how far runs are, a page, figures, CSV
-compared        groups runs that differ by nothing but their seed
+compared        groups runs that differ by nothing but their seed, and names the groups
 page            writes runs as one HTML page, also when a run ends
 figure          draws every figure, with matplotlib
 
@@ -12,7 +12,7 @@ grid_runs       names the runs of a grid file and says what is set on each
 launch          makes runs here, several at a time
 notes           notes beside each run what was asked when it began, and refuses what has changed since
 archive         reads and writes the records of all runs in one compressed file
-measures        computes a run's numbers from its records
+frame           turns the records of runs into numbers: points of curves, what a run ends with, means over seeds
 evidence        the exact sign-flip permutation test, Holm's correction, intervals
 answers         chooses the best trial of each method, and gives a verdict for each question and setting
 grid_report     writes the report as Markdown, LaTeX and CSV; `grid_figures` draws its figures

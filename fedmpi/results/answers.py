@@ -19,14 +19,14 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any, Literal
+from typing import Literal
 
 from fedmpi.config.schema import Config
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, holm, interval, sign_flip_p, smallest_p
+from fedmpi.results.frame import one_round_more, value
 from fedmpi.results.grid_file import Condition, Grid, Measure, Question
 from fedmpi.results.grid_runs import GridRun, trials
-from fedmpi.results.measures import one_round_more, value
 
 Verdict = Literal["confirmed", "not confirmed", "not decidable here", "descriptive"]
 _MOST_NAMED = 3
@@ -37,8 +37,6 @@ class Choice:
     """The chosen trial of a method in a setting."""
 
     trial: int
-    values: Mapping[str, Any]
-    """What the trial sets."""
     scores: Sequence[float | None]
     """The mean of each trial over the tuning seeds; None for one without a value in a seed."""
 
@@ -56,22 +54,21 @@ def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
     if content.tuning is None or any(run not in runs for run in trials(grid)):
         return {}
     measure = content.measures[content.tuning.measure]
-    values: dict[tuple[str, str], dict[int, list[float | None]]] = {}
+    numbers: dict[tuple[str, str], dict[int | None, list[float | None]]] = {}
     for run in trials(grid):
-        of_method = values.setdefault((run.setting, run.method), {})
-        of_method.setdefault(run.trial or 0, []).append(value(runs[run], measure))
+        of_method = numbers.setdefault((run.setting, run.method), {})
+        of_method.setdefault(run.trial, []).append(value(runs[run], measure))
     choices = {}
-    for (setting, method), of_trial in values.items():
-        scores = [_mean(each) for each in of_trial.values()]
+    for key, of_trials in numbers.items():
+        scores = [_mean(of_seeds) for of_seeds in of_trials.values()]
         ranks = [float("-inf") if score is None else measure.sign * score for score in scores]
-        best = ranks.index(max(ranks))
-        choices[setting, method] = Choice(best, content.methods[method].trials[best], scores)
+        choices[key] = Choice(ranks.index(max(ranks)), scores)
     return choices
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [number for number in values if number is not None]
-    return statistics.fmean(known) if len(known) == len(values) else None
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    known = [number for number in numbers if number is not None]
+    return statistics.fmean(known) if len(known) == len(numbers) else None
 
 
 @dataclass(frozen=True)
@@ -151,22 +148,21 @@ def _part(
     missing: list[str] = []
     num_unreached = 0
     for seed in grid.content.seeds:
-        runs = [known.get((setting, method, seed)) for method in (question.first, question.second)]
-        made_by = [run.computed_by for run in runs if run]
-        if made_by[1:] and made_by[0] != made_by[1]:
+        pair = {method: known.get((setting, method, seed)) for method in (question.first, question.second)}
+        runs = [run for run in pair.values() if run]
+        if any(run.computed_by != runs[0].computed_by for run in runs):
             continue
-        numbers = [value(run, measure) if run else None for run in runs]
-        later = [one_round_more(run, measure) if run else None for run in runs]
-        latest = max((number for number in later if number is not None), default=None)
-        is_late = [number is None and more is not None for number, more in zip(numbers, later, strict=True)]
-        first, second = (latest if late else number for number, late in zip(numbers, is_late, strict=True))
-        if first is None:
-            missing.append(f"{question.first} seed {seed}")
-        if second is None:
-            missing.append(f"{question.second} seed {seed}")
+        numbers = [value(run, measure) if run else None for run in pair.values()]
+        ends = [one_round_more(run, measure) if run else None for run in pair.values()]
+        is_late = [number is None and end is not None for number, end in zip(numbers, ends, strict=True)]
+        last = max((end for end in ends if end is not None), default=None)
+        first, second = (last if late else number for number, late in zip(numbers, is_late, strict=True))
         if first is not None and second is not None:
             differences[seed] = measure.sign * (first - second)
             num_unreached += sum(is_late)
+        for method, number in ((question.first, first), (question.second, second)):
+            if number is None:
+                missing.append(f"{method} seed {seed}")
     return Part(condition, measure, differences, missing, num_unreached)
 
 

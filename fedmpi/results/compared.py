@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedmpi.config.settings import settings
 from fedmpi.errors import ConfigError
 from fedmpi.report.records import divergences
-from fedmpi.results.figure import Line, over_seeds
+from fedmpi.results.figure import Line, Panel
+from fedmpi.results.frame import curve, name_of, points
 from fedmpi.results.run import Run
 
-MOST_PAIRED = 5
-"""Of more settings than this, each is compared with the first alone."""
 _INIT_FROM = "init_from"
 Setting = tuple[tuple[str, str], ...]
 """Pairs of a dotted key and its value as text."""
@@ -35,52 +34,12 @@ class Group:
 
     def ends(self, net: str, quantity: str = "accuracy") -> dict[int, tuple[int, float]]:
         """Returns the last round in which this net was tested, and its value there, by seed."""
-        found = {}
-        for run in self.runs:
-            numbers, values = run.course(net, quantity)
-            if values:
-                found[run.seed] = (numbers[-1], values[-1])
-        return found
+        found = {run.seed: points(run.records, net, quantity) for run in self.runs}
+        return {seed: (of_run[-1][0], of_run[-1][2]) for seed, of_run in found.items() if of_run}
 
     def line(self, net: str, x: str, quantity: str = "accuracy") -> Line:
-        """Averages the seeds by round (or by what was moved or computed up to it); the band is their range. Seeds that
-        have not tested this net yet are left out.
-        """
-        runs = [run for run in self.runs if run.course(net, quantity)[0]]
-        points = []
-        for run in runs:
-            places = run.places(x)
-            numbers, values = run.course(net, quantity)
-            points += [(number, places[number], value) for number, value in zip(numbers, values, strict=True)]
-        return over_seeds(self.name, points, len(runs))
-
-
-@dataclass(frozen=True)
-class Difference:
-    """The last accuracies of the first setting minus those of the second, over the seeds that both have."""
-
-    first: str
-    second: str
-    net: str
-    rounds: tuple[list[int], list[int]]
-    """The last tested rounds of the first's seeds and of the second's."""
-    values: Sequence[float]
-    """By seed."""
-
-
-def differences(groups: Sequence[Group]) -> Iterator[Difference]:
-    """Compares each pair of groups in each net that both have tested; of more than `MOST_PAIRED` groups, each with the
-    first alone.
-    """
-    firsts = groups if len(groups) <= MOST_PAIRED else groups[:1]
-    for place, first in enumerate(firsts):
-        for second in groups[place + 1 :]:
-            for net in (name for name in first.tested if name in second.tested):
-                ours, theirs = first.ends(net), second.ends(net)
-                if seeds := sorted(ours.keys() & theirs.keys()):
-                    rounds = [ours[seed][0] for seed in seeds], [theirs[seed][0] for seed in seeds]
-                    values = [ours[seed][1] - theirs[seed][1] for seed in seeds]
-                    yield Difference(first.name, second.name, net, rounds, values)
+        """Averages the seeds by round (or by what was moved or computed up to it); the band is their range."""
+        return curve(self.name, [run.records for run in self.runs], net, quantity, x)
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
@@ -166,26 +125,30 @@ def missing(run: Run) -> list[str]:
     return [f"rounds.jsonl has no record of rounds {first} to {last}; sums leave missing rounds out"]
 
 
-def panels(
-    groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()
-) -> dict[str, dict[int, Line]]:
-    """Returns the lines of `figure.curves` for `nets`, or without them for the first net of each setting that has a
-    `y`; `names` are the user's. Raises ConfigError where a panel would be empty, and for a name without a `y`.
+def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()) -> list[Panel]:
+    """Returns a panel for each of `nets`, or without them for the first net of each setting that has a `y`; `names` are
+    the user's. Raises ConfigError where a panel would be empty, and for a name without a `y`.
     """
     if names and len(names) != len(groups):
         lines = "; ".join(group.name for group in groups)
         raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {lines}")
-    found: dict[str, dict[int, Line]] = {}
-    for net in chosen_nets(groups, nets, y):
-        own = found[name_of(net)] = {}
+    chosen = chosen_nets(groups, nets, y)
+    found = []
+    for net in chosen:
+        own = {}
         for place, group in enumerate(groups):
-            line, seeds = group.line(net, x, y), len(group.ends(net, y))
+            seeds = len(group.ends(net, y))
             label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
+            line = group.line(net, x, y)
             if line.x:
                 own[place] = replace(line, label=names[place] if names else label)
         if not own:
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
-    if not any(place for own in found.values() for line in own.values() for place in line.x):
+        # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
+        shown = name_of(net)
+        title, label = (shown, f"test {y}") if len(chosen) > 1 else ("", f"test {y}, {shown}")
+        found.append(Panel(own, x, y, title=title, label=label))
+    if not any(any(line.x) for panel in found for line in panel.lines.values()):
         raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
     return found
 
@@ -204,8 +167,3 @@ def chosen_nets(groups: Sequence[Group], asked: Sequence[str], y: str = "accurac
         raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {allowed}")
     first = (group.recorded(y)[0] for group in groups if group.recorded(y))
     return list(dict.fromkeys(asked or first))
-
-
-def name_of(net: str) -> str:
-    """Puts a word before names of tiers, which are often numbers."""
-    return f"tier {net}" if net.replace(".", "", 1).isdigit() else net

@@ -1,6 +1,6 @@
-"""Draws all figures: panels in rows, a title above them and one legend below, where no curve is.
+"""Draws all figures: panels in rows, and one legend below, where no curve is.
 
-Texts that are wider than their panel are broken into lines, and the figure grows by what its title and its legend need.
+Texts that are wider than their panel are broken into lines, and the figure grows by what its legend needs.
 Lines differ by colour, dashes and marker, so that they can be told apart in grey and by the colour-blind. The same
 lines give the same bytes.
 """
@@ -37,7 +37,6 @@ _PANEL_INCHES = (3.4, 2.6)
 _POINTS = 9
 _CHARACTER_INCHES = 0.55 * _POINTS / 72
 """A little more than the mean width of the font's letters."""
-_LINE_INCHES = 1.5 * _POINTS / 72
 _BESIDE_INCHES = 1.0
 """The most of a panel's width that numbers and label of the y axis need."""
 _LEGEND_INCHES = 3.4
@@ -91,43 +90,36 @@ def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> 
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def curves(
-    panels: Mapping[str, Mapping[int, Line]], x: str, y: str, *, width: float | None = None, ylim: Sequence[float] = ()
-) -> Figure:
-    """Draws a panel for each net: its lines by their places, which decide on colour and dashes in every panel.
+@dataclass(frozen=True)
+class Panel:
+    """Draws curves by their places, which decide on colour and dashes in every panel."""
 
-    `x` is one of `X_LABELS`, `y` accuracy or loss, `width` the inches of the whole figure.
-    """
+    lines: Mapping[int, Line]
+    x: str = "rounds"
+    """One of `X_LABELS`, or a count."""
+    y: str = ""
+    """What the numbers of the y axis are of: accuracy, bytes or MACs."""
+    title: str = ""
+    label: str = ""
+    """The label of the y axis."""
+    is_logarithmic: bool = False
 
-    def drawing(net: str, lines: Mapping[int, Line]) -> Draw:
-        def draw(axes: Axes) -> None:
-            for place, line in lines.items():
-                draw_line(axes, line, place)
-            # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
-            axes.set_title(net if len(panels) > 1 else "")
-            axes.set_ylabel(f"test {y}" if len(panels) > 1 else f"test {y}, {net}")
-            label_axes(axes, x, y)
-            if ylim:
-                axes.set_ylim(*ylim)
-
-        return draw
-
-    return compose([drawing(net, lines) for net, lines in panels.items()], share_y=True, width=width)
-
-
-def label_axes(axes: Axes, x: str, y: str = "") -> None:
-    """Gives the x axis the label and numbers of one of `X_LABELS` or of a count, the y axis the numbers of accuracy,
-    bytes or MACs.
-    """
-    axes.set_xlabel(X_LABELS.get(x, x))
-    if x == "rounds":
-        whole_numbers(axes)
-    else:
-        with_unit(axes, "B" if x == "bytes" else "")
-    if y == "accuracy":
-        as_percent(axes)
-    elif y in ("bytes", "macs"):
-        with_unit(axes, "B" if y == "bytes" else "", "y")
+    def __call__(self, axes: Axes) -> None:
+        for place, line in self.lines.items():
+            draw_line(axes, line, place)
+        axes.set_title(self.title)
+        axes.set_xlabel(X_LABELS.get(self.x, self.x))
+        axes.set_ylabel(self.label)
+        if self.x == "rounds":
+            whole_numbers(axes)
+        else:
+            with_unit(axes, self.x)
+        if self.y == "accuracy":
+            as_percent(axes)
+        elif self.y in ("bytes", "macs"):
+            with_unit(axes, self.y, "y")
+        if self.is_logarithmic:
+            logarithmic(axes)
 
 
 def as_percent(axes: Axes, axis: str = "y") -> None:
@@ -143,12 +135,12 @@ def whole_numbers(axes: Axes, axis: str = "x") -> None:
     getattr(axes, f"{axis}axis").set_major_locator(locator)
 
 
-def with_unit(axes: Axes, unit: str, axis: str = "x") -> None:
+def with_unit(axes: Axes, quantity: str, axis: str = "x") -> None:
     """Writes numbers as `20 MB`, `1.5 G`."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     ticks = getattr(axes, f"{axis}axis")
-    ticks.set_major_formatter(EngFormatter(unit))
+    ticks.set_major_formatter(EngFormatter("B" if quantity == "bytes" else ""))
     ticks.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
 
 
@@ -162,12 +154,7 @@ def logarithmic(axes: Axes) -> None:
 
 
 def compose(
-    panels: Sequence[Draw],
-    title: str = "",
-    *,
-    width: float | None = None,
-    height: float = _PANEL_INCHES[1],
-    share_y: bool = False,
+    panels: Sequence[Draw], *, width: float | None = None, height: float = _PANEL_INCHES[1], share_y: bool = False
 ) -> Figure:
     """Lays a figure out. Each of `panels` draws into its axes. `width` is that of the whole figure, `height` that of a
     panel, in inches.
@@ -192,10 +179,6 @@ def compose(
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         _add_legend(figure)
-        if title:
-            lines = "\n".join(_wrapped(line, width - 0.3) for line in title.split("\n"))
-            figure.suptitle(lines, fontsize=_POINTS)
-            figure.set_figheight(figure.get_figheight() + (1 + lines.count("\n")) * _LINE_INCHES)
     return figure
 
 

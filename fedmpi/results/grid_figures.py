@@ -1,78 +1,136 @@
 """Draws the figures of a grid: accuracy by round and by bytes, the energy that each tier lacks of methods whose tiers
-have ranks, and the figures of a paper.
+have ranks, and the figures of a paper, where a panel is a block of the table and the paper's numbers are crosses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from fedmpi.results import figure, printed_report
+from fedmpi.report.records import net_scores
+from fedmpi.results import figure, frame, printed_report
 from fedmpi.results.answers import Results
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.figure import Line
-from fedmpi.results.grid_file import Measure
-from fedmpi.results.measures import curve, nets_of
+from fedmpi.results.figure import Draw, Line, Panel
+from fedmpi.results.grid_file import GridFile
+from fedmpi.results.printed import Axes as Labels
+from fedmpi.results.printed import Table
+from fedmpi.results.printed_report import Result
+from fedmpi.store.units import as_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_WHOLE = ("rounds", "kernel", "clients_per_round", "local_epochs", "samples")
+"""What the x axis of a paper's figure counts."""
 
-def figures_of(results: Results) -> dict[str, Sequence[figure.Draw]]:
+
+def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
     """Returns the panels of each figure, by the name of its file."""
     content = results.grid.content
-    figures: dict[str, Sequence[figure.Draw]] = {}
+    figures: dict[str, Sequence[Draw]] = {}
     for name in content.printed:
-        figures[f"{name}.svg"] = printed_report.panels(content, name, results.runs)
+        figures[f"{name}.svg"] = panels_of_paper(content, name, results.runs)
     for setting in () if content.printed else content.settings:
-        runs = results.finals(setting)
-        figures[f"{setting}-curves.svg"] = _curve_panels(results, setting)
-        figures[f"{setting}-energy.svg"] = [partial(_energy, run) for run in runs if len(_missing_energy(run)) > 1]
+        figures[f"{setting}-curves.svg"] = _curves(results, setting)
+        energies = [_energy(run) for run in results.finals(setting)]
+        figures[f"{setting}-energy.svg"] = [panel for panel in energies if len(panel.lines) > 1]
     return {name: panels for name, panels in figures.items() if panels}
 
 
-def _curve_panels(results: Results, setting: str) -> list[figure.Draw]:
+def _curves(results: Results, setting: str) -> list[Panel]:
     """Returns panels of the largest and the smallest net by round, and of the largest by bytes."""
     runs = results.finals(setting)
     if not runs:
         return []
-    nets = ["clients"]
-    if all(nets_of(run.records, "largest") for run in runs):
-        nets = ["largest", "smallest"]
-    by_round = [partial(_curves, results, setting, net, "round") for net in nets]
-    return [*by_round, partial(_curves, results, setting, nets[0], "bytes")]
+    nets = {"clients": "clients' own nets"}
+    if all(any(map(net_scores, run.records)) for run in runs):
+        nets = {"largest": "largest net", "smallest": "smallest net"}
+    axes = [*((net, "rounds") for net in nets), (next(iter(nets)), "bytes")]
+    panels = []
+    for net, x in axes:
+        lines = {}
+        for place, method in enumerate(results.grid.content.methods):
+            if own := results.finals(setting, method):
+                lines[place] = frame.curve(method, [run.records for run in own], net, x=x)
+        panels.append(Panel(lines, x, "accuracy", title=nets[net], label="test accuracy"))
+    return panels
 
 
-def _curves(results: Results, setting: str, net: str, x: str, axes: Axes) -> None:
-    for place, method in enumerate(results.grid.content.methods):
-        runs = results.finals(setting, method)
-        if runs:
-            figure.draw_line(axes, curve(method, runs, Measure(quantity="accuracy", net=net), x), place)
-    axes.set_title("clients' own nets" if net == "clients" else f"{net} net")
-    axes.set_ylabel("test accuracy")
-    figure.label_axes(axes, "bytes" if x == "bytes" else "rounds", "accuracy")
+def _energy(run: RunRecord) -> Panel:
+    """Draws what each tier lacks whose records have several rounds."""
+    lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
+    return Panel(
+        dict(enumerate(lines)),
+        title=f"{run.run.method}, seed {run.run.seed}",
+        label="energy beyond a tier's rank",
+        is_logarithmic=True,
+    )
 
 
-def _missing_energy(run: RunRecord) -> dict[str, list[tuple[int, float]]]:
-    """Returns (round, share of the energy beyond its rank) by tier, of tiers whose records have several rounds; without
-    zeros, because the axis is logarithmic.
-    """
-    found: dict[str, list[tuple[int, float]]] = {}
-    for record in run.records:
-        spectrum = (record.get("method") or {}).get("spectrum") or {}
-        for tier, share in spectrum.get("beyond", {}).items():
-            if share:
-                found.setdefault(tier, []).append((record["round"], share))
-    return {tier: of_tier for tier, of_tier in found.items() if len(of_tier) > 1}
+def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
+    """Returns the panels of a paper's figure; [] for a table, and for a figure without runs."""
+    table = content.printed[name]
+    found = printed_report.results(content, name, runs)
+    if table.axes is None or not any(result.runs for result in found):
+        return []
+    if table.quantity == "accuracy_drop":  # the baseline is the line at zero
+        found = [result for result in found if result.cell.column != table.baseline]
+    columns = list(dict.fromkeys(result.cell.column for result in found))
+    return [
+        partial(_draw_block, table, table.axes, columns, list(of_block))
+        for _, of_block in groupby(found, key=lambda result: result.cell.block)
+    ]
 
 
-def _energy(run: RunRecord, axes: Axes) -> None:
-    for place, (tier, of_tier) in enumerate(_missing_energy(run).items()):
-        rounds, shares = zip(*of_tier, strict=True)
-        figure.draw_line(axes, Line(f"tier {tier}", rounds, shares), place)
-    axes.set_yscale("log")
-    axes.set_title(f"{run.run.method}, seed {run.run.seed}")
-    axes.set_xlabel("round")
-    axes.set_ylabel("energy beyond a tier's rank")
-    figure.whole_numbers(axes)
+def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: Sequence[Result], axes: Axes) -> None:
+    """Draws a line or points for each column, in the colour that the column has in all panels."""
+    rows = list(dict.fromkeys(result.cell.row for result in results))
+    has_words = rows != [""] and None in map(as_number, rows)
+    ticks = rows if table.kind == "bars" or (table.kind == "curves" and has_words) else []
+    for column, of_column in groupby(results, key=lambda result: result.cell.column):
+        own = list(of_column)
+        place = columns.index(column)
+        if own[0].cell.row == "" and own[0].runs:
+            records = [run.records for run in own[0].runs.values()]
+            scale = printed_report.scale(table)
+            line = frame.curve(column, records, own[0].cell.given.net, table.quantity, labels.x, scale)
+            figure.draw_line(axes, line, place)
+        at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
+        _draw_points(axes, table.kind, place, sorted(at, key=lambda one: one[0]))
+    axes.set_title(results[0].cell.block)
+    axes.set_xlabel(labels.x_label or labels.x.replace("_", " "))
+    axes.set_ylabel(labels.y_label or table.quantity.replace("_", " "))
+    if ticks:
+        axes.set_xticks(range(len(ticks)), ticks)
+    elif labels.x in _WHOLE:
+        figure.whole_numbers(axes)
+
+
+def _draw_points(axes: Axes, kind: str, place: int, at: Sequence[tuple[float, Result]]) -> None:
+    """Draws the cells of a column at their x: our means with their standard deviations, and the paper's crosses."""
+    colour = figure.colour_of(place)
+    ours = [(x, result.ours, result.std or 0.0) for x, result in at if result.ours is not None]
+    if ours:
+        xs, ys, errors = zip(*ours, strict=True)
+        figure.draw_line(axes, Line(at[0][1].cell.column, xs, ys), place, is_joined=kind == "curves")
+        if any(errors):
+            axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
+    for x, result in at:
+        if result.cell.paper is not None:
+            axes.plot([x], [result.cell.paper], color=colour, marker="x", linestyle="none", label="paper")
+
+
+def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None:
+    """Returns the x of a cell, None as long as its run does not say."""
+    cell = result.cell
+    if cell.row in ticks:
+        return float(ticks.index(cell.row))
+    if labels.x == "params":
+        sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.given.net]
+        return float(sizes[0]) if sizes else None
+    if labels.x == "relative_cost":
+        return result.cost
+    return as_number(cell.row)

@@ -14,9 +14,9 @@ from fedmpi.results import grid_figures, printed_report
 from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
+from fedmpi.results.frame import value
 from fedmpi.results.grid_file import Grid, Measure
 from fedmpi.results.grid_runs import finals
-from fedmpi.results.measures import value
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
 from fedmpi.running.forecast import forecast
@@ -124,14 +124,21 @@ def mixed_lines(results: Results) -> Iterator[str]:
         for runs in results.by_seed(setting):
             first = runs[0].computed_by.items()
             differ = sorted({name for run in runs for name, _ in run.computed_by.items() ^ first})
-            methods: dict[str, list[str]] = {}
+            made_by = {}
             for run in runs:
-                made_by = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
-                methods.setdefault(made_by, []).append(run.run.method)
+                made_by[run.run.method] = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
             if differ:
-                head = f"**The runs of seed {runs[0].run.seed} in {setting} were not made alike:**"
-                groups = [f"{', '.join(of_group)} by {made_by}" for made_by, of_group in methods.items()]
-                yield f"{head} {'; '.join(groups)}."
+                groups = [f"{', '.join(methods)} by {text}" for text, methods in _methods_by(made_by).items()]
+                seed = runs[0].run.seed
+                yield f"**The runs of seed {seed} in {setting} were not made alike:** {'; '.join(groups)}."
+
+
+def _methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the methods that have each of these values."""
+    methods: dict[str, list[str]] = {}
+    for method, text in values.items():
+        methods.setdefault(text, []).append(method)
+    return methods
 
 
 def _how_tested(num_seeds: int, num_tests: int) -> str:
@@ -178,11 +185,12 @@ def unlike(results: Results) -> list[str]:
     methods: dict[str, set[str]] = {}
     for setting in results.grid.content.settings:
         for key, words in _SHARED.items():
-            for run, others in ((run, runs) for runs in results.by_seed(setting) for run in runs):
-                first = next(other for other in others if key != "cohorts" or other.rounds == run.rounds)
-                if getattr(run, key) != getattr(first, key):
-                    line = f"careful: in {setting}, {{}} had other {words} than {first.run.method}"
-                    methods.setdefault(line, set()).add(run.run.method)
+            for runs in results.by_seed(setting):
+                for run in runs:
+                    first = next(other for other in runs if key != "cohorts" or other.rounds == run.rounds)
+                    if getattr(run, key) != getattr(first, key):
+                        line = f"had other {words} than {first.run.method}"
+                        methods.setdefault(f"careful: in {setting}, {{}} {line}", set()).add(run.run.method)
     nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
     return [line.format(", ".join(sorted(names))) for line, names in methods.items()] or [nothing]
 
@@ -193,8 +201,9 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
     """
     settings: dict[str, list[str]] = {}
     for (setting, method), choice in results.choices.items():
-        for key, chosen in choice.values.items():
-            values = [trial.get(key) for trial in results.grid.content.methods[method].trials]
+        trials = results.grid.content.methods[method].trials
+        for key, chosen in trials[choice.trial].items():
+            values = [trial.get(key) for trial in trials]
             tried: set[Any] = {number for number in values if type(number) in (int, float)}
             if len(tried) > 2 and chosen in (min(tried), max(tried)):
                 edge = "lowest" if chosen == min(tried) else "highest"
@@ -218,8 +227,9 @@ def _table(results: Results, setting: str) -> TextTable:
     for method in results.grid.content.methods:
         own = results.finals(setting, method)
         choice = results.choices.get((setting, method))
+        chosen = _trial(results, method, choice.trial) if choice else "-"
         cells = [_mean(measure, own) for measure in measures.values()]
-        lines.append((method, _values_text(choice.values) if choice else "-", str(len(own)), *cells))
+        lines.append((method, chosen, str(len(own)), *cells))
     return TextTable(f"Setting {setting}", ["method", "chosen", "seeds", *measures], lines, 2)
 
 
@@ -248,7 +258,7 @@ def _choices(results: Results) -> TextTable:
     lines = []
     for (setting, method), choice in results.choices.items():
         for number, score in enumerate(choice.scores):
-            values = _values_text(results.grid.content.methods[method].trials[number])
+            values = _trial(results, method, number)
             shown = "-" if score is None else _shown(measure, score)
             mark = "**" if number == choice.trial else ""
             lines.append((setting, method, f"{mark}{values}{mark}", f"{mark}{shown}{mark}"))
@@ -275,7 +285,8 @@ def _difference(answer: Answer, part: Part) -> Sequence[str]:
     )
 
 
-def _values_text(values: Mapping[str, Any]) -> str:
+def _trial(results: Results, method: str, number: int) -> str:
+    values = results.grid.content.methods[method].trials[number]
     return ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items()) or "-"
 
 
@@ -287,21 +298,20 @@ def _mean(measure: Measure, runs: Sequence[RunRecord]) -> str:
         return "-"
     if std is None:
         return _shown(measure, mean) + of
-    return f"{_shown(measure, mean).removesuffix(' %').removesuffix(' s')} ± {_shown(measure, std)}{of}"
+    return f"{_shown(measure, mean, unit=False)} ± {_shown(measure, std)}{of}"
 
 
-def _shown(measure: Measure, number: float) -> str:
-    if measure.is_share:
-        return percent(number)
-    return seconds(number) if measure.quantity == "seconds" else si(number)
+def _shown(measure: Measure, number: float, *, unit: bool = True) -> str:
+    if not measure.is_share and measure.quantity != "seconds":
+        return si(number)
+    text = percent(number) if measure.is_share else seconds(number)
+    return text if unit else text.partition(" ")[0]
 
 
 def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
     if measure.is_share:
         return f"{100 * number:+.2f}{' points' if unit else ''}"
-    text = _shown(measure, abs(number))
-    sign = "-" if number < 0 else "+"
-    return f"{sign}{text if unit else text.removesuffix(' s')}"
+    return ("-" if number < 0 else "+") + _shown(measure, abs(number), unit=unit)
 
 
 def _not_alike(results: Results, setting: str) -> Iterator[str]:
@@ -325,9 +335,7 @@ def _not_alike(results: Results, setting: str) -> Iterator[str]:
 
 def _majority(values: Mapping[str, str]) -> str:
     """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
-    methods: dict[str, list[str]] = {}
-    for method, text in values.items():
-        methods.setdefault(text, []).append(method)
+    methods = _methods_by(values)
     common, *others = sorted(methods, key=lambda text: -len(methods[text]))
     return "; ".join([common, *(f"{', '.join(methods[text])} {text}" for text in others)])
 

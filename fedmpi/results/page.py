@@ -11,8 +11,9 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +21,17 @@ import numpy as np
 
 from fedmpi import methods
 from fedmpi.data.dataset import load_data
-from fedmpi.data.partition import Partition, saved
+from fedmpi.data.partition import saved
 from fedmpi.data.show import draw_classes
-from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
 from fedmpi.report.observer import Ended
 from fedmpi.report.records import CLIENTS, by_ranks, divergences
 from fedmpi.results import compared, figure
-from fedmpi.results.compared import Difference, Group, name_of
+from fedmpi.results.compared import Group
 from fedmpi.results.evidence import interval, mean_std
-from fedmpi.results.figure import Line
+from fedmpi.results.figure import Draw, Line, Panel
+from fedmpi.results.frame import curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.running.start import method_context
@@ -45,21 +46,18 @@ if TYPE_CHECKING:
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _SEEDS_WITH_INTERVAL = range(3, 17)
+_MOST_PAIRED = 5
+"""Of more settings than this, each is compared with the first alone."""
 _MOST_PRODUCTS = 2e9
 """At the end of a run, decomposing all layers may take well under a second; `fedmpi show RUN --html` has no limit."""
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+_LACK = {
+    "Energy beyond a tier's rank": ("spectrum", "beyond"),
+    "The same of what has changed": ("spectrum", "learned_beyond"),
+    "Predicted factor of a round": ("band_factor",),
+}
+"""Where records have what each tier lacks, by caption."""
 _Charts = list[tuple[str, str]]
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Adds to the page of a run what its folder's files do not show without the method's class or the data."""
-
-    classes: figure.Draw | None = None
-    """Draws which client has examples of which classes."""
-    spectra: figure.Draw | None = None
-    """Draws the singular values of the server's factorized layers."""
-    notes: Sequence[str] = ()
 
 
 class FinalPage:
@@ -75,14 +73,16 @@ class FinalPage:
             return
         setup = self._setup
         server = dict(checkpoint.load(self._folder.checkpoint_path(ended.done)).server)
-        classes = _classes(setup.partition, setup.labels, setup.data.info.num_classes)
-        extras = Extras(classes, _spectra(setup.method, server, _MOST_PRODUCTS))
-        write_text(self._folder.page_path, page_of(Run(self._folder.path), extras))
+        classes = partial(
+            draw_classes, partition=setup.partition, labels=setup.labels, num_classes=setup.data.info.num_classes
+        )
+        spectra = _spectra(setup.method, server, _MOST_PRODUCTS)
+        write_text(self._folder.page_path, page_of(Run(self._folder.path), classes, spectra))
 
 
-def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
-    """Reads the newest checkpoint and the data. A note says what of them is missing."""
-    spectra = None
+def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
+    """Returns the HTML of one run with what its newest checkpoint and the data show. A note says what is missing."""
+    classes = spectra = None
     try:
         config = run.config()
         info = config.data.used()
@@ -92,17 +92,15 @@ def extras_of(run: Run, notes: Sequence[str] = ()) -> Extras:
             if problem := checkpoint.unfit(server, method.state_specs()):
                 raise RunDirError(str(newest[0][1]), problem)
             spectra = _spectra(method, server)
-        partition, labels = saved(run.dir.partition_path)[0], load_data(config.data).train_y
-        return Extras(_classes(partition, labels, info.num_classes), spectra, notes)
+        partition = saved(run.dir.partition_path)[0]
+        labels = load_data(config.data).train_y
+        classes = partial(draw_classes, partition=partition, labels=labels, num_classes=info.num_classes)
     except UserError as error:
-        return Extras(None, spectra, [*notes, f"a part of this page is left out: {error.text()}"])
+        notes = [*notes, f"a part of this page is left out: {error.text()}"]
+    return page_of(run, classes, spectra, notes)
 
 
-def _classes(partition: Partition, labels: Ints, num_classes: int) -> figure.Draw:
-    return lambda axes: draw_classes(axes, partition, labels, num_classes)
-
-
-def _spectra(method: Method, server: Params, most_products: float = math.inf) -> figure.Draw | None:
+def _spectra(method: Method, server: Params, most_products: float = math.inf) -> Draw | None:
     """Draws the singular values of every layer whose dense weight the server keeps, and the rank of each tier.
 
     Returns None where there is no such layer, or where it would take more than so many products.
@@ -133,19 +131,21 @@ def _spectra(method: Method, server: Params, most_products: float = math.inf) ->
     return draw
 
 
-def page_of(run: Run, extras: Extras = Extras()) -> str:
-    """Returns the HTML of one run."""
+def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, notes: Sequence[str] = ()) -> str:
+    """Returns the HTML of one run. `classes` draws which client has examples of which classes, `spectra` the singular
+    values of the server's factorized layers: the folder's files do not show them without the data and the method.
+    """
     ending = run.ending
-    notes = [ending.paragraph()] if ending else []
-    notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
+    own_notes = [ending.paragraph()] if ending else []
+    own_notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
-        notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
-    notes += compared.missing(run)
+        own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
+    own_notes += compared.missing(run)
     sizes = None
     try:
         sizes = saved(run.dir.partition_path)[0].sizes
     except UserError as error:
-        notes.append(error.text())
+        own_notes.append(error.text())
     how_far = f"{run.done:,} of {run.rounds:,} rounds"
     if ending and ending.saved != run.done:
         how_far += f" ({ending.saved:,} saved)"
@@ -163,7 +163,7 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         how_far=how_far if ending else f"All {run.rounds:,} rounds",
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
-        notes=[*notes, *extras.notes],
+        notes=[*own_notes, *notes],
         totals={key: sum(record[key] for record in run.records) for key in _COSTS},
         busy_s=busy_s,
         sizes=sizes,
@@ -171,10 +171,14 @@ def page_of(run: Run, extras: Extras = Extras()) -> str:
         charts={
             "accuracy": _accuracy(run),
             "fairness": _fairness(run),
-            "data": [_chart("Examples of each class", extras.classes)] if extras.classes else [],
+            "data": [_chart("Examples of each class", classes)] if classes else [],
             "costs": _costs(run),
-            "spectra": [_chart("Singular values", extras.spectra)] if extras.spectra else [],
-            "lack": _lack(run),
+            "spectra": [_chart("Singular values", spectra)] if spectra else [],
+            "lack": [
+                _lines(caption, curves, log=True)
+                for caption, keys in _LACK.items()
+                if (curves := tier_curves(run.records, *keys))
+            ],
         },
     )
 
@@ -195,8 +199,8 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         notes=[*compared.cautions(runs, all_groups), *left_out],
         charts={"accuracy": _curves(groups)},
         summaries=[_summary(group, net) for group in groups for net in group.tested],
-        differences=[_difference(one) for one in compared.differences(groups)],
-        most_paired=compared.MOST_PAIRED,
+        differences=_differences(groups),
+        most_paired=_MOST_PAIRED,
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
 
@@ -218,16 +222,11 @@ def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:
 def _lines(
     caption: str, lines: Sequence[Line], x: str = "rounds", y: str = "", *, log: bool = False
 ) -> tuple[str, str]:
-    """Draws curves; `x` and `y` are those of `figure.label_axes`."""
-
-    def draw(axes: Axes) -> None:
-        for place, line in enumerate(lines):
-            figure.draw_line(axes, replace(line, label="") if len(lines) == 1 else line, place)
-        figure.label_axes(axes, x, y)
-        if log:
-            figure.logarithmic(axes)
-
-    return _chart(caption if len(lines) > 1 else f"{caption}, {lines[0].label}", draw)
+    """Draws curves; `x` and `y` are those of `Panel`. The caption names a line that stands alone."""
+    if len(lines) == 1:
+        caption += f", {lines[0].label}"
+        lines = [replace(lines[0], label="")]
+    return _chart(caption, Panel(dict(enumerate(lines)), x, y, is_logarithmic=log))
 
 
 def _mark(axes: Axes, place: int, x: float, label: str) -> None:
@@ -241,17 +240,12 @@ def _accuracy(run: Run) -> _Charts:
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
     if not nets:
         return []
-    accuracies = [Line(name_of(net), *run.course(net)) for net in nets]
-    losses = [Line(name_of(net), *run.course(net, "loss")) for net in nets]
-    trained = {record["round"]: record["train_loss"] for record in run.records if record["train_loss"] is not None}
-    losses = [line for line in (*losses, Line("training", *_points(trained))) if line.x]
+    records = [run.records]
+    accuracies = [curve(name_of(net), records, net) for net in nets]
+    losses = [curve(name_of(net), records, net, "loss") for net in nets]
+    losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
     charts = [_lines("Test accuracy", accuracies, y="accuracy")]
     return [*charts, _lines("Loss", losses)] if losses else charts
-
-
-def _points(values: Mapping[int, float]) -> tuple[list[float], list[float]]:
-    """Returns rounds and values."""
-    return [*values.keys()], [*values.values()]
 
 
 def _fairness(run: Run) -> _Charts:
@@ -286,29 +280,6 @@ def _costs(run: Run) -> _Charts:
         both = [Line("down", rounds, down), Line("up", rounds, up)]
         charts.insert(0, _lines("Bytes of all clients so far", both, y="bytes"))
     return charts
-
-
-def _lack(run: Run) -> _Charts:
-    """Draws how much of the factorized layers each tier lacks, by round."""
-    notes = {record["round"]: record.get("method") or {} for record in run.records}
-    spectra = {number: note.get("spectrum") or {} for number, note in notes.items()}
-    captions = {
-        "Energy beyond a tier's rank": {number: one.get("beyond") for number, one in spectra.items()},
-        "The same of what has changed": {number: one.get("learned_beyond") for number, one in spectra.items()},
-        "Predicted factor of a round": {number: note.get("band_factor") for number, note in notes.items()},
-    }
-    curves = {caption: _by_tier(values) for caption, values in captions.items()}
-    return [_lines(caption, lines, log=True) for caption, lines in curves.items() if lines]
-
-
-def _by_tier(values: Mapping[int, Mapping[str, float] | None]) -> list[Line]:
-    """Returns the curve of each tier without its zeros, which a chart in logarithms cannot show."""
-    points: dict[str, dict[int, float]] = {}
-    for number, by_tier in values.items():
-        for tier, value in (by_tier or {}).items():
-            if value:
-                points.setdefault(tier, {})[number] = value
-    return [Line(name_of(tier), *_points(values)) for tier, values in points.items()]
 
 
 def _curves(groups: Sequence[Group]) -> _Charts:
@@ -347,20 +318,29 @@ def _summary(group: Group, net: str) -> list[Any]:
     return [group.name, name_of(net), len(values), _span(rounds), text, percent(min(values)), percent(max(values))]
 
 
-def _difference(difference: Difference) -> list[Any]:
-    """Returns the cells of a difference: settings, tier, seeds, round, mean, interval."""
-    ours, theirs = difference.rounds
-    rounds = _span(ours) if ours == theirs else f"{_span(ours)} and {_span(theirs)}"
+def _differences(groups: Sequence[Group]) -> list[list[Any]]:
+    """Returns a row for each pair of groups and each net that both have tested: settings, tier, seeds, round, mean,
+    interval. Of more than `_MOST_PAIRED` groups each is compared with the first alone.
+    """
+    rows = []
+    for place, first in enumerate(groups if len(groups) <= _MOST_PAIRED else groups[:1]):
+        for second in groups[place + 1 :]:
+            for net in first.tested:
+                ours = first.ends(net)
+                theirs = second.ends(net)
+                if seeds := sorted(ours.keys() & theirs.keys()):
+                    pair = f"{first.name} minus {second.name}"
+                    cells = _difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+                    rows.append([pair, name_of(net), len(seeds), *cells])
+    return rows
+
+
+def _difference(ours: Sequence[tuple[int, float]], theirs: Sequence[tuple[int, float]]) -> list[str]:
+    """Returns the cells of a difference: round, mean, interval. Each end is a round and the accuracy in it."""
+    spans = dict.fromkeys(_span([number for number, _ in ends]) for ends in (ours, theirs))
+    differences = [first - second for (_, first), (_, second) in zip(ours, theirs, strict=True)]
     between = "-"
-    if len(difference.values) in _SEEDS_WITH_INTERVAL:
-        low, high, confidence = interval(difference.values)
+    if len(differences) in _SEEDS_WITH_INTERVAL:
+        low, high, confidence = interval(differences)
         between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
-    mean = f"{100 * np.mean(difference.values):+.2f}"
-    return [
-        f"{difference.first} minus {difference.second}",
-        name_of(difference.net),
-        len(difference.values),
-        rounds,
-        mean,
-        between,
-    ]
+    return [" and ".join(spans), f"{100 * np.mean(differences):+.2f}", between]

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from fedmpi.config.fields import Section, Share
 
 Quantity = Literal[
-    "accuracy",  # on the test set, a share; of the net, see `measures.nets_of`
+    "accuracy",  # on the test set, a share; of the net, see `frame.nets_of`
     "train_loss",  # mean over the cohort
     "bytes",  # moved in the whole run, both ways
     "macs",  # of the whole run's training
@@ -88,7 +88,7 @@ class Axes(Section):
     """The axes of a figure; y is the quantity."""
 
     x: Literal[
-        "round", "mega_parameters", "uploaded_parameters", "kernel", "relative_cost", "params", "keep_ratio",
+        "rounds", "mega_parameters", "uploaded_parameters", "kernel", "relative_cost", "params", "keep_ratio",
         "clients_per_round", "local_epochs", "samples", "method",
     ]  # fmt: skip
     """`mega_parameters` are those moved both ways, in 1024 millions; `params` is the size of the net. A row's label is

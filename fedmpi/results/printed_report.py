@@ -1,34 +1,22 @@
-"""Puts our numbers beside those that a paper prints, as tables and as figures with the paper's axes.
-
-Our number of a cell is the mean over its finished runs. In a figure a panel is a block of the table, and the paper's
-numbers are crosses.
-"""
+"""Puts our numbers beside those that a paper prints. Our number of a cell is the mean over its finished runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from fedmpi.report import table_text
-from fedmpi.results import figure, measures
+from fedmpi.results import frame
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import mean_std
-from fedmpi.results.figure import Draw, Line
 from fedmpi.results.grid_file import GridFile, Measure
-from fedmpi.results.printed import Axes as Labels
 from fedmpi.results.printed import Cell, Table, baseline_of, cells_of
-from fedmpi.store.units import as_number
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
 _MEASURED = {"accuracy_drop": "accuracy", "relative_cost": "bytes"}
 """The quantity of both runs that a comparison is of."""
-_WHOLE = ("round", "kernel", "clients_per_round", "local_epochs", "samples")
 
 
 class TextTable(NamedTuple):
@@ -53,8 +41,8 @@ class Result:
     cell: Cell
     runs: Mapping[int, RunRecord]
     numbers: Mapping[int, float]
-    costs: Sequence[float] = ()
-    """The bytes of each run over those of its baseline."""
+    cost: float | None = None
+    """The mean of the bytes of each run over those of its baseline."""
 
     @property
     def ours(self) -> float | None:
@@ -74,15 +62,15 @@ class Result:
     @property
     def notes(self) -> list[str]:
         """Returns what a reader must know of the printed value and of ours."""
-        reasons = {"the paper's slip: ": self.cell.slip, "not reproduced: ": self.cell.given.not_reproduced}
-        found = [start + reason for start, reason in reasons.items() if reason]
-        if self.cell.given.value == "lost":
-            found.append("the paper's text has lost this value")
-        if not self.cell.run:
-            found.append("there is no config for it")
-        if len(self.numbers) < len(self.runs):
-            found.append(f"{len(self.numbers)} of {len(self.runs)} seeds have this number")
-        return found
+        given = self.cell.given
+        notes = {
+            f"the paper's slip: {self.cell.slip}": self.cell.slip,
+            f"not reproduced: {given.not_reproduced}": given.not_reproduced,
+            "the paper's text has lost this value": given.value == "lost",
+            "there is no config for it": not self.cell.run,
+            f"{len(self.numbers)} of {len(self.runs)} seeds have this number": len(self.numbers) < len(self.runs),
+        }
+        return [note for note, is_so in notes.items() if is_so]
 
 
 def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Result]:
@@ -92,42 +80,41 @@ def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Res
     by_name: dict[str, dict[int, RunRecord]] = {}
     for run in runs:
         by_name.setdefault(f"{run.run.setting}/{run.run.method}", {})[run.run.seed] = run
+    measured = _MEASURED.get(table.quantity, table.quantity)
     found = []
     for cell in cells:
         own = by_name.get(cell.run, {})
-        other = baseline_of(table, cells, cell)
-        baselines = by_name.get(other.run, {}) if other is not None else {}
-        measure = _measure(table, cell)
-        numbers = {seed: measures.value(run, measure) for seed, run in own.items()}
-        if other is not None and table.quantity in _MEASURED:
-            base = _measure(table, other)
-            theirs = {seed: measures.value(run, base) for seed, run in baselines.items()}
-            numbers = {seed: _compared(table, number, theirs.get(seed)) for seed, number in numbers.items()}
-        known = {seed: _scale(table) * number for seed, number in numbers.items() if number is not None}
-        found.append(Result(cell, own, known, list(_costs(own, baselines))))
+        numbers = _values(table, cell, own, measured)
+        cost = None
+        if (other := baseline_of(table, cells, cell)) is not None:
+            baseline = by_name.get(other.run, {})
+            costs = _pairs(_values(table, cell, own, "bytes"), _values(table, other, baseline, "bytes"))
+            ratios = {seed: ours / theirs for seed, (ours, theirs) in costs.items()}
+            cost = mean_std(list(ratios.values()))[0]
+            if table.quantity == "relative_cost":
+                numbers = ratios
+            elif table.quantity == "accuracy_drop":
+                pairs = _pairs(numbers, _values(table, other, baseline, measured))
+                numbers = {seed: theirs - ours for seed, (ours, theirs) in pairs.items()}
+        found.append(Result(cell, own, {seed: scale(table) * number for seed, number in numbers.items()}, cost))
     return found
 
 
-def _measure(table: Table, cell: Cell) -> Measure:
-    quantity = _MEASURED.get(table.quantity, table.quantity)
-    given = {"quantity": quantity, "net": cell.given.net, "of": table.of, "target": table.targets.get(cell.block)}
-    return Measure.model_validate(given)
+def _values(table: Table, cell: Cell, runs: Mapping[int, RunRecord], quantity: str) -> dict[int, float]:
+    """Returns this quantity of the runs that have it, by seed."""
+    is_to_target = quantity.endswith("_to_target")
+    target = table.targets.get(cell.block) if is_to_target else None
+    measure = Measure.model_validate({"quantity": quantity, "net": cell.given.net, "of": table.of, "target": target})
+    numbers = {seed: frame.value(run, measure) for seed, run in runs.items()}
+    return {seed: number for seed, number in numbers.items() if number is not None}
 
 
-def _compared(table: Table, ours: float | None, theirs: float | None) -> float | None:
-    if ours is None or theirs is None:
-        return None
-    return theirs - ours if table.quantity == "accuracy_drop" else ours / theirs
+def _pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, tuple[float, float]]:
+    """Returns both numbers of each seed whose baseline has one that can be divided by."""
+    return {seed: (number, theirs[seed]) for seed, number in ours.items() if theirs.get(seed)}
 
 
-def _costs(runs: Mapping[int, RunRecord], baselines: Mapping[int, RunRecord]) -> Iterator[float]:
-    for seed in runs.keys() & baselines.keys():
-        ours, theirs = (measures.value(of[seed], Measure(quantity="bytes")) for of in (runs, baselines))
-        if ours is not None and theirs:
-            yield ours / theirs
-
-
-def _scale(table: Table) -> float:
+def scale(table: Table) -> float:
     """Returns what our numbers are multiplied by to have the table's unit."""
     is_percent = table.quantity in ("accuracy", "accuracy_drop") and table.unit == "%"
     return (100 if is_percent else 1) / table.scale
@@ -171,73 +158,23 @@ def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
     for name, table in content.printed.items():
         for result in results(content, name, runs):
             cell = result.cell
-            row: dict[str, object] = {"table": name, "block": cell.block, "column": cell.column, "row": cell.row}
-            row |= {"run": cell.run, "net": cell.given.net, "quantity": table.quantity, "unit": table.unit}
-            row |= {"paper": cell.given.value, "paper_std": cell.given.std, "ours": result.ours, "ours_std": result.std}
-            row |= {"difference": result.difference, "seeds": " ".join(map(str, result.numbers))}
-            rows.append(row | {"notes": "; ".join(result.notes)})
+            rows.append(
+                {
+                    "table": name,
+                    "block": cell.block,
+                    "column": cell.column,
+                    "row": cell.row,
+                    "run": cell.run,
+                    "net": cell.given.net,
+                    "quantity": table.quantity,
+                    "unit": table.unit,
+                    "paper": cell.given.value,
+                    "paper_std": cell.given.std,
+                    "ours": result.ours,
+                    "ours_std": result.std,
+                    "difference": result.difference,
+                    "seeds": " ".join(map(str, result.numbers)),
+                    "notes": "; ".join(result.notes),
+                }
+            )
     return table_text.comma_separated(rows)
-
-
-def panels(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
-    """Returns the panels of a figure; [] for a table, and for a figure without runs."""
-    table = content.printed[name]
-    found = results(content, name, runs)
-    if table.axes is None or not any(result.runs for result in found):
-        return []
-    if table.quantity == "accuracy_drop":  # the baseline is the line at zero
-        found = [result for result in found if result.cell.column != table.baseline]
-    columns = list(dict.fromkeys(result.cell.column for result in found))
-    return [
-        partial(_draw_panel, table, table.axes, columns, list(of_block))
-        for _, of_block in groupby(found, key=lambda result: result.cell.block)
-    ]
-
-
-def _draw_panel(table: Table, labels: Labels, columns: Sequence[str], results: Sequence[Result], axes: Axes) -> None:
-    """Draws a line or points for each column, in the colour that the column has in all panels."""
-    rows = list(dict.fromkeys(result.cell.row for result in results))
-    has_words = rows != [""] and None in map(as_number, rows)
-    ticks = rows if table.kind == "bars" or (table.kind == "curves" and has_words) else []
-    for column, of_column in groupby(results, key=lambda result: result.cell.column):
-        own = list(of_column)
-        if own[0].cell.row == "" and own[0].runs:
-            measure = _measure(table, own[0].cell)
-            curve = measures.curve(column, list(own[0].runs.values()), measure, labels.x, _scale(table))
-            figure.draw_line(axes, curve, columns.index(column))
-        at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
-        _draw_points(axes, table.kind, columns.index(column), sorted(at, key=lambda one: one[0]))
-    axes.set_title(results[0].cell.block)
-    axes.set_xlabel(labels.x_label or labels.x.replace("_", " "))
-    axes.set_ylabel(labels.y_label or table.quantity.replace("_", " "))
-    if ticks:
-        axes.set_xticks(range(len(ticks)), ticks)
-    elif labels.x in _WHOLE:
-        figure.whole_numbers(axes)
-
-
-def _draw_points(axes: Axes, kind: str, place: int, at: Sequence[tuple[float, Result]]) -> None:
-    """Draws the cells of a column at their x: our means with their standard deviations, and the paper's crosses."""
-    colour = figure.colour_of(place)
-    ours = [(x, result.ours, result.std or 0.0) for x, result in at if result.ours is not None]
-    if ours:
-        xs, ys, errors = zip(*ours, strict=True)
-        figure.draw_line(axes, Line(at[0][1].cell.column, xs, ys), place, is_joined=kind == "curves")
-        if any(errors):
-            axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
-    for x, result in at:
-        if result.cell.paper is not None:
-            axes.plot([x], [result.cell.paper], color=colour, marker="x", linestyle="none", label="paper")
-
-
-def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None:
-    """Returns the x of a cell, None as long as its run does not say."""
-    cell = result.cell
-    if cell.row in ticks:
-        return float(ticks.index(cell.row))
-    if labels.x == "params":
-        sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.given.net]
-        return float(sizes[0]) if sizes else None
-    if labels.x == "relative_cost":
-        return mean_std(result.costs)[0]
-    return as_number(cell.row)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,13 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
-from fedmpi.report.records import CLIENTS, Record, gaps_of, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below, suggestion
 
 FINISHED, QUEUED, REQUEUED = "finished", "queued", "requeued"
-AXES: Mapping[str, Sequence[str]] = {
-    "rounds": (),
-    "bytes": ("protocol_down_bytes", "protocol_up_bytes"),
-    "macs": ("training_macs",),
-}
-"""Each quantity that an x axis may have, with the keys of a record that add up to it."""
 
 
 @dataclass(frozen=True)
@@ -228,14 +221,6 @@ class Run:
         tested = [record for record in self.records if scores_of(record, net).get(quantity) is not None]
         return [record["round"] for record in tested], [scores_of(record, net)[quantity] for record in tested]
 
-    def places(self, x: str) -> dict[int, float]:
-        """Returns where each round stands on an axis of `AXES`: at its number, or at the sum up to it."""
-        numbers = [record["round"] for record in self.records]
-        if x == "rounds":
-            return {number: float(number) for number in numbers}
-        sums = accumulate(sum(float(record[key]) for key in AXES[x]) for record in self.records)
-        return dict(zip(numbers, sums, strict=True))
-
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     """Finds runs: each path is a run, or a folder of runs.
@@ -269,29 +254,3 @@ def _problem_of(run: Run) -> str:
         return f"{run.name} {run.ending.briefly() if run.ending else 'is finished'}, and has no round"
     except RunDirError as error:
         return error.text()
-
-
-def moved(record: Record) -> int:
-    """Returns the bytes that real clients would have moved in this round, down and up."""
-    return record["protocol_down_bytes"] + record["protocol_up_bytes"]
-
-
-def accuracy_of(record: Record, net: str) -> float | None:
-    """Returns None in a round without evaluation."""
-    return scores_of(record, net).get("accuracy")
-
-
-def to_target(records: Sequence[Record], net: str, target: float) -> tuple[int, float, int] | None:
-    """Sums bytes, MACs and rounds up to the first round whose accuracy is `target` or more. Returns None if no round
-    reaches it, or if the record of a round before it is missing.
-    """
-    num_bytes, macs = 0, 0.0
-    for number, record in enumerate(records, 1):
-        if record["round"] != number:
-            return None
-        num_bytes += moved(record)
-        macs += record["training_macs"]
-        accuracy = accuracy_of(record, net)
-        if accuracy is not None and accuracy >= target:
-            return num_bytes, macs, number
-    return None

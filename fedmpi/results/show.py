@@ -140,7 +140,7 @@ def _status(name: str, run: Run) -> list[str]:
 
 
 def _write_html(paths: Sequence[Path], out: str | None) -> Path:
-    from fedmpi.results.page import extras_of, page_of, page_of_several
+    from fedmpi.results.page import page_of_several, whole_page
 
     runs, left_out = read_runs(paths)
     path = file_to_write("--out", out) if out else Path(paths[0] if len(paths) == 1 else "", "report.html")
@@ -150,7 +150,7 @@ def _write_html(paths: Sequence[Path], out: str | None) -> Path:
     if not out:
         path = runs[0].dir.page_path
         path.parent.mkdir(exist_ok=True)
-    write_text(path, page_of(runs[0], extras_of(runs[0], left_out)))
+    write_text(path, whole_page(runs[0], left_out))
     return path
 
 
@@ -186,12 +186,15 @@ def figure_of(
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *cautions]))
     panels = compared.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
-    drawn = {place for lines in panels.values() for place in lines}
+    drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
     cautions += [f"{name} has no line: its nets are others than --tier names" for name in absent]
     for line in cautions:
         warn(line)
-    return figure.curves(panels, x or "rounds", y or "accuracy", width=width, ylim=ylim or ())
+    composed = figure.compose(panels, share_y=True, width=width)
+    if ylim:
+        composed.axes[0].set_ylim(*ylim)
+    return composed
 
 
 def rounds_as_csv(runs: Sequence[Run]) -> str:

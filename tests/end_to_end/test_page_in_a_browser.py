@@ -14,7 +14,7 @@ import pytest
 from fast import fast
 from small_runs import undisturbed
 
-from fedmpi.results.page import extras_of, page_of
+from fedmpi.results.page import whole_page
 from fedmpi.results.run import Run
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
@@ -57,7 +57,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("run")
     undisturbed(folder, "method.name=fedhm")
     run = Run(folder / "undisturbed")
-    return page_of(run, extras_of(run))
+    return whole_page(run)
 
 
 def looked_at(browser: str, folder: Path, text: str, width: int) -> dict[str, object]:

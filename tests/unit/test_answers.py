@@ -10,11 +10,11 @@ from grids import BETTER, FILE, TWO, WORSE, final_runs, grid_of, made, results_o
 
 from fedmpi.results.answers import Choice, answer_all, choose
 from fedmpi.results.archive import RunRecord
+from fedmpi.results.frame import nets_of, value
 from fedmpi.results.grid_figures import figures_of
 from fedmpi.results.grid_file import Measure
 from fedmpi.results.grid_report import latex, markdown, sentence, unlike
 from fedmpi.results.grid_runs import GridRun, trials
-from fedmpi.results.measures import nets_of, value
 from fedmpi.store import units
 
 QUESTION = FILE["questions"][0]
@@ -138,7 +138,7 @@ def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> Non
     found = choose(grid, {run.run: run for run in runs})
     numbers = {key: choice.trial for key, choice in found.items()}
     assert numbers == {("one", "avg"): 1, ("one", "hm"): 0, ("two", "avg"): 0, ("two", "hm"): 1}
-    assert found["one", "avg"] == Choice(1, {"train.lr": 0.1}, [0.5, 0.6])
+    assert found["one", "avg"] == Choice(1, [0.5, 0.6])
     assert choose(grid, {run.run: run for run in runs[:-1]}) == {}, "nothing may be chosen yet"
 
 
@@ -147,8 +147,7 @@ def test_a_choice_at_an_edge_of_its_grid_is_said(tmp_path: Path) -> None:
     hm = {"train.lr": [0.01, 0.1] * 4, "train.nesterov": [True], "method.solver": ["gram"]}
     grids = {"avg": {"train.lr": [0.01, 0.1, 0.02] * 2 + [0.01, 0.1]}, "hm": hm}
     grid = grid_of(tmp_path, methods={name: {"grid": [grid]} for name, grid in grids.items()})
-    choices = {("one", "avg"): Choice(0, {"train.lr": 0.01}, []), ("two", "avg"): Choice(2, {"train.lr": 0.02}, [])}
-    choices["one", "hm"] = Choice(0, {key: values[0] for key, values in hm.items()}, [])
+    choices = {("one", "avg"): Choice(0, []), ("two", "avg"): Choice(2, []), ("one", "hm"): Choice(0, [])}
     lines = [line for line in markdown(results_of(grid, [], choices)).splitlines() if "that was tried" in line]
     assert lines == ["- careful: in one, avg took the lowest train.lr that was tried, 0.01"]
 

@@ -15,13 +15,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedmpi.config.address import CONFIGS
-from fedmpi.results import figure, grid_file, measures, printed_report
-from fedmpi.results.figure import Line
+from fedmpi.results import figure, frame, grid_figures, grid_file, printed_report
+from fedmpi.results.figure import Line, Panel
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import Result
-
-MADE_WITH = "a budget of rounds x 0.05 of the paper's, at least 1 each; set on all: train.lr=0.1 data.num_train=5000"
-"""What the picture of a small machine says; wider than one panel."""
 
 
 def shown(drawn: Figure) -> Iterator[Text]:
@@ -29,7 +26,7 @@ def shown(drawn: Figure) -> Iterator[Text]:
     for axes in drawn.axes:
         if axes.get_visible():
             yield from (axes.title, axes.xaxis.label, axes.yaxis.label, *axes.texts, *ticks(axes, 0), *ticks(axes, 1))
-    yield from (drawn._suptitle, *(text for legend in drawn.legends for text in legend.get_texts()))
+    yield from (text for legend in drawn.legends for text in legend.get_texts())
 
 
 def ticks(axes: Axes, axis: int) -> list[Text]:
@@ -43,7 +40,7 @@ def check_layout(drawn: Figure) -> None:
     """No text reaches out of the figure, no two texts of an axis meet, and the legend covers no panel."""
     drawn.draw_without_rendering()
     whole = drawn.bbox
-    for text in filter(None, shown(drawn)):
+    for text in shown(drawn):
         box = text.get_window_extent()
         inside = whole.x0 <= box.x0 and box.x1 <= whole.x1 and whole.y0 <= box.y0 and box.y1 <= whole.y1
         assert inside or not text.get_text(), f"{text.get_text()!r} is cut"
@@ -53,8 +50,8 @@ def check_layout(drawn: Figure) -> None:
         boxes = sorted((text.get_window_extent().intervalx for text in labels), key=lambda ends: ends[0])
         assert all(left[1] <= right[0] for left, right in itertools.pairwise(boxes)), axes.get_title()
     tight = [axes.get_tightbbox() for axes in panels]
-    for box in [*(legend.get_window_extent() for legend in drawn.legends), drawn._suptitle.get_window_extent()]:
-        assert not any(panel.overlaps(box) for panel in tight)
+    for legend in drawn.legends:
+        assert not any(panel.overlaps(legend.get_window_extent()) for panel in tight)
     assert not any(one.overlaps(other) for one, other in itertools.combinations(tight, 2))
     for axes in panels:
         height, width = (axes.get_window_extent().height / drawn.dpi, axes.get_window_extent().width / drawn.dpi)
@@ -78,12 +75,11 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
     tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
     results = []
     for cell in cells_of(tables, figure_name):
-        run = SimpleNamespace(nets=[{"name": cell.given.net, "params": 12345}])
-        results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, [0.5]))
+        run = SimpleNamespace(records=[], nets=[{"name": cell.given.net, "params": 12345}])
+        results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, 0.5))
     monkeypatch.setattr(printed_report, "results", lambda *_: results)
-    monkeypatch.setattr(measures, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
-    panels = printed_report.panels(SimpleNamespace(printed=tables), figure_name, [])
-    check_layout(figure.compose(panels, MADE_WITH))
+    monkeypatch.setattr(frame, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
+    check_layout(figure.compose(grid_figures.panels_of_paper(SimpleNamespace(printed=tables), figure_name, [])))
 
 
 def test_long_names_are_broken_into_lines() -> None:
@@ -99,7 +95,7 @@ def test_long_names_are_broken_into_lines() -> None:
     def words(axes) -> None:
         axes.set_xticks(range(6), [f"Inception-ResNet-v{number}" for number in range(6)])
 
-    check_layout(figure.compose([draw, words], "One line\n" + "and another, " * 20))
+    check_layout(figure.compose([draw, words]))
 
 
 def test_the_first_colours_are_told_apart_in_grey() -> None:
@@ -140,14 +136,15 @@ def curves(x: str = "bytes", **options) -> Figure:
         0: Line("ours", [1e8, 2e8], [0.25, 0.5], [0.2, 0.4], [0.3, 0.6]),
         3: Line("theirs", [1e8, 2e8], [0.1, 0.2]),
     }
-    return figure.curves({"tier 1": lines, "tier 0.5": {3: lines[3]}}, x, "accuracy", **options)
+    panels = [Panel(own, x, "accuracy", title=net) for net, own in (("tier 1", lines), ("tier 0.5", {3: lines[3]}))]
+    return figure.compose(panels, share_y=True, **options)
 
 
 def test_numbers_at_ticks() -> None:
     """Bytes read 200 MB, accuracies are percentages, rounds are whole."""
-    drawn = curves(width=5.0, ylim=(0.0, 1.0))
+    drawn = curves(width=5.0)
     drawn.draw_without_rendering()
-    assert drawn.get_figwidth() == 5.0 and all(axes.get_ylim() == (0.0, 1.0) for axes in drawn.axes)
+    assert drawn.get_figwidth() == 5.0
     left, right = drawn.axes
     assert "200 MB" in [text.get_text() for text in ticks(left, 0)]
     assert "40 %" in [text.get_text() for text in ticks(left, 1)]
@@ -167,7 +164,7 @@ def test_the_same_lines_give_the_same_bytes(tmp_path: Path, ending: str) -> None
 
 def test_a_chart_of_a_page_follows_its_style() -> None:
     """Its colours are the page's variables, its texts have the page's font; names are no markup."""
-    drawn = figure.curves({"net": {1: Line("<b>&", [1, 2], [0.5, 1.0])}}, "rounds", "loss")
+    drawn = figure.compose([Panel({1: Line("<b>&", [1, 2], [0.5, 1.0])}, y="loss")])
     text = figure.inline_svg(drawn, 'a "<i>"')
     root = ET.fromstring(text)
     assert "var(--series-1)" in text and figure.COLOURS[1] not in text and "font-family" not in text

@@ -97,7 +97,7 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     assert "not decidable here" in printed and "descriptive" in printed
     choice = GridFolder(short.grid, short.out, short.results).choices()["all", "avg"]
     lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
-    assert lr == choice.values["train.lr"]
+    assert lr == short.grid.content.methods["avg"].trials[choice.trial]["train.lr"]
     first = {path.name: path.read_bytes() for path in short.results.iterdir()}
     drawn = {f"all-{what}.svg" for what in ("curves", "energy")}
     assert {"report.md", "table.tex", "values.csv", "records.json.gz", *drawn} == set(first)
@@ -308,7 +308,7 @@ settings: {iid: {}}
 methods: {one: {}, two: {}}
 printed:
   table1: {title: Accuracy, quantity: accuracy, blocks: {IID: {FedAvg: {cells: {11M: [iid/one, 0, "0.95"]}}}}}
-  figure1: {title: Curves, quantity: accuracy, kind: curves, axes: {x: round}, blocks: {IID: {FedAvg: [iid/one, 0]}}}
+  figure1: {title: Curves, quantity: accuracy, kind: curves, axes: {x: rounds}, blocks: {IID: {FedAvg: [iid/one, 0]}}}
   table2: {title: Cost, quantity: bytes, blocks: {IID: {FedHM: {cells: {11M: [iid/two, 0]}}}}}
 """
 

@@ -25,7 +25,7 @@ from fedmpi.config.load import load
 from fedmpi.data.dataset import load_data
 from fedmpi.errors import RoundError, UserError
 from fedmpi.library.boundary import checked
-from fedmpi.results.compared import name_of
+from fedmpi.results.frame import name_of
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 

@@ -12,8 +12,17 @@ from golden_file import Told
 from fedmpi.report.best import Best
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
-from fedmpi.report.records import Records, accuracies, gaps_of, is_whole, net_scores, read_records, rounds_done, scalars
-from fedmpi.results.run import accuracy_of
+from fedmpi.report.records import (
+    Records,
+    accuracies,
+    gaps_of,
+    is_whole,
+    net_scores,
+    read_records,
+    rounds_done,
+    scalars,
+    scores_of,
+)
 from fedmpi.store import manifest
 from fedmpi.store.manifest import add_start, start_entry
 from fedmpi.store.run_dir import RunDir
@@ -100,7 +109,7 @@ def test_the_best_round_is_the_first_of_equals() -> None:
 def test_a_round_without_a_test_has_no_accuracy(nothing: dict[str, object]) -> None:
     """However its record says so: older ones have an empty mapping."""
     record = {"round": 1, "seconds": {}, **nothing}
-    assert accuracies(record) == net_scores(record) == {} and accuracy_of(record, "1") is None
+    assert accuracies(record) == net_scores(record) == {} and scores_of(record, "1") == {}
     best = Best()
     best.round_done(record)
     assert best.last == best.means == {}

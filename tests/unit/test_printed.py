@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from grids import made
 from pydantic import ValidationError
 
 from fedmpi.config import yaml_text
-from fedmpi.results import figure, measures, printed, printed_report
+from fedmpi.results import figure, frame, grid_figures, printed, printed_report
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Measure
 from fedmpi.results.grid_runs import GridRun
@@ -46,7 +47,7 @@ figure1:
   quantity: accuracy
   unit: "%"
   kind: curves
-  axes: {x: round, x_label: Communication round, y_label: Top-1 (%)}
+  axes: {x: rounds, x_label: Communication round, y_label: Top-1 (%)}
   blocks:
     IID: {FedAvg: [iid/one, 1], FedHM: [iid/two, 0.5]}
     Non-IID: {FedAvg: [iid/one, 1]}
@@ -110,10 +111,10 @@ def test_quantities_by_hand() -> None:
     run = made(GridRun("final", "s", "m", None, 0), records=records, seconds={"wall": 5.0, "svd": 1.0})
 
     def value(quantity: str, net: str = "1", **options: Any) -> float | None:
-        return measures.value(run, Measure.model_validate({"quantity": quantity, "net": net, **options}))
+        return frame.value(run, Measure.model_validate({"quantity": quantity, "net": net, **options}))
 
-    def points(quantity: str, net: str, x: str = "round") -> list[tuple[int, float, float]]:
-        return measures.points(run, Measure.model_validate({"quantity": quantity, "net": net}), x)
+    def points(quantity: str, net: str, x: str = "rounds") -> list[tuple[int, float, float]]:
+        return frame.points(records, net, quantity, x)
 
     assert value("accuracy") == 0.5 and value("accuracy", "clients") == 0.7 and value("accuracy", "3") is None
     assert value("accuracy", "largest") == 0.5 and value("accuracy", "smallest") == 0.2
@@ -125,6 +126,8 @@ def test_quantities_by_hand() -> None:
     assert value("bytes_to_target", target=0.5) == 180 and value("bytes_to_target", target=0.6) is None
     assert value("macs_to_target", target=0.5) == 300 and value("macs_to_target", target=0.3) == 100
     assert value("rounds_to_target", target=0.5) == 3 and value("inference_time") is None
+    late = replace(run, records=records[1:])
+    assert frame.value(late, Measure(quantity="bytes_to_target", target=0.5)) is None, "a record is missing before it"
     assert points("clients_per_kernel", "conv", "kernel") == [(1, 1, 3), (2, 2, 1)]
     assert points("clients_per_kernel", "fc", "kernel") == []
     assert points("accuracy", "1", "uploaded_parameters") == [(1, 5, 0.3), (3, 15, 0.5)]
@@ -203,7 +206,7 @@ def test_mistakes_in_a_table(old: str, new: str, problem: str) -> None:
 
 
 def drawn(name: str, runs: list[RunRecord], text: str = PAPER) -> list[Axes]:
-    return list(figure.compose(printed_report.panels(content(text), name, runs)).axes)
+    return list(figure.compose(grid_figures.panels_of_paper(content(text), name, runs)).axes)
 
 
 def figure_of(kind: str, x: str, blocks: str, quantity: str = "accuracy", more: str = "") -> str:
@@ -227,7 +230,11 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
     [band] = first.collections
     assert {round(y, 6) for x, y in band.get_paths()[0].vertices if x == 1} == {20, 40}
     assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["FedAvg"]
-    assert printed_report.panels(content(), "figure1", []) == [] == printed_report.panels(content(), "table1", runs)
+    assert (
+        grid_figures.panels_of_paper(content(), "figure1", [])
+        == []
+        == grid_figures.panels_of_paper(content(), "table1", runs)
+    )
 
 
 def test_curves_by_kernel_and_over_a_setting() -> None:

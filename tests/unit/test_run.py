@@ -11,7 +11,7 @@ from written_runs import a_run
 import fedmpi
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.results.run import Run, accuracy_of, moved, read_runs, to_target
+from fedmpi.results.run import Run, read_runs
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.stopping import Stopping
@@ -26,17 +26,9 @@ def test_numbers_are_the_files_own(tmp_path: Path) -> None:
     assert run.tested == ["clients", "1", "0.5"]
     assert run.course("1") == ([1, 2], [0.25, 0.75]) and run.course("0.5", "loss") == ([1], [0.5])
     assert run.course("clients") == ([2], [0.5]) and run.course("clients", "loss") == ([], [])
-    assert run.places("bytes") == {1: 150.0, 2: 300.0} and run.places("macs") == {1: 1000.0, 2: 2000.0}
     assert run.seconds == {"local_training": 4.0, "idle": 2.0, "other": 1.0}
     assert [row["name"] for row in run.nets] == ["1", "0.5"]
     assert (run.best.best["0.5"], run.best.best_round["1"]) == (0.5, 2)
-    assert [moved(record) for record in run.records] == [150, 150] and accuracy_of(run.records[0], "0.5") == 0.5
-
-
-def test_the_rounds_to_a_target(tmp_path: Path) -> None:
-    records = Run(a_run(tmp_path / "run", [{"1": 0.25}, {}, {"1": 0.75}])).records
-    assert to_target(records, "1", 0.75) == (450, 3000.0, 3) and to_target(records, "1", 0.8) is None
-    assert to_target(records[1:], "1", 0.5) is None  # the record of round 1 is missing
 
 
 def test_a_run_is_finished_when_all_rounds_are_on_record_and_its_report_is_written(tmp_path: Path) -> None:

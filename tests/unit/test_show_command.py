@@ -111,8 +111,8 @@ def test_a_line_says_what_it_is_the_mean_of(tmp_path: Path) -> None:
     (axes,) = figure_of(runs).axes
     labels = [line.get_label() for line in axes.get_lines()]
     assert labels == ["train.lr 0.1, mean of 2 seeds", "train.lr 0.01"]
-    (axes,) = figure_of(runs, names=["ours", "theirs"]).axes
-    assert [line.get_label() for line in axes.get_lines()] == ["ours", "theirs"]
+    (axes,) = figure_of(runs, names=["ours", "theirs"], ylim=(0.0, 1.0)).axes
+    assert [line.get_label() for line in axes.get_lines()] == ["ours", "theirs"] and axes.get_ylim() == (0.0, 1.0)
 
 
 MISTAKES = """
