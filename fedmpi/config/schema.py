@@ -60,13 +60,11 @@ class StepSchedule(Section):
 
 
 class CosineSchedule(Section):
-    """Round t of T trains with final_lr + (lr - final_lr) * (1 + cos(pi (t - 1) / T)) / 2."""
+    """Round t of T trains with 1e-4 + (lr - 1e-4) * (1 + cos(pi (t - 1) / T)) / 2."""
 
     name: Literal["cosine"] = "cosine"
-    """Half a cosine from `train.lr` down to `final_lr` over all rounds."""
+    """Half a cosine from `train.lr` down to 1e-4 over all rounds."""
     depends_on_rounds: ClassVar[bool] = True
-    final_lr: NotNegative = 1e-4
-    """The rate that the curve ends at."""
 
 
 Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name"), named("step")]
@@ -112,16 +110,17 @@ class Train(Section):
             yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
 
 
+VALIDATION_SHARE = 0.2
+"""The share of a client's examples that `evaluation.on: validation` tests on."""
+
+
 class Evaluation(Section):
     """How the nets of every tier are tested."""
 
     on: Literal["test", "validation"] = "test"
-    """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: on a share of every
-    client's training examples, on which nobody trains.
-    """
-    validation_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The share of a client's examples, class by class, that `on: validation` tests on: 2 examples at least, and 2
-    stay; a client with fewer than 4 keeps all.
+    """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: on a fifth of every
+    client's training examples, class by class, on which nobody trains. A client tests on 2 examples or more and trains
+    on 2 or more, or keeps all.
     """
     every: Count = 1
     """Rounds between evaluations; the last round is always evaluated."""

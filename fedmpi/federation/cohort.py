@@ -83,5 +83,5 @@ def learning_rate(train: Train, round_number: int, num_rounds: int) -> float:
     schedule = train.schedule
     if schedule.name == "cosine":
         share = (1 + math.cos(math.pi * (round_number - 1) / num_rounds)) / 2
-        return schedule.final_lr + (train.lr - schedule.final_lr) * share
+        return 1e-4 + (train.lr - 1e-4) * share  # where PriSM's code ends, too
     return train.lr * schedule.factor ** sum(milestone <= round_number - 1 for milestone in schedule.milestones)

@@ -18,7 +18,7 @@ Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and
 - Its size: floor in the paper, ceil in the code (`rounding`); they agree where beta K is a whole number.
 - The mean: weighted by p_n in the paper (`weighting: samples`), unweighted by default in the code. The code weights
   BatchNorm and the last layer by how often an entry was updated so far, the same for all clients, so that it cancels.
-- A class's row of the last layer: from the clients with examples of the class in the code only (`label_aware`). So are
+- A class's row of the last layer: from the clients with examples of the class in the code only, and here. So are
   the Scaler, a masked loss, gradients of norm 1 at most and, on CIFAR, Adam (`train.masked_loss`, `train.clip_norm`).
 - The code draws each client's capacity anew in every round (`clients.tier_assignment: dynamic`).
 - The code's option `overlap` permutes channels again in every round but each 512th. It is off by default, and not here.
@@ -62,8 +62,6 @@ class FedRolexOptions(ServerOptions):
     """Divide activations by the width in training, before every norm layer; in a net without any, after every conv and
     linear layer but the last.
     """
-    label_aware: bool = True
-    """Average a class's row of the classifier over clients with examples of the class only."""
 
 
 class FedRolex(WidthMethod):
@@ -71,11 +69,11 @@ class FedRolex(WidthMethod):
 
     Options = FedRolexOptions
     options: FedRolexOptions
+    label_aware = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         self.rounding = self.options.rounding
-        self.label_aware = self.options.label_aware
         self.scales = self.options.scaler
         followed(self._widest)
 

@@ -43,8 +43,6 @@ class HeteroFLOptions(ServerOptions):
     """Divide activations by width / largest width in training, before every norm layer; in a net without any, after
     every conv and linear layer but the last.
     """
-    label_aware: bool = True
-    """Average a class's row of the classifier over clients with examples of the class only."""
 
 
 class HeteroFL(WidthMethod):
@@ -52,9 +50,9 @@ class HeteroFL(WidthMethod):
 
     Options = HeteroFLOptions
     options: HeteroFLOptions
+    label_aware = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
         self.rounding = self.options.rounding
-        self.label_aware = self.options.label_aware
         self.scales = self.options.scaler

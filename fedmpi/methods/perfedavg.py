@@ -38,6 +38,9 @@ from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Loss, Method, gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Traits
 
+DELTA = 1e-3
+"""Half the distance of HF's finite differences, in multiples of the gradient."""
+
 
 class PerFedAvgOptions(MethodOptions):
     """Options of `perfedavg`."""
@@ -52,8 +55,6 @@ class PerFedAvgOptions(MethodOptions):
     """Rate of the inner step, and of the step with which a client adapts the model before it is tested."""
     beta: Positive | Literal["lr"] = 0.001
     """Rate of the outer step; `lr` takes `train.lr` with its schedule."""
-    delta: Positive = 1e-3
-    """Half the distance of HF's finite differences, in multiples of the gradient."""
 
     @property
     def needs_sgd(self) -> str:
@@ -139,15 +140,15 @@ def _add_curvature(
     grads = list(net.grads.values())
     (outer, ahead) = buffers
     torch._foreach_copy_(outer, grads)
-    torch._foreach_add_(params, outer, alpha=options.delta)
+    torch._foreach_add_(params, outer, alpha=DELTA)
     _gradient(net, inputs, targets, loss)
     torch._foreach_copy_(ahead, grads)
     net.copy_parameters_from(start)
-    torch._foreach_sub_(params, outer, alpha=options.delta)
+    torch._foreach_sub_(params, outer, alpha=DELTA)
     _gradient(net, inputs, targets, loss)
     net.copy_parameters_from(start)
     torch._foreach_sub_(grads, ahead)
-    torch._foreach_mul_(grads, options.alpha / (2 * options.delta))
+    torch._foreach_mul_(grads, options.alpha / (2 * DELTA))
     torch._foreach_add_(grads, outer)
 
 

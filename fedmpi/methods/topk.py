@@ -25,20 +25,20 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodContext, MethodOptions, Traits
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Traits
 from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
 
-VALUE_BYTES = 4
+ENTRY_BYTES = 4 + 4
+"""A value and its index."""
 
 
 class TopKOptions(MethodOptions):
@@ -50,10 +50,6 @@ class TopKOptions(MethodOptions):
     """Share of the update's entries that a client sends (rounded up, at least one); 1 is FedAvg up to rounding."""
     scope: Literal["global", "tensor"] = "global"
     """Where the largest are looked for: in the whole net, or in each tensor by itself."""
-    error_feedback: bool = True
-    """Whether a client adds next time what it did not send."""
-    index_bytes: Annotated[int, Field(ge=0, le=8)] | Literal["bitmap"] = 4
-    """Protocol bytes of an index; `bitmap` counts one bit for each entry of the net instead, 0 counts values only."""
 
 
 class TopK(Method):
@@ -61,10 +57,7 @@ class TopK(Method):
 
     Options = TopKOptions
     options: TopKOptions
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        self.traits = Traits(keeps_memory=self.options.error_feedback)
+    traits = Traits(keeps_memory=True)
 
     @cached_property
     def _sizes(self) -> list[int]:
@@ -118,8 +111,7 @@ class TopK(Method):
             wanted += client.memory["residual"].to(wanted.device, non_blocking=True)
         scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
         chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
-        if self.options.error_feedback:
-            client.scratch["residual"] = wanted.masked_fill(chosen, 0.0)
+        client.scratch["residual"] = wanted.masked_fill(chosen, 0.0)
         indices = chosen.nonzero().view(-1)
         return {"values": wanted[indices], "indices": indices.int()}
 
@@ -129,9 +121,7 @@ class TopK(Method):
     # What it would cost real clients.
 
     def costs(self, turn: ClientLoad) -> Costs:
-        size = self.options.index_bytes
-        indices = -(-sum(self._sizes) // 8) if size == "bitmap" else size * self.num_sent
-        return replace(super().costs(turn), up_bytes=VALUE_BYTES * self.num_sent + indices)
+        return replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
 
 
 def _stored_at(places: Tensor, spec: Spec) -> Tensor:

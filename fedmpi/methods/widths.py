@@ -58,7 +58,7 @@ class WidthMethod(ServerMethod):
         said = []
         if self.label_aware and not self._class_names:
             said.append(
-                "no linear layer of this net has an output for each class, so method.label_aware changes nothing"
+                "no linear layer of this net has an output for each class, so clients contribute rows of all classes"
             )
         rate = min(self.net_widths) / max(self.net_widths)
         if self.scales and (found := scaler_warning(self._widest, rate)):

@@ -13,7 +13,6 @@ from fedmpi.models.width import Width
 
 # A hundred times a paper's channels is ten thousand times its parameters.
 Multiplier = Annotated[float, Field(gt=0, le=100)]
-Dropout = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Inputs(Protocol):

@@ -161,7 +161,7 @@ class Tuning(Section):
     measure: str
     """The name of the measure that chooses, on validation data."""
     set: dict[str, Any] = {}
-    """Settings of all trials on top of the others, as fewer rounds, or `{evaluation: {validation_share: 0.1}}`."""
+    """Settings of all trials on top of the others, as fewer rounds."""
 
 
 class GridFile(Section):

@@ -18,7 +18,6 @@ from fedmpi.results.grid_file import Grid, read
 
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
-_VALIDATION_SHARE = 0.2
 _RUN = re.compile(r"(.+\.ya?ml)@([\w-]+)/([\w-]+)", re.ASCII)
 
 
@@ -114,7 +113,6 @@ def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
         values = grid.content.methods[run.method].trials[run.trial]
         tree.leaves |= {tuple(key.split(".")): value for key, value in values.items()}
     if run.phase == "tuning" and grid.content.tuning is not None:
-        _put(tree, {"evaluation": {"validation_share": _VALIDATION_SHARE}})
         _put(tree, grid.content.tuning.set)
     on = "validation" if run.phase == "tuning" else "test"
     _put(tree, {**_QUIET, "seed": run.seed, "evaluation": {"on": on}})

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 import psutil
 
 from fedmpi import costs, methods
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
@@ -112,7 +112,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     per_round = sum(len(draw_cohort(config, blocks, 1, phase)) for phase in method.phases(1))
     samples = config.partition.mean_examples(info, config.clients.count)
     if config.evaluation.on == "validation":
-        held = config.evaluation.validation_share * samples
+        held = VALIDATION_SHARE * samples
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
     nets = [costs.measure(method.net(number, empty=True), info.example_shape) for number in all_nets(method)]

@@ -6,7 +6,7 @@ import math
 
 from torch import nn
 
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
@@ -23,7 +23,7 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
     if config.evaluation.on == "validation":
-        share = f"{100 * config.evaluation.validation_share:g} % of the clients' training examples"
+        share = f"{100 * VALIDATION_SHARE:g} % of the clients' training examples"
         said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
     return tuple(said)
 

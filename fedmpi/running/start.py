@@ -19,7 +19,7 @@ from torch import nn
 from fedmpi import costs, methods, registry, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
@@ -117,7 +117,7 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
 
 def _validated(config: Config, whole: TrainingData) -> TrainingData:
     """Takes validation data of each client, whose examples are the same as in a run that is tested."""
-    found = hold_out(whole.dataset, whole.partition, config.evaluation.validation_share, config.seed)
+    found = hold_out(whole.dataset, whole.partition, VALIDATION_SHARE, config.seed)
     info = replace(whole.info, num_test=len(found.dataset.test_y))
     return TrainingData(info, found.dataset, found.training, found.validation)
 

@@ -8,6 +8,7 @@ import torch
 from narrow_nets import client_of, context, exchanged, filled, state_of
 from small_runs import one_round, small_config, small_setup
 
+from fedmpi.methods import fedopt
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.methods.fedopt import Adam, AvgM, Mean, Server, ServerMethod, Yogi
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
@@ -34,7 +35,6 @@ def entries(state: Params) -> list[float]:
     ]
 
 
-STEPS = {"lr": 1.0, "beta1": 0.5, "beta2": 0.75, "tau": 0.5}
 near = partial(pytest.approx, rel=1e-6)
 ADAM, YOGI = 1 + 1 / (1.1875**0.5 + 0.5), 1 + 1 / (1.25**0.5 + 0.5)
 
@@ -45,17 +45,21 @@ ADAM, YOGI = 1 + 1 / (1.1875**0.5 + 0.5), 1 + 1 / (1.25**0.5 + 0.5)
         # m: 2, then 0.5 * 2 - 1 = 0; x: 1 + 0.5 * 2 = 2, then 2 + 0.5 * 0 = 2.
         (AvgM(lr=0.5, beta=0.5), [2.0], [2, 2]),
         (AvgM(lr=0.5, beta=0.5), [2.0, -1.0], [2, 0]),
-        # tau = 0.5, so v = 0.25 at first. m = 1, v = 0.75 * 0.25 + 0.25 * 4 = 1.1875, x = 1 + 1 / (1.1875^0.5 + 0.5).
-        (Adam(**STEPS), [2.0], near([ADAM, 1, 1.1875])),
+        # beta1 = tau = 0.5, beta2 = 0.75, so v = 0.25 at first.
+        # m = 1, v = 0.75 * 0.25 + 0.25 * 4 = 1.1875, x = 1 + 1 / (1.1875^0.5 + 0.5).
+        (Adam(lr=1.0), [2.0], near([ADAM, 1, 1.1875])),
         # m = 1, v = 0.75 * 1.1875 + 0.25 = 1.140625, x += 1 / (1.140625^0.5 + 0.5).
-        (Adam(**STEPS), [2.0, 1.0], near([ADAM + 1 / (1.140625**0.5 + 0.5), 1, 1.140625])),
+        (Adam(lr=1.0), [2.0, 1.0], near([ADAM + 1 / (1.140625**0.5 + 0.5), 1, 1.140625])),
         # v = 0.25 + 0.25 * 4 = 1.25, as 0.25 < 4; then, as 1.25 > 1, v = 1.25 - 0.25 = 1.
-        (Yogi(**STEPS), [2.0], near([YOGI, 1, 1.25])),
-        (Yogi(**STEPS), [2.0, 1.0], near([YOGI + 1 / 1.5, 1, 1])),
+        (Yogi(lr=1.0), [2.0], near([YOGI, 1, 1.25])),
+        (Yogi(lr=1.0), [2.0, 1.0], near([YOGI + 1 / 1.5, 1, 1])),
     ],
 )
-def test_steps_by_hand(server: Server, changes: list[float], expected: object) -> None:
-    """x, m and v after these changes; beta1 = 0.5, beta2 = 0.75."""
+def test_steps_by_hand(server: Server, changes: list[float], expected: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """x, m and v after these changes."""
+    monkeypatch.setattr(fedopt, "BETA1", 0.5)
+    monkeypatch.setattr(fedopt, "BETA2", 0.75)
+    monkeypatch.setattr(fedopt, "TAU", 0.5)
     assert entries(after(server, *changes)) == expected
 
 
@@ -68,7 +72,7 @@ def test_momentum_of_zero_is_the_mean() -> None:
 @pytest.mark.parametrize("server", [AvgM(), Adam(), Yogi()], ids=lambda server: server.name)
 def test_what_nobody_sent_keeps_value_and_moments(server: Server) -> None:
     """Round 1 is of the widest net (4 units), round 2 of one unit alone: units 1 to 3 stay as round 1 left them."""
-    method = HeteroFL(context(HeteroFLOptions(widths=(1.0, 0.25), label_aware=False, server=server)))
+    method = HeteroFL(context(HeteroFLOptions(widths=(1.0, 0.25), server=server)))
     assert isinstance(method, ServerMethod)
     states = [state_of(method, 1.0)]
     for number, tier in ((1, 0), (2, 1)):

@@ -15,8 +15,7 @@ LR, HF = ("method.beta=lr", "train.weight_decay=0.1"), "method.variant=HF"
 NEVER = ("method.accuracy_threshold=1", "method.validation_share=0")
 DELTA, COVERAGE = "method.aggregation=delta", "method.coverage=1"
 ALL, NO_LASSO = "method.intersection=all", "method.group_lasso=0"
-BETA, WHOLE = "method.beta=0.05", ("method.widths=[1]", "method.label_aware=false")
-HALF = ("method.widths=[0.5]", "method.label_aware=false")
+BETA = "method.beta=0.05"
 LIMITS = [
     ("fedprox", (UNEVEN, TWO), (), ("method.mu=0",), ("method.mu=0.1",)),
     ("fedprox", (UNEVEN, TWO, "method.weighting=samples"), (), ("method.mu=0",), ("method.mu=0.1",)),
@@ -26,7 +25,6 @@ LIMITS = [
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA), ("method.rank_ratio=[0.5]", DELTA)),
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA, COVERAGE), ("method.rank_ratio=[1,0.5]", DELTA, COVERAGE)),
     ("fedhm", (TWO, *VIT), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
-    ("heterofl", (TWO, UNEVEN), (), WHOLE, HALF),
     ("heterofl", (TWO, "partition.name=iid"), (), ("method.widths=[1]",), ("method.widths=[0.5]",)),
     ("fjord", (TWO, UNEVEN), ("method.weighting=samples",), ("method.widths=[1]",), ("method.widths=[0.5]",)),
     ("lgfedavg", (), (), ("method.global_layers=7",), ("method.global_layers=6",)),
@@ -36,7 +34,7 @@ LIMITS = [
     ("perfedavg", (), (*PLAIN, "train.schedule.milestones=[]"), ("method.alpha=0", BETA), ("method.alpha=0.01", BETA)),
     ("hermes", (TWO,), (), (*NEVER, NO_LASSO), NEVER),
     ("hermes", (TWO,), (), (*NEVER, NO_LASSO, ALL), (*NEVER, ALL)),
-    ("scaffold", ("rounds=1",), (), (), ("method.server_lr=0.5",)),
+    ("scaffold", ("rounds=1",), (), (), ("rounds=2",)),
 ]
 """A method; what both runs have; what FedAvg has beside; the method's limit, and a setting that is none. Constant beta
 has no schedule, the net of lgfedavg has seven layers, and SCAFFOLD's control variates are zero in the first round."""

@@ -10,18 +10,22 @@ from small_runs import small_setup
 
 from fedmpi.federation.assignment import Task
 from fedmpi.library.api import load_config
+from fedmpi.methods import perfedavg
 from fedmpi.methods.perfedavg import PerFedAvg, PerFedAvgOptions
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
 
-DELTA = 2.0**-10
-"""A power of two: finite differences of a quadratic loss are then exact in float32."""
+
+@pytest.fixture(autouse=True)
+def delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power of two: finite differences of a quadratic loss are then exact in float32."""
+    monkeypatch.setattr(perfedavg, "DELTA", 2.0**-10)
 
 
 @pytest.mark.parametrize(("variant", "expected"), [("FO", 0.875), ("HF", 0.9375)])
 def test_a_step_by_hand(variant: str, expected: float) -> None:
     """f = w^2 / 2 on one example, so D = D' = D''. w = 1: w~ = 1/2, g = 1/2. FO: 1 - 1/4 * 1/2. HF: d = g, so
     1 - 1/4 (1/2 - 1/2 * 1/2)."""
-    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=DELTA)
+    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25)
     bench = Bench(PerFedAvg, options, [[1.0]], [0], [[0]])
     assert numbers(bench.round(bench.start(1.0))) == [expected]
 
@@ -31,7 +35,7 @@ def test_hf_is_the_exact_gradient_of_a_quadratic_loss() -> None:
 
     The step is w - beta (I - alpha H) (H w~ - b); all numbers have few binary places.
     """
-    options = PerFedAvgOptions(variant="HF", alpha=0.5, beta=0.25, delta=DELTA)
+    options = PerFedAvgOptions(variant="HF", alpha=0.5, beta=0.25)
     bench = Bench(PerFedAvg, options, [[1.0, 1.0], [1.0, 0.0]], [0, 1], [[0, 1]])
     hessian, b, w = np.array([[1, 0.5], [0.5, 0.5]]), np.array([0.5, 0]), np.array([1.0, 2.0])
     there = w - 0.5 * (hessian @ w - b)
@@ -42,15 +46,16 @@ def test_hf_is_the_exact_gradient_of_a_quadratic_loss() -> None:
 
 
 @pytest.mark.parametrize("variant", ["FO", "HF"])
-def test_steps_take_independent_batches(variant: str) -> None:
+def test_steps_take_independent_batches(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Examples (w x - y)^2 / 2, one a batch, two epochs: ten steps in float64 beside ours. An example's H is x^2.
 
     D' follow the permutations of federated averaging, D and D'' those of the client's generators. Numbers are
     below 8: a float32 operation rounds by at most 2^-22, and HF's differences (delta = 1/4) double that.
     """
+    monkeypatch.setattr(perfedavg, "DELTA", 0.25)
     x, y = [0.5, 1.0, 1.5, 1.0, 0.5], [0, 1, 2, 3, 4]
     train = PLAIN.model_copy(update={"batch_size": 1, "local_epochs": 2})
-    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25, delta=0.25)
+    options = PerFedAvgOptions(variant=variant, alpha=0.5, beta=0.25)
     bench = Bench(PerFedAvg, options, [[value] for value in x], y, [list(range(5))], train)
     client = bench.client(0, bench.start(3.0))
     orders = {

@@ -66,13 +66,6 @@ CASES = {
         rows=[[4, 4, 2, 2], [6, 6, 7, 7], [7, 7, 7, 7]],
         labels=LABELS,
     ),
-    "heterofl: rows of classes come from all": Case(
-        HeteroFLOptions(widths=THREE, label_aware=False),
-        [(0, 1, 2.0), (1, 1, 6.0)],
-        [4, 4, 2, 2],
-        [4] * 3,
-        labels=LABELS,
-    ),
     # Round 3: j = 2, a client of one unit has unit 2.
     "fedrolex: what nobody holds stays": Case(
         FedRolexOptions(widths=THREE), [(2, 1, 3.0)], [7, 7, 3, 7], [3] * 3, round_number=3
@@ -259,7 +252,7 @@ def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
         (Mlp(), Info("vector", (6,)), True, ["up to 8-fold in training: choose method.scaler=false"]),
         (Mlp(hidden=()), Info("vector", (6,)), True, ["method.scaler changes nothing"]),
         # PriSM's LSTM has one output for two classes.
-        (LstmImdb(width=0.0625), Info("tokens", (5,), 2), False, ["method.label_aware changes nothing"]),
+        (LstmImdb(width=0.0625), Info("tokens", (5,), 2), False, ["clients contribute rows of all classes"]),
     ],
 )
 def test_what_changes_nothing_or_too_much_is_told(model: Model, info: Info, scaler: bool, expected: list[str]) -> None:

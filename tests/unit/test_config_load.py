@@ -74,7 +74,7 @@ def test_a_name_resets_its_section_whatever_the_order(read: Any) -> None:
     assert read(text, "model={width: 2}").model.blocks == (1,)
     assert read(text).train.schedule.milestones == (3,)
     assert read(text, "train.schedule.name=step").train.schedule.milestones == ()
-    assert read(text, "train.schedule.final_lr=1e-2", "train.schedule.name=cosine").train.schedule.final_lr == 0.01
+    assert read(text, "train.schedule.factor=0.5", "train.schedule.name=step").train.schedule.factor == 0.5
 
 
 def test_overrides_of_lists_and_open_names(read: Any) -> None:

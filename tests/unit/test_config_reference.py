@@ -12,7 +12,7 @@ from fedmpi.config.reference import reference
 from fedmpi.config.schema import Clients, Evaluation, Train
 from fedmpi.config.yaml_text import leaves, parse
 
-UNSET = {"method.aggregate", "evaluation.on", "evaluation.validation_share"}
+UNSET = {"method.aggregate", "evaluation.on"}
 """A class of the user's own, and what a grid itself sets where it tunes on validation data."""
 
 

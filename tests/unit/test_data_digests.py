@@ -141,7 +141,7 @@ SMALL: dict[str, Callable[[Path, pytest.MonkeyPatch], Dataset]] = {
     "cifar100": small_cifar100,
     "emnist": small_emnist,
     "femnist leaf": femnist(leaf),
-    "femnist tff": femnist(tff, test_examples=5),
+    "femnist tff": femnist(tff),
     "shakespeare leaf": small_shakespeare,
     **{f"npz {kind}": npz(kind) for kind in ("pictures", "grey", "vectors", "tokens")},
     "npz subset": npz("vectors", num_train=12, num_test=6),

@@ -11,7 +11,6 @@ from data_fixtures import COUNTS, GROUPS, TEST, TEST_GROUPS, TRAIN, draw, leaf, 
 
 from fedmpi.data.dataset import check
 from fedmpi.data.sets.femnist import Femnist
-from fedmpi.errors import DataError
 
 
 @pytest.mark.parametrize(("write", "below"), [(leaf, "data"), (leaf, "."), (tff, "."), (tff, "fed_emnist")])
@@ -24,23 +23,6 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
     expected = np.concatenate([TRAIN[name][0] for name in sorted(TRAIN)])
     assert np.array_equal(ours.train_x[..., 0], expected)
     assert ours.test_y.tolist() == [label for name in sorted(TEST) for label in TEST[name][1]]
-
-
-def test_drawn_test_images(tmp_path: Path) -> None:
-    folder = tff(tmp_path)
-    every = Femnist().prepare(folder)
-    drawn = Femnist(test_examples=5).prepare(folder)
-    # Five different test images, in file order, with their own labels and writers.
-    rows = {every.test_x[i].tobytes(): i for i in range(7)}
-    chosen = [rows[image.tobytes()] for image in drawn.test_x]
-    assert chosen == sorted(set(chosen)) and len(chosen) == 5 and chosen != [0, 1, 2, 3, 4]
-    assert np.array_equal(drawn.test_y, every.test_y[chosen])
-    assert np.array_equal(drawn.test_groups, every.test_groups[chosen])
-    assert np.array_equal(drawn.train_x, every.train_x)
-    again = Femnist(test_examples=5).prepare(folder)
-    assert np.array_equal(again.test_x, drawn.test_x)
-    with pytest.raises(DataError, match="asks for more"):
-        Femnist(test_examples=8).prepare(folder)
 
 
 def test_test_writers_of_their_own_are_refused(tmp_path: Path) -> None:

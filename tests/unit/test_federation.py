@@ -121,12 +121,12 @@ def test_step_schedule_of_the_paper() -> None:
 
 
 def test_cosine_schedule_by_hand() -> None:
-    """From 1 to 0.5 in 4 rounds: 0.5 + 0.5 (1 + cos(0, 45, 90, 135 degrees)) / 2; round 5 would be at the end."""
-    train = Train(lr=1.0, schedule=CosineSchedule(final_lr=0.5))
+    """From 1.0001 to 0.0001 in 4 rounds: 0.0001 + (1 + cos(0, 45, 90, 135 degrees)) / 2; round 5 is the end."""
+    train = Train(lr=1.0001, schedule=CosineSchedule())
     rates = [learning_rate(train, t, 4) for t in range(1, 6)]
-    half = math.sqrt(0.5) / 4
-    assert rates == pytest.approx([1.0, 0.75 + half, 0.75, 0.75 - half, 0.5], rel=1e-14)
-    assert rates[0] == 1.0 and rates[-1] == 0.5
+    half = math.sqrt(0.5) / 2
+    assert rates == pytest.approx([1.0001, 0.5001 + half, 0.5001, 0.5001 - half, 0.0001], rel=1e-14)
+    assert rates[0] == 1.0001 and rates[-1] == 0.0001
 
 
 # Cohorts of some tiers.

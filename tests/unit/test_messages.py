@@ -84,7 +84,6 @@ method.name=prism method.kappa=[2.5]
 method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
 method.name=scaffold train.optimizer=adamw
 method.name=prism method.server_momentum=true train.optimizer=adamw
-model.norm_groups=2
 method.name=fedavg method.server.name=sgd
 method.name=scaffold method.server.name=adam
 method.name=fdnnc model.name=mlp method.pattern=bfirst method.switch_round=3 rounds=3

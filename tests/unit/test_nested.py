@@ -26,8 +26,8 @@ TEXT = Info("tokens", (5,), 3, 11)
 MODELS = [
     (ResNet18(width=0.125, blocks=(1, 1)), Info()),
     (ResNet18(width=0.125, blocks=(1, 1), order="pre"), Info()),
-    (Vgg16(width=0.0625, dropout=0.0), Info()),
-    (AlexNet(width=0.0625, dropout=0.0), Info()),
+    (Vgg16(width=0.0625), Info()),
+    (AlexNet(width=0.0625), Info()),
     (Lenet5(), Info()),
     (CnnFemnist(width=0.25), Info()),
     (Mlp(hidden=(9, 7)), Info("vector", (6,))),
@@ -71,7 +71,7 @@ def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
 def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: Model, info: Info) -> None:
     """Zero weights, and BatchNorm's bias 0, keep the cut channels at 0 in every layer (in an LSTM: g = tanh 0), so the
     rest sees nothing of them. This fails for any other choice of entries, in one gate, input or flattened map."""
-    wide, narrow = create.build(options, info, 0), create.build(options, info, 1, width=0.6)
+    wide, narrow = create.build(options, info, 0).eval(), create.build(options, info, 1, width=0.6).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, part in nested.nested_parts(wide, narrow).items():
@@ -113,7 +113,7 @@ def test_shares_of_the_inputs_by_hand() -> None:
 NETS = [
     (ResNet18(width=0.125, blocks=(1, 1)), Info()),
     (ResNet18(width=0.125, blocks=(2, 1), order="pre"), Info()),
-    (AlexNet(width=0.0625, dropout=0.0), Info()),
+    (AlexNet(width=0.0625), Info()),
     (Lenet5(), Info()),
     (Mlp(hidden=(9, 7)), Info()),
 ]
@@ -134,7 +134,7 @@ def test_windows_by_hand() -> None:
 @pytest.mark.parametrize(("options", "info"), NETS, ids=lambda value: getattr(value, "name", ""))
 def test_a_window_is_a_net_of_its_own(options: Model, info: Info, offset: int) -> None:
     """It computes what the wide net does whose other entries are zeros; BatchNorm takes statistics of each channel."""
-    wide, narrow = create.build(options, info, 0), create.build(options, info, 0, 0.6)
+    wide, narrow = create.build(options, info, 0).eval(), create.build(options, info, 0, 0.6).eval()
     axes = rolling_axes(wide, narrow)
     for name, value in wide.named_parameters():
         held = crossed([axis.window(offset) for axis in axes.get(name, ())])

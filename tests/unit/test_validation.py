@@ -16,7 +16,7 @@ from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 
-ON_VALIDATION = ("evaluation.on=validation", "evaluation.validation_share=0.25")
+ON_VALIDATION = ("evaluation.on=validation",)
 
 # Client 0 has eight examples of class 0 and four of class 1, client 1 has four of class 1, client 2 three of class 0.
 LABELS = np.array([0] * 8 + [1] * 4 + [1] * 4 + [0] * 3)
@@ -86,8 +86,8 @@ def test_clients_are_tested_on_their_own_share(tmp_path: Path) -> None:
 
 
 def test_plan_knows_both_parts() -> None:
-    """120 examples of 8 clients, a quarter held out: 11.25 train, 30 test, against 15 and 48."""
+    """120 examples of 8 clients, a fifth held out: 12 train, 24 test, against 15 and 48."""
     plain, held = (forecast(small_config("partition.name=iid", *more), 1) for more in ((), ON_VALIDATION))
-    assert (plain.tiers[0].training_examples, held.tiers[0].training_examples) == (15, 11.25)
+    assert (plain.tiers[0].training_examples, held.tiers[0].training_examples) == (15, 12)
     assert held.test_macs_per_run < plain.test_macs_per_run
     assert [len([line for line in one.warnings if "evaluation.on" in line]) for one in (plain, held)] == [0, 1]

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Positive
-from fedmpi.data.dataset import DataInfo, NumExamples
 from fedmpi.data.partition import PartitionOptions, by_class, equal_sizes
 from fedmpi.data.subset import Ints, runs
 from fedmpi.seeds import numpy_generator
@@ -31,19 +30,10 @@ class DirichletEqual(PartitionOptions):
     """Label skew as in PriSM: a class mixture per client, equal sizes."""
     alpha: Positive = 1.0
     """Concentration of each class (`dirichlet` has that of all classes together)."""
-    examples: NumExamples = 0
-    """Examples of each client; 0 shares out the whole training set (sizes then differ by at most one)."""
-
-    def smallest_client_examples(self) -> int:
-        return self.examples or 1
-
-    def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        return self.examples or super().mean_examples(info, num_clients)
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """`examples` for each client (0: equal shares of all), by q ~ Dir(alpha, ..., alpha) over the classes."""
-        total = self.examples * num_clients or len(labels)
-        sizes = equal_sizes(total, num_clients)
+        """Divides all examples into equal shares, by q ~ Dir(alpha, ..., alpha) over the classes."""
+        sizes = equal_sizes(len(labels), num_clients)
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(generator.permutation(len(labels)), labels)
         ends, left, drawn = np.cumsum(class_sizes), class_sizes.copy(), []

@@ -15,6 +15,8 @@ from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
 
 MAX_BLOCK = 65_536
+CLASSES_PER_CLIENT = 2
+"""Classes of a client of `lottery`, as in all experiments of LotteryFL and Hermes."""
 
 
 class Shards(PartitionOptions):
@@ -76,12 +78,10 @@ class Lottery(PartitionOptions):
 
     name: str = "lottery"
     """A few examples of two distinct classes per client, as in LotteryFL and Hermes."""
-    classes_per_client: Count = 2
-    """Classes of each client, all different."""
     samples: Count = 20
     """Examples of a client's first class."""
     balance: Share = 1.0
-    """Each other class has floor(balance * samples) examples."""
+    """The other class has floor(balance * samples) examples."""
 
     @property
     def _other_samples(self) -> int:
@@ -90,13 +90,13 @@ class Lottery(PartitionOptions):
 
     def smallest_client_examples(self) -> int:
         """What is set apart for a client: a whole shard of each class."""
-        return self.samples * self.classes_per_client
+        return self.samples * CLASSES_PER_CLIENT
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        return self.samples + self._other_samples * (self.classes_per_client - 1)
+        return self.samples + self._other_samples
 
     def problems(self, config: Config) -> Problems:
-        if self.classes_per_client > 1 and not self._other_samples:
+        if not self._other_samples:
             found = f"{self.balance:g} of {self.samples} samples is less than one example of a class"
             yield "partition.balance", f"{found}; raise partition.balance or partition.samples"
         yield from super().problems(config)
@@ -104,22 +104,22 @@ class Lottery(PartitionOptions):
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Each client's distinct classes are drawn by how many shards of `samples` examples are left of each class.
 
-        The shard of its first class is taken whole, of the others floor(balance * samples) examples.
+        The shard of its first class is taken whole, of the other floor(balance * samples) examples.
         """
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(np.arange(len(labels)), labels)
         num_shards = class_sizes // self.samples
         usable = np.minimum(num_shards, num_clients)
-        needed = num_clients * self.classes_per_client
+        needed = num_clients * CLASSES_PER_CLIENT
         if usable.sum() < needed:
             asked = f"{num_clients} clients need {needed} shards of {self.samples} examples"
-            found = f"of {self.classes_per_client} distinct classes each, but the data give {usable.sum()}"
-            todo = "lower clients.count, partition.samples or partition.classes_per_client"
+            found = f"of {CLASSES_PER_CLIENT} distinct classes each, but the data give {usable.sum()}"
+            todo = "lower clients.count or partition.samples"
             raise ConfigError(f"partition.name={self.name}", f"{asked}, {found}; {todo}")
         used = generator.multivariate_hypergeometric(usable, needed)
-        classes = _distinct_classes(used, num_clients, self.classes_per_client, generator).ravel()
+        classes = _distinct_classes(used, num_clients, CLASSES_PER_CLIENT, generator).ravel()
         number = _any_shards(classes, num_shards, generator)
-        lengths = np.tile([self.samples, *[self._other_samples] * (self.classes_per_client - 1)], num_clients)
+        lengths = np.tile([self.samples, self._other_samples], num_clients)
         starts = firsts(class_sizes)[classes] + number * self.samples
         return pool[runs(starts, lengths)], lengths.reshape(num_clients, -1).sum(axis=1)
 

@@ -16,13 +16,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import DataInfo, Dataset, NumExamples, number_groups
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import File, Source, guarded, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import leaf_users
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
-from fedmpi.seeds import numpy_generator
 
 SIDE, NUM_CLASSES = 28, 62
 PARTS = ("train", "test")
@@ -47,13 +46,10 @@ class Femnist(CountedOptions):
     )
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""
-    test_examples: NumExamples = 0
-    """Take only so many of the test images, drawn at random, the same for every seed; 0 takes all."""
 
     def info(self) -> DataInfo:
         """Returns the counts of TensorFlow Federated's files."""
-        num_test = self.test_examples or 77_483
-        return DataInfo("image", (1, SIDE, SIDE), NUM_CLASSES, 671_585, num_test, num_groups=3400, shares_groups=True)
+        return DataInfo("image", (1, SIDE, SIDE), NUM_CLASSES, 671_585, 77_483, num_groups=3400, shares_groups=True)
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns images uint8 (N, 28, 28, 1), writer after writer in the order of their names.
@@ -77,12 +73,6 @@ class Femnist(CountedOptions):
         train_x, train_y, train_names = _joined(train)
         test_x, test_y, test_names = _joined(test)
         groups, test_groups = number_groups(train_names, test_names)
-        if self.test_examples > len(test_y):
-            found = f"has {len(test_y):,} test images, data.test_examples={self.test_examples} asks for more"
-            raise DataError(str(folder), found)
-        if self.test_examples:
-            chosen = np.sort(numpy_generator("femnist-test").permutation(len(test_y))[: self.test_examples])
-            test_x, test_y, test_groups = test_x[chosen], test_y[chosen], test_groups[chosen]
         return Dataset(train_x, train_y, test_x, test_y, groups, test_groups)
 
 

@@ -82,8 +82,6 @@ class Imdb(CountedOptions):
     """
     length: Count = 500
     """Words of a review that are used, the first ones; shorter reviews are padded on the left."""
-    drop_stop_words: bool = True
-    """Leave out what only grammar needs (the, and, was ...), as PriSM's code does."""
 
     def info(self) -> DataInfo:
         num_train, num_groups = {"original": (25_000, 3456), "three_quarters": (37_500, 6609)}[self.split]
@@ -101,17 +99,17 @@ class Imdb(CountedOptions):
         train, test = reviews[: len(train_files)], reviews[len(train_files) :]
         if self.split == "three_quarters":
             train, test = _three_quarters(reviews)
-        numbers = {word: number for number, word in enumerate(vocabulary(self, train), start=1)}
+        numbers = {word: number for number, word in enumerate(vocabulary(train), start=1)}
         groups = number_groups([review.film for review in train], [review.film for review in test])
         return Dataset(*_encoded(self, train, numbers), *_encoded(self, test, numbers), *groups)
 
 
-def vocabulary(options: Imdb, reviews: Iterable[Review]) -> list[str]:
+def vocabulary(reviews: Iterable[Review]) -> list[str]:
     """Returns the most frequent words, the most frequent one first."""
     counts: Counter[str] = Counter()
     for review in reviews:
         counts.update(review.text.split())
-    kept = (word for word in counts if not (options.drop_stop_words and word in STOP_WORDS))
+    kept = (word for word in counts if word not in STOP_WORDS)
     return sorted(kept, key=lambda word: (-counts[word], word))[:NUM_WORDS]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedmpi.models.nets.shared import SlicedAvgPool2d, enlargement_to, kaiming_normal, padding_to
-from fedmpi.models.options import Dropout, Inputs, ScaledNet
+from fedmpi.models.options import Inputs, ScaledNet
 from fedmpi.models.width import Width
 
 HIDDEN = 4096
@@ -35,7 +35,7 @@ ALEXNET_POOLED = 6
 class Vgg(nn.Module):
     """(B, C, H, W) -> (B, num_classes); images with a side below 32 are zero-padded to 32."""
 
-    def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
+    def __init__(self, info: Inputs, width: Width) -> None:
         super().__init__()
         self.pad, _ = padding_to(info.example_shape, VGG16_SIDE)
         self.features = nn.Sequential()
@@ -50,10 +50,10 @@ class Vgg(nn.Module):
         self.classifier = nn.Sequential(
             nn.Linear(channels * VGG16_POOLED**2, hidden),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
+            nn.Dropout(),
             nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
+            nn.Dropout(),
             nn.Linear(hidden, info.num_classes),
         )
         self.apply(kaiming_normal)
@@ -65,7 +65,7 @@ class Vgg(nn.Module):
 class Alex(nn.Module):
     """(B, C, H, W) -> (B, num_classes); where a side is below 63, pixels are repeated (32: twice, 8: eight times)."""
 
-    def __init__(self, info: Inputs, width: Width, dropout: float) -> None:
+    def __init__(self, info: Inputs, width: Width) -> None:
         super().__init__()
         self.enlarge = enlargement_to(info.example_shape, ALEXNET_SIDE)
         first, second, third, fourth = map(width.of, (64, 192, 384, 256))
@@ -87,10 +87,10 @@ class Alex(nn.Module):
         self.pool = SlicedAvgPool2d(ALEXNET_POOLED)
         hidden = width.of(HIDDEN)
         self.classifier = nn.Sequential(
-            nn.Dropout(dropout),
+            nn.Dropout(),
             nn.Linear(fourth * ALEXNET_POOLED**2, hidden),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout),
+            nn.Dropout(),
             nn.Linear(hidden, hidden),
             nn.ReLU(inplace=True),
             nn.Linear(hidden, info.num_classes),
@@ -106,8 +106,6 @@ class Vgg16(ScaledNet):
     make: ClassVar = Vgg
     name: str = "vgg16"
     """VGG-16 without BatchNorm (Hermes): images with a side below 32 are zero-padded to 32."""
-    dropout: Dropout = 0.5
-    """Share of the hidden linear layers' outputs that are dropped in training."""
 
 
 class AlexNet(ScaledNet):
@@ -116,5 +114,3 @@ class AlexNet(ScaledNet):
     make: ClassVar = Alex
     name: str = "alexnet"
     """AlexNet (FDNNC): pixels are repeated until both sides of the image have 63 or more."""
-    dropout: Dropout = 0.5
-    """Share of the first two linear layers' inputs that are dropped in training."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.config.fields import Count, Section
-from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, counted
+from fedmpi.config.fields import Section
+from fedmpi.errors import ConfigError
+
+GROUPS = 4
+"""Groups of a GroupNorm."""
 
 
 def padding_to(shape: tuple[int, ...], side: int) -> tuple[nn.Module, tuple[int, int]]:
@@ -68,8 +69,8 @@ def kaiming_normal(module: nn.Module) -> None:
         nn.init.kaiming_normal_(module.weight)
 
 
-def with_group_norm(net: nn.Module, groups: int) -> nn.Module:
-    """Puts GroupNorm of this many groups in place of every BatchNorm of `net`, of as many parameters.
+def with_group_norm(net: nn.Module) -> nn.Module:
+    """Puts GroupNorm of `GROUPS` groups in place of every BatchNorm of `net`, of as many parameters.
 
     Y. Wu, K. He: Group Normalization, ECCV 2018, arXiv:1803.08494. Raises `ConfigError` where there is no BatchNorm, or
     channels of one cannot be shared by the groups equally.
@@ -78,12 +79,10 @@ def with_group_norm(net: nn.Module, groups: int) -> nn.Module:
     if not norms:
         raise ConfigError("model.norm", "group, but this net has no BatchNorm to replace; allowed: batch")
     for name, norm in norms.items():
-        if norm.num_features % groups:
-            common = math.gcd(*(norm.num_features for norm in norms.values()))
-            allowed = ", ".join(str(count) for count in range(1, common + 1) if common % count == 0)
-            has = f"{groups} groups cannot share the {norm.num_features} channels of {name} equally"
-            raise ConfigError("model.norm_groups", f"{has}; at this width the net allows {allowed}")
-        net.set_submodule(name, nn.GroupNorm(groups, norm.num_features, norm.eps, norm.affine))
+        if norm.num_features % GROUPS:
+            has = f"group, but {GROUPS} groups cannot share the {norm.num_features} channels of {name} equally"
+            raise ConfigError("model.norm", f"{has}; choose another width, or batch")
+        net.set_submodule(name, nn.GroupNorm(GROUPS, norm.num_features, norm.eps, norm.affine))
     return net
 
 
@@ -91,15 +90,10 @@ class Normalized(Section):
     """Options of a net that normalizes by the batch, or in groups of channels of each example."""
 
     norm: Literal["batch", "group"] = "batch"
-    """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests."""
-    norm_groups: Count = 4
-    """Groups of a GroupNorm; they must divide the channels of every such layer, at every width."""
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.norm == "batch" and self.norm_groups != type(self).model_fields["norm_groups"].default:
-            todo = "set model.norm to group, or leave it out"
-            yield "model.norm_groups", f"{counted(self.norm_groups, 'group')}, but model.norm is batch; {todo}"
+    """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests: of
+    4 groups, which the channels of every layer must be a multiple of, at every width.
+    """
 
     def normalized(self, net: nn.Module) -> nn.Module:
         """Gives `net`, which has BatchNorms, the norm that is asked for."""
-        return with_group_norm(net, self.norm_groups) if self.norm == "group" else net
+        return with_group_norm(net) if self.norm == "group" else net

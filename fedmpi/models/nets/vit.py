@@ -18,7 +18,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi.models.nets.attention import open_attention
 from fedmpi.models.nets.shared import padding_to
-from fedmpi.models.options import Dropout, Inputs, Multiplier, ScaledNet
+from fedmpi.models.options import Inputs, Multiplier, ScaledNet
 from fedmpi.models.width import Width
 
 MLP_RATIO = 4
@@ -34,21 +34,13 @@ class Vit(VisionTransformer):
     conv_proj: nn.Conv2d
 
     def __init__(
-        self,
-        info: Inputs,
-        width: Width,
-        *,
-        dropout: float,
-        patch: int = 4,
-        embedding: int = 384,
-        depth: int = 12,
-        heads: int = 6,
+        self, info: Inputs, width: Width, *, patch: int = 4, embedding: int = 384, depth: int = 12, heads: int = 6
     ) -> None:
         shape = info.example_shape
         pad, (side, _) = padding_to(shape, -(-max(shape[1:]) // patch) * patch)
         size = heads * width.of(embedding // heads)
         hidden = width.of(MLP_RATIO * embedding)
-        super().__init__(side, patch, depth, heads, size, hidden, dropout, num_classes=info.num_classes)
+        super().__init__(side, patch, depth, heads, size, hidden, num_classes=info.num_classes)
         self.pad = pad
         if shape[0] != self.conv_proj.in_channels:
             self.conv_proj = nn.Conv2d(shape[0], size, patch, stride=patch)
@@ -69,5 +61,3 @@ class VitSmall(ScaledNet):
     """A vision transformer of DeiT-S's size: images are zero-padded to whole patches."""
     width: Multiplier = 1.0
     """Width multiplier: each head has round(width * 64) numbers, the stream six times as many."""
-    dropout: Dropout = 0.0
-    """Share of the patches' numbers, and of each block's results, that are dropped in training."""
