@@ -187,7 +187,7 @@ def test_fdnnc_section_4() -> None:
     assert (of.method.pattern, of.method.upload, of.method.switch_round) == ("bfirst", "half", 400)
     assert (of.train.weight_decay, of.train.masked_loss, blocks(of)) == (0.0, False, (100, 100))
     writers = config("fdnnc.yaml@femnist/switch_full_50")
-    assert (writers.clients.count, writers.clients.per_round, writers.data.info().num_test) == (900, 90, 10_000)
+    assert (writers.clients.count, writers.clients.per_round, writers.data.used().num_test) == (900, 90, 10_000)
 
 
 # What tables of the papers hold, by their own words.
