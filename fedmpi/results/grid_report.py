@@ -1,8 +1,15 @@
-"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX."""
+"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX.
+
+`report.md.jinja` is the template of the Markdown: it has the sections and their texts. This module makes the sentences
+and the tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
 from typing import Any
 
 from fedmpi.config import yaml_text
@@ -25,20 +32,15 @@ from fedmpi.store.units import duration, percent, seconds, si
 
 _SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "initial": "initial values of the model"}
 """What all runs of a seed and setting have alike: the name in the archive, and in words."""
-_NO_PAIR = """\
-Two runs that were not made alike are no pair: their difference is in no mean difference, interval or test below. Each \
-is in the mean of its own method."""
-_OF_DIFFERENCES = """\
-A row holds where its difference is above `allowed`. p is that of the row alone, before Holm's correction; a row \
-without one is judged by its mean, which is an estimate and no test."""
+_DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
 
 
 def texts(results: Results) -> dict[str, str]:
     """Returns the content of each file of the report but the figures."""
-    files = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
+    found = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
     if results.grid.content.printed:
-        files["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
-    return files
+        found["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
+    return found
 
 
 def tables(results: Results) -> dict[str, TextTable]:
@@ -53,38 +55,34 @@ def tables(results: Results) -> dict[str, TextTable]:
 
 def markdown(results: Results) -> str:
     """Returns the whole report."""
+    from jinja2 import Environment
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals.update(counted=counted, smallest_p=smallest_p, ALPHA=ALPHA)
+    template = environment.from_string((files(__package__) / "report.md.jinja").read_text(encoding="utf-8"))
     grid = results.grid
-    blocks = [f"# {grid.content.title}", _missing(results)]
-    if mixed := _bullets(mixed_lines(results)):
-        blocks += [mixed, _NO_PAIR]
-    blocks.append(_bullets(sentence(grid, answer) for answer in results.answers))
-    if grid.content.num_tests:
-        blocks.append(_how_tested(len(grid.content.seeds), grid.content.num_tests))
-    blocks += ["## What was run", _bullets(_what_was_run(results))]
-    pictures = grid_figures.figures_of(results)
-    for name, table in tables(results).items():
-        blocks += [f"## {table.title}", table.markdown()]
-        if not grid.content.printed:
-            blocks += _setting_blocks(results, name)
-        blocks += [f"![{picture}]({picture})" for picture in pictures if picture.startswith((f"{name}-", f"{name}."))]
-    if results.choices:
-        blocks += ["## Choice on validation data", _choices(results).markdown()]
-    return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def _bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def _setting_blocks(results: Results, setting: str) -> Iterator[str]:
-    """Yields what follows the table of a setting."""
-    yield _nets(results, setting).markdown()
-    answers = [answer for answer in results.answers if answer.setting == setting]
-    rows = [_difference(answer, part) for answer in answers for part in answer.parts]
-    if rows:
-        heads = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
-        yield TextTable("", heads, rows, 3, below=[_OF_DIFFERENCES]).markdown()
-    yield _bullets(_not_alike(results, setting))
+    runs = results.runs
+    num_final = sum(run.run.phase == "final" for run in runs)
+    text = template.render(
+        grid=grid,
+        runs=runs,
+        num_final=num_final,
+        missing=len(finals(grid, {})) - num_final,
+        mixed=[*mixed_lines(results)],
+        answers=[sentence(grid, answer) for answer in results.answers],
+        digests=list(dict.fromkeys(run.note.study for run in runs)) or [grid.text_digest],
+        commits=sorted({run.note.commit or "none (no git there)" for run in runs}),
+        code=sorted({str(run.made_with.get("git")) for run in runs}),
+        spent=duration(sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)),
+        careful=_careful(results),
+        tables=tables(results),
+        nets=partial(_nets, results),
+        differences=partial(_differences, results),
+        not_alike=partial(_not_alike, results),
+        pictures=grid_figures.figures_of(results),
+        choices=_choices(results) if results.choices else None,
+    )
+    return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
 def sentence(grid: Grid, answer: Answer) -> str:
@@ -107,15 +105,6 @@ def _part_text(part: Part) -> str:
     if part.num_unreached:
         notes.append(f"{counted(part.num_unreached, 'run')} never reached the target")
     return f"{part.condition.measure} {_signed(part.measure, part.mean)} ({', '.join(notes)})"
-
-
-def _missing(results: Results) -> str:
-    """Returns how many final runs are missing; '' if none is."""
-    missing = len(finals(results.grid, {})) - sum(run.run.phase == "final" for run in results.runs)
-    if not missing:
-        return ""
-    runs = counted(missing, "final run")
-    return f"**This grid is not finished: {runs} missing.** Questions without their runs are open."
 
 
 def mixed_lines(results: Results) -> Iterator[str]:
@@ -141,40 +130,16 @@ def _methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
     return methods
 
 
-def _how_tested(num_seeds: int, num_tests: int) -> str:
-    return (
-        f"Differences are paired by seed and positive where the first method is better. Tests are exact sign-flip "
-        f"permutation tests, two-sided, over {num_seeds} seeds, with Holm's correction over "
-        f"{counted(num_tests, 'test')}; the smallest p-value that one can have is "
-        f"{smallest_p(num_seeds, num_tests):.2g}, the level {ALPHA:g}. Intervals are those of the same test, not "
-        f"corrected."
-    )
-
-
-def _what_was_run(results: Results) -> Iterator[str]:
-    grid = results.grid
-    runs = results.runs
-    num_final = sum(run.run.phase == "final" for run in runs)
-    digests = dict.fromkeys(f"`{run.note.study}`" for run in runs) or {f"`{grid.text_digest}`": None}
-    commits = sorted({run.note.commit or "none (no git there)" for run in runs})
-    code = sorted({str(run.made_with.get("git")) for run in runs})
-    spent_s = sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)
-    yield f"file: `{grid.path.name}`, SHA-256 {', '.join(digests)}, commit {', '.join(commits) or '-'}"
-    yield f"{num_final} of {len(finals(grid, {}))} final runs, seeds {', '.join(map(str, grid.content.seeds))}"
-    yield f"{len(runs) - num_final} tuning runs on validation data"
-    yield f"code: commit {', '.join(code) or '-'}; all rounds took {duration(spent_s)} of one core"
-    yield from dict.fromkeys(_versions(run) for run in runs)
-    if results.changes:
-        yield results.changes
-    if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs):
-        yield f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed"
-    yield from unlike(results)
-    yield from _choices_at_edges(results)
-
-
-def _versions(run: RunRecord) -> str:
-    versions = run.made_with.get("versions") or {}
-    return f"{', '.join(f'{name} {number}' for name, number in versions.items())}; {run.made_with.get('platform')}"
+def _careful(results: Results) -> list[str]:
+    """Returns what the runs were made with, and what a reader must be careful about."""
+    versions = []
+    for run in results.runs:
+        numbers = [f"{name} {number}" for name, number in (run.made_with.get("versions") or {}).items()]
+        versions.append(f"{', '.join(numbers)}; {run.made_with.get('platform')}")
+    lines = [*dict.fromkeys(versions), results.changes]
+    if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in results.runs):
+        lines.append(f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed")
+    return [*filter(None, lines), *unlike(results), *_choices_at_edges(results)]
 
 
 def unlike(results: Results) -> list[str]:
@@ -238,51 +203,50 @@ def _nets(results: Results, setting: str) -> TextTable:
     lines = []
     for method in results.grid.content.methods:
         own = results.finals(setting, method)
-        if not own:
-            continue
-        sizes = {net["name"]: net for net in own[0].nets}
-        last = own[0].records[-1]
+        sizes = {net["name"]: net for net in own[0].nets} if own else {}
+        last = own[0].records[-1] if own else {}
         for name in dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])]):
             net = sizes.get(name, {})
-            ends = _mean(Measure(quantity="accuracy", net=name), own)
-            best = _mean(Measure(quantity="accuracy", net=name, of="best"), own)
-            lines.append((method, name, si(net.get("params")), si(net.get("macs")), ends, best))
+            shares = [_mean(Measure(quantity="accuracy", net=name, of=of), own) for of in ("last", "best")]
+            lines.append((method, name, si(net.get("params")), si(net.get("macs")), *shares))
     return TextTable("", ["method", "net", "params", "MACs", "accuracy", "best"], lines, 2)
 
 
 def _choices(results: Results) -> TextTable:
     """Returns a line for each trial of each method in each setting."""
-    tuning = results.grid.content.tuning
-    assert tuning is not None
-    measure = results.grid.content.measures[tuning.measure]
+    content = results.grid.content
+    assert content.tuning is not None
     lines = []
     for (setting, method), choice in results.choices.items():
         for number, score in enumerate(choice.scores):
-            values = _trial(results, method, number)
-            shown = "-" if score is None else _shown(measure, score)
             mark = "**" if number == choice.trial else ""
-            lines.append((setting, method, f"{mark}{values}{mark}", f"{mark}{shown}{mark}"))
-    seeds = ", ".join(map(str, tuning.seeds))
-    above = f"{tuning.measure} on validation data, mean over seeds {seeds}; the chosen trial is bold."
-    return TextTable("", ("setting", "method", "trial", "score"), lines, 3, above=[above])
+            shown = "-" if score is None else _shown(content.measures[content.tuning.measure], score)
+            lines.append((setting, method, f"{mark}{_trial(results, method, number)}{mark}", f"{mark}{shown}{mark}"))
+    return TextTable("", ("setting", "method", "trial", "score"), lines, 3)
 
 
-def _difference(answer: Answer, part: Part) -> Sequence[str]:
-    low, high, confidence = part.interval
-    differences = list(part.differences.values())
-    deviation = mean_std(differences)[1]
-    return (
-        answer.question.first,
-        answer.question.second,
-        part.condition.measure,
-        _signed(part.measure, -part.condition.margin or 0.0),
-        _signed(part.measure, part.mean),
-        "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
-        f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
-        f"{part.p:.3g}" if part.is_tested else "-",
-        ", ".join(map(str, part.differences)),
-        ", ".join(_signed(part.measure, each, unit=False) for each in differences),
-    )
+def _differences(results: Results, setting: str) -> TextTable:
+    """Returns a line for each part of each answer."""
+    lines = []
+    for answer in results.answers:
+        for part in answer.parts if answer.setting == setting else ():
+            low, high, confidence = part.interval
+            differences = list(part.differences.values())
+            deviation = mean_std(differences)[1]
+            cells = (
+                answer.question.first,
+                answer.question.second,
+                part.condition.measure,
+                _signed(part.measure, -part.condition.margin or 0.0),
+                _signed(part.measure, part.mean),
+                "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
+                f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
+                f"{part.p:.3g}" if part.is_tested else "-",
+                ", ".join(map(str, part.differences)),
+                ", ".join(_signed(part.measure, each, unit=False) for each in differences),
+            )
+            lines.append(cells)
+    return TextTable("", _DIFFERENCE, lines, 3)
 
 
 def _trial(results: Results, method: str, number: int) -> str:
