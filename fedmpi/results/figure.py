@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -55,21 +55,6 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
-
-
-def over_seeds(label: str, points: Iterable[tuple[int, float, float]], num_seeds: int) -> Line:
-    """Averages all seeds' (round, x, y) in the rounds that all of them have. The band is the lowest and highest y."""
-    by_round: dict[int, list[tuple[float, float]]] = {}
-    for number, x, y in points:
-        by_round.setdefault(number, []).append((x, y))
-    shared = [by_round[number] for number in sorted(by_round) if len(by_round[number]) == num_seeds]
-    means_x = [sum(x for x, _ in found) / num_seeds for found in shared]
-    means_y = [sum(y for _, y in found) / num_seeds for found in shared]
-    if num_seeds == 1:
-        return Line(label, means_x, means_y)
-    low = [min(y for _, y in found) for found in shared]
-    high = [max(y for _, y in found) for found in shared]
-    return Line(label, means_x, means_y, low, high)
 
 
 def colour_of(place: int) -> str:

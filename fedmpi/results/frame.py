@@ -5,10 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
+
+import numpy as np
 
 from fedmpi.report.records import Record, is_whole, net_scores, scores_of
-from fedmpi.results import figure
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line
 from fedmpi.results.grid_file import Measure
@@ -93,12 +94,19 @@ def curve(
     x: str = "rounds",
     scale: float = 1.0,
 ) -> Line:
-    """Averages the curves of several seeds, with y times `scale`; the band is from the lowest to the highest. Seeds
-    that have no point are left out.
+    """Averages the curves of several seeds, with y times `scale`, in the rounds that all of them have. The band is from
+    the lowest to the highest. Seeds that have no point are left out.
     """
     of_seeds = [found for records in runs if (found := points(records, net, quantity, x))]
-    scaled = [(number, place, scale * y) for of_seed in of_seeds for number, place, y in of_seed]
-    return figure.over_seeds(label, scaled, len(of_seeds))
+    by_round: dict[int, list[tuple[float, float]]] = {}
+    for number, place, y in chain.from_iterable(of_seeds):
+        by_round.setdefault(number, []).append((place, scale * y))
+    shared = [found for _, found in sorted(by_round.items()) if len(found) == len(of_seeds)]
+    if not shared:
+        return Line(label, [], [])
+    xs, ys = np.array(shared).transpose(2, 1, 0)
+    band = (ys.min(axis=0), ys.max(axis=0)) if len(of_seeds) > 1 else ()
+    return Line(label, xs.mean(axis=0).tolist(), ys.mean(axis=0).tolist(), *map(np.ndarray.tolist, band))
 
 
 def tier_curves(records: Sequence[Record], *keys: str) -> list[Line]:

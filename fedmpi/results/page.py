@@ -289,19 +289,7 @@ def _curves(groups: Sequence[Group]) -> _Charts:
         lines = [group.line(group.tested[0], x) for group in groups]
         if any(place for line in lines for place in line.x):  # nobody may have moved anything
             charts.append(_lines(f"Accuracy by {word}", lines, x, "accuracy"))
-    sized = [line for line in map(_by_size, groups) if line.x]
-    if any(len(line.x) > 1 for line in sized):
-        charts.append(_lines("Last accuracy by size", sized, "parameters", "accuracy"))
     return charts
-
-
-def _by_size(group: Group) -> Line:
-    """Draws the last accuracy of every net over its parameters: mean, lowest and highest of the seeds."""
-    points = []
-    for net in group.runs[0].nets:
-        if params := net.get("params"):
-            points += [(params, float(params), value) for _, value in group.ends(net["name"]).values()]
-    return figure.over_seeds(group.name, points, len(group.runs))
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,12 +124,17 @@ def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:
 
 
 def test_a_band_is_the_range_over_seeds_in_the_rounds_that_all_have() -> None:
-    """Two seeds; the second has no round 3."""
-    points = [(1, 10.0, 0.2), (2, 20.0, 0.4), (3, 30.0, 0.6), (1, 14.0, 0.6), (2, 24.0, 0.5)]
-    line = figure.over_seeds("ours", points, 2)
-    assert (line.x, line.low, line.high) == ([12.0, 22.0], [0.2, 0.4], [0.6, 0.5])
+    """Two seeds; the second has no round 3, and moves more. A third has not tested yet."""
+
+    def records(num_bytes: int, *shares: float) -> list[dict[str, Any]]:
+        cost = {"protocol_down_bytes": num_bytes, "protocol_up_bytes": 0}
+        return [{"round": number, "tiers": {"1": {"accuracy": y}}, **cost} for number, y in enumerate(shares, 1)]
+
+    seeds = [records(10, 0.2, 0.4, 0.6), records(14, 0.6, 0.5), []]
+    line = frame.curve("ours", seeds, "1", x="bytes")
+    assert (line.x, line.low, line.high) == ([12.0, 24.0], [0.2, 0.4], [0.6, 0.5])
     assert line.y == pytest.approx([0.4, 0.45])
-    assert figure.over_seeds("ours", points[:3], 1).low == ()
+    assert frame.curve("ours", seeds[:1], "1").low == ()
 
 
 def curves(x: str = "bytes", **options) -> Figure:
