@@ -23,9 +23,6 @@ from fedmpi.store.units import as_number
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_WHOLE = ("rounds", "kernel", "clients_per_round", "local_epochs", "samples")
-"""What the x axis of a paper's figure counts."""
-
 
 def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
     """Returns the panels of each figure, by the name of its file."""
@@ -88,8 +85,7 @@ def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> 
 def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: Sequence[Result], axes: Axes) -> None:
     """Draws a line or points for each column, in the colour that the column has in all panels."""
     rows = list(dict.fromkeys(result.cell.row for result in results))
-    has_words = rows != [""] and None in map(as_number, rows)
-    ticks = rows if table.kind == "bars" or (table.kind == "curves" and has_words) else []
+    ticks = rows if labels.x == "row" and None in map(as_number, rows) else []
     for column, of_column in groupby(results, key=lambda result: result.cell.column):
         own = list(of_column)
         place = columns.index(column)
@@ -99,23 +95,24 @@ def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: S
             line = frame.curve(column, records, own[0].cell.given.net, table.quantity, labels.x, scale)
             figure.draw_line(axes, line, place)
         at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
-        _draw_points(axes, table.kind, place, sorted(at, key=lambda one: one[0]))
+        is_joined = labels.x == "row" and not ticks
+        _draw_points(axes, column, place, sorted(at, key=lambda one: one[0]), is_joined=is_joined)
     axes.set_title(results[0].cell.block)
-    axes.set_xlabel(labels.x_label or labels.x.replace("_", " "))
-    axes.set_ylabel(labels.y_label or table.quantity.replace("_", " "))
+    axes.set_xlabel(labels.x_label)
+    axes.set_ylabel(labels.y_label)
     if ticks:
         axes.set_xticks(range(len(ticks)), ticks)
-    elif labels.x in _WHOLE:
+    elif labels.x in ("rounds", "kernel"):
         figure.whole_numbers(axes)
 
 
-def _draw_points(axes: Axes, kind: str, place: int, at: Sequence[tuple[float, Result]]) -> None:
+def _draw_points(axes: Axes, column: str, place: int, at: Sequence[tuple[float, Result]], *, is_joined: bool) -> None:
     """Draws the cells of a column at their x: our means with their standard deviations, and the paper's crosses."""
     colour = figure.colour_of(place)
     ours = [(x, result.ours, result.std or 0.0) for x, result in at if result.ours is not None]
     if ours:
         xs, ys, errors = zip(*ours, strict=True)
-        figure.draw_line(axes, Line(at[0][1].cell.column, xs, ys), place, is_joined=kind == "curves")
+        figure.draw_line(axes, Line(column, xs, ys), place, is_joined=is_joined)
         if any(errors):
             axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
     for x, result in at:
@@ -126,11 +123,9 @@ def _draw_points(axes: Axes, kind: str, place: int, at: Sequence[tuple[float, Re
 def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None:
     """Returns the x of a cell, None as long as its run does not say."""
     cell = result.cell
-    if cell.row in ticks:
-        return float(ticks.index(cell.row))
+    if labels.x == "relative_cost":
+        return result.cost
     if labels.x == "params":
         sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.given.net]
         return float(sizes[0]) if sizes else None
-    if labels.x == "relative_cost":
-        return result.cost
-    return as_number(cell.row)
+    return float(ticks.index(cell.row)) if cell.row in ticks else as_number(cell.row)

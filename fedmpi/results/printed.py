@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from fedmpi.config.fields import Section, Share
 
@@ -87,15 +87,12 @@ class Column(Section):
 class Axes(Section):
     """The axes of a figure; y is the quantity."""
 
-    x: Literal[
-        "rounds", "mega_parameters", "uploaded_parameters", "kernel", "relative_cost", "params", "keep_ratio",
-        "clients_per_round", "local_epochs", "samples", "method",
-    ]  # fmt: skip
-    """`mega_parameters` are those moved both ways, in 1024 millions; `params` is the size of the net. A row's label is
-    the place of its point on the others, a number or a word.
+    x: Literal["rounds", "mega_parameters", "uploaded_parameters", "kernel", "relative_cost", "params", "row"]
+    """`mega_parameters` are those moved both ways, in 1024 millions; `params` is the size of the net. `row` places a
+    point by its row's label, a number or a word.
     """
-    x_label: str = ""
-    y_label: str = ""
+    x_label: str
+    y_label: str
 
 
 class Table(Section):
@@ -112,17 +109,11 @@ class Table(Section):
     """What others in the same block are compared with: the cell of this column, or of this row in the same column."""
     targets: dict[str, Share] = {}
     """The accuracy to reach, by block."""
-    kind: Literal["table", "curves", "bars", "scatter"] = "table"
     axes: Axes | None = None
+    """Those of a figure; a table has none."""
     note: str = ""
     blocks: dict[str, dict[str, Annotated[Column, BeforeValidator(_curve_of_list)]]] | str
     """The blocks, or the name of another table whose blocks these are."""
-
-    @model_validator(mode="after")
-    def _has_axes(self) -> Table:
-        if (self.kind == "table") != (self.axes is None):
-            raise ValueError("`axes` belong to kind curves, bars and scatter, and to all of those")
-        return self
 
 
 Printed = dict[str, Table]

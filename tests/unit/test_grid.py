@@ -308,7 +308,8 @@ settings: {iid: {}}
 methods: {one: {}, two: {}}
 printed:
   table1: {title: Accuracy, quantity: accuracy, blocks: {IID: {FedAvg: {cells: {11M: [iid/one, 0, "0.95"]}}}}}
-  figure1: {title: Curves, quantity: accuracy, kind: curves, axes: {x: rounds}, blocks: {IID: {FedAvg: [iid/one, 0]}}}
+  figure1:
+    {title: Curves, quantity: accuracy, axes: {x: rounds, x_label: x, y_label: y}, blocks: {IID: {A: [iid/one, 0]}}}
   table2: {title: Cost, quantity: bytes, blocks: {IID: {FedHM: {cells: {11M: [iid/two, 0]}}}}}
 """
 

@@ -46,12 +46,12 @@ figure1:
   title: Accuracy by round
   quantity: accuracy
   unit: "%"
-  kind: curves
   axes: {x: rounds, x_label: Communication round, y_label: Top-1 (%)}
   blocks:
     IID: {FedAvg: [iid/one, 1], FedHM: [iid/two, 0.5]}
     Non-IID: {FedAvg: [iid/one, 1]}
-figure2: {title: The same, quantity: accuracy, unit: "%", kind: curves, axes: {x: uploaded_parameters}, blocks: figure1}
+figure2:
+  {title: B, quantity: accuracy, unit: "%", axes: {x: uploaded_parameters, x_label: x, y_label: y}, blocks: figure1}
 """
 
 
@@ -184,7 +184,6 @@ by_row: {title: t, quantity: relative_cost, baseline: "0.8", blocks: {
         ('"90.0"', "9o.0", "String should match"),
         ("[0.5, lost]", "[0.5, lost, 3, 4]", "4M"),
         ("cells: {all: [iid/one, 1]}", "cells: {}", "at least 1 item"),
-        ("kind: curves\n", "kind: table\n", "`axes` belong to kind curves, bars and scatter"),
         ("noniid/two", "noniid/tow", "no run 'noniid/tow'; expected SETTING/METHOD of this file"),
         ("baseline: FedAvg", "baseline: Whole", "'Whole' is neither a column nor a row of block 'IID'"),
         ("quantity: relative_cost", "quantity: bytes_to_target", "`targets` must name the blocks: IID"),
@@ -209,9 +208,9 @@ def drawn(name: str, runs: list[RunRecord], text: str = PAPER) -> list[Axes]:
     return list(figure.compose(grid_figures.panels_of_paper(content(text), name, runs)).axes)
 
 
-def figure_of(kind: str, x: str, blocks: str, quantity: str = "accuracy", more: str = "") -> str:
-    axes = f"axes: {{x: {x}}}"
-    return f'f: {{title: A, kind: {kind}, quantity: {quantity}, unit: "%", {axes}, {more} blocks: {{{blocks}}}}}'
+def figure_of(x: str, blocks: str, quantity: str = "accuracy", more: str = "") -> str:
+    axes = f"axes: {{x: {x}, x_label: x, y_label: y}}"
+    return f'f: {{title: A, quantity: {quantity}, unit: "%", {axes}, {more} blocks: {{{blocks}}}}}'
 
 
 def points_of(axes: Axes, label: str) -> list[list[float]]:
@@ -242,24 +241,24 @@ def test_curves_by_kernel_and_over_a_setting() -> None:
     what the paper prints are crosses."""
     layers = [{"clients_of_kernel": counts, "clients_per_kernel": [0, 3, 5]} for counts in ([5, 1], [3, 3])]
     records = [record(number, {}, method={"kernels": {"a": layer}}) for number, layer in enumerate(layers, 1)]
-    text = figure_of("curves", "kernel", "A: {layer a: [s/one, a]}", "clients_per_kernel")
+    text = figure_of("kernel", "A: {layer a: [s/one, a]}", "clients_per_kernel")
     [axes] = drawn("f", [made(GridRun("final", "s", "one", None, 0), records=records)], text)
     assert points_of(axes, "layer a") == [[1, 4], [2, 2]]
     block = "A: {FedAvg: {cells: {5: [s/two, 1, 45], 1: [s/one, 1, 65], 10: [s/three, 1, 30]}}}"
-    [axes] = drawn("f", [ran("s/one", 0, 0.6), ran("s/two", 0, 0.4)], figure_of("curves", "local_epochs", block))
+    [axes] = drawn("f", [ran("s/one", 0, 0.6), ran("s/two", 0, 0.4)], figure_of("row", block))
     assert points_of(axes, "FedAvg") == [[1, 60], [5, 40]]
     assert points_of(axes, "paper") == [[1, 65], [5, 45], [10, 30]]
 
 
-def test_bars_stand_on_their_ticks_without_the_baseline() -> None:
+def test_rows_that_are_words_are_ticks_without_the_baseline() -> None:
     """From 0.9: to 0.8 it drops 10, to 0.85 it drops 5."""
     runs = [ran(f"s/{name}", 0, share) for name, share in {"full": 0.9, "one": 0.8, "two": 0.85}.items()]
-    block = """A: {Full: {cells: {full: [s/full, 1]}}, OrthDrop: {run: s/one, cells: {0.2: [1, 12], 0.4: [1, lost]}},
-                   PriSM: {cells: {0.2: [s/two, 1, 3], 0.4: [s/other, 1]}}}"""
-    [axes] = drawn("f", runs, figure_of("bars", "keep_ratio", block, "accuracy_drop", "baseline: Full,"))
+    block = """A: {Full: {cells: {full: [s/full, 1]}}, OrthDrop: {run: s/one, cells: {few: [1, 12], many: [1, lost]}},
+                   PriSM: {cells: {few: [s/two, 1, 3], many: [s/other, 1]}}}"""
+    [axes] = drawn("f", runs, figure_of("row", block, "accuracy_drop", "baseline: Full,"))
     assert points_of(axes, "OrthDrop") == [[0, 10], [1, 10]] and points_of(axes, "PriSM") == [[0, 5]]
     assert points_of(axes, "paper") == [[0, 3], [0, 12]]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.2", "0.4"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["few", "many"]
     assert {text.get_text() for text in axes.figure.legends[0].get_texts()} == {"OrthDrop", "PriSM", "paper"}
 
 
@@ -268,7 +267,7 @@ def test_scatter_of_accuracy_by_cost_and_by_size() -> None:
     size = [{"name": "1", "params": 385}]
     runs = [ran("s/one", 0, 0.9), ran("s/two", 0, 0.8, protocol_down_bytes=10, nets=size)]
     block = "A: {FedAvg: {cells: {accuracy: [s/one, 1]}}, Hermes: {cells: {accuracy: [s/two, 1, 85.7]}}}"
-    [axes] = drawn("f", runs, figure_of("scatter", "relative_cost", block, more="baseline: FedAvg,"))
+    [axes] = drawn("f", runs, figure_of("relative_cost", block, more="baseline: FedAvg,"))
     assert points_of(axes, "FedAvg") == [[1, 90]] and points_of(axes, "Hermes") == [[0.5, 80]]
     assert points_of(axes, "paper") == [[0.5, 85.7]]
-    assert points_of(drawn("f", runs, figure_of("scatter", "params", block))[0], "Hermes") == [[385, 80]]
+    assert points_of(drawn("f", runs, figure_of("params", block))[0], "Hermes") == [[385, 80]]
