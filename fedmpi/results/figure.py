@@ -21,6 +21,7 @@ from fedmpi.store.files import write_atomic
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 FORMATS = (".pdf", ".svg", ".png")
@@ -31,6 +32,8 @@ GRID, EDGE = "#e0e0e0", "#999999"  # those of figure.mplstyle
 DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2.5)), (0, (8, 3, 2, 3)))
 X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": "training compute (MACs)"}
 _MARKERS = "osD^vPX*"
+_STEPS = (1, 2, 2.5, 5, 10)
+"""Multiples of these may stand at ticks."""
 _MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
 _PANEL_INCHES = (3.4, 2.6)
@@ -81,13 +84,11 @@ class Panel:
 
     lines: Mapping[int, Line]
     x: str = "rounds"
-    """One of `X_LABELS`, or a count."""
     y: str = ""
-    """What the numbers of the y axis are of: accuracy, bytes or MACs."""
+    """What the axes' numbers are of, see `format_numbers`."""
     title: str = ""
     label: str = ""
     """The label of the y axis."""
-    is_logarithmic: bool = False
 
     def __call__(self, axes: Axes) -> None:
         for place, line in self.lines.items():
@@ -95,47 +96,27 @@ class Panel:
         axes.set_title(self.title)
         axes.set_xlabel(X_LABELS.get(self.x, self.x))
         axes.set_ylabel(self.label)
-        if self.x == "rounds":
-            whole_numbers(axes)
-        else:
-            with_unit(axes, self.x)
-        if self.y == "accuracy":
-            as_percent(axes)
-        elif self.y in ("bytes", "macs"):
-            with_unit(axes, self.y, "y")
-        if self.is_logarithmic:
-            logarithmic(axes)
+        format_numbers(axes.xaxis, self.x)
+        format_numbers(axes.yaxis, self.y)
 
 
-def as_percent(axes: Axes, axis: str = "y") -> None:
-    from matplotlib.ticker import PercentFormatter
+def format_numbers(axis: Axis, quantity: str) -> None:
+    """Writes accuracies as `20 %`, bytes as `20 MB`, MACs as `1.5 G`, and counts as whole numbers. The y axis of what is
+    `lacking` is in logarithms, with plain text as in `1e-02`. Other quantities are left to matplotlib.
+    """
+    from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator, PercentFormatter
 
-    getattr(axes, f"{axis}axis").set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-
-
-def whole_numbers(axes: Axes, axis: str = "x") -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    locator = MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1)
-    getattr(axes, f"{axis}axis").set_major_locator(locator)
-
-
-def with_unit(axes: Axes, quantity: str, axis: str = "x") -> None:
-    """Writes numbers as `20 MB`, `1.5 G`."""
-    from matplotlib.ticker import EngFormatter, MaxNLocator
-
-    ticks = getattr(axes, f"{axis}axis")
-    ticks.set_major_formatter(EngFormatter("B" if quantity == "bytes" else ""))
-    ticks.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-
-
-def logarithmic(axes: Axes) -> None:
-    """Draws the y axis in logarithms; its numbers are plain text, as in `1e-02`."""
-    from matplotlib.ticker import LogFormatter
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(LogFormatter())
-    axes.yaxis.set_minor_formatter(LogFormatter())
+    if quantity == "accuracy":
+        axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    elif quantity in ("rounds", "kernel", "clients"):
+        axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
+    elif quantity in ("bytes", "macs"):
+        axis.set_major_formatter(EngFormatter("B" if quantity == "bytes" else ""))
+        axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
+    elif quantity == "lacking":
+        axis.axes.set_yscale("log")
+        axis.set_major_formatter(LogFormatter())
+        axis.set_minor_formatter(LogFormatter())
 
 
 def compose(

@@ -59,12 +59,8 @@ def _curves(results: Results, setting: str) -> list[Panel]:
 def _energy(run: RunRecord) -> Panel:
     """Draws what each tier lacks whose records have several rounds."""
     lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
-    return Panel(
-        dict(enumerate(lines)),
-        title=f"{run.run.method}, seed {run.run.seed}",
-        label="energy beyond a tier's rank",
-        is_logarithmic=True,
-    )
+    title = f"{run.run.method}, seed {run.run.seed}"
+    return Panel(dict(enumerate(lines)), y="lacking", title=title, label="energy beyond a tier's rank")
 
 
 def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
@@ -102,8 +98,8 @@ def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: S
     axes.set_ylabel(labels.y_label)
     if ticks:
         axes.set_xticks(range(len(ticks)), ticks)
-    elif labels.x in ("rounds", "kernel"):
-        figure.whole_numbers(axes)
+    else:
+        figure.format_numbers(axes.xaxis, labels.x)
 
 
 def _draw_points(axes: Axes, column: str, place: int, at: Sequence[tuple[float, Result]], *, is_joined: bool) -> None:

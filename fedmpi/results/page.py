@@ -123,8 +123,8 @@ def _spectra(method: Method, server: Params, most_products: float = math.inf) ->
         for place, tier in enumerate(tier for tier in method.tiers if tier.capacity < 1):
             ranks = [layer.r(tier.capacity) / len(spectra[name]) for name, layer in layers.items()]
             _mark(axes, place, float(np.mean(ranks)), f"r of {name_of(tier.name)}")
-        figure.logarithmic(axes)
-        figure.as_percent(axes, "x")
+        figure.format_numbers(axes.xaxis, "accuracy")
+        figure.format_numbers(axes.yaxis, "lacking")
         axes.set_xlabel("place of the singular value, in % of the full rank")
         axes.set_ylabel("share of the largest")
 
@@ -175,7 +175,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
             "costs": _costs(run),
             "spectra": [_chart("Singular values", spectra)] if spectra else [],
             "lack": [
-                _lines(caption, curves, log=True)
+                _lines(caption, curves, "lacking")
                 for caption, keys in _LACK.items()
                 if (curves := tier_curves(run.records, *keys))
             ],
@@ -219,14 +219,12 @@ def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:
     return caption, figure.inline_svg(figure.compose([draw], width=_WIDTH_INCHES, height=_HEIGHT_INCHES), caption)
 
 
-def _lines(
-    caption: str, lines: Sequence[Line], x: str = "rounds", y: str = "", *, log: bool = False
-) -> tuple[str, str]:
+def _lines(caption: str, lines: Sequence[Line], y: str = "", x: str = "rounds") -> tuple[str, str]:
     """Draws curves; `x` and `y` are those of `Panel`. The caption names a line that stands alone."""
     if len(lines) == 1:
         caption += f", {lines[0].label}"
         lines = [replace(lines[0], label="")]
-    return _chart(caption, Panel(dict(enumerate(lines)), x, y, is_logarithmic=log))
+    return _chart(caption, Panel(dict(enumerate(lines)), x, y))
 
 
 def _mark(axes: Axes, place: int, x: float, label: str) -> None:
@@ -261,8 +259,8 @@ def _fairness(run: Run) -> _Charts:
         axes.hist(accuracy, bins=np.linspace(0, 1, 21).tolist(), color=figure.colour_of(1), rwidth=0.9)
         for place, (name, some) in enumerate({"mean": accuracy, "mean of the worst decile": worst}.items()):
             _mark(axes, place, float(some.mean()), f"{name} {percent(float(some.mean()))}")
-        figure.as_percent(axes, "x")
-        figure.whole_numbers(axes, "y")
+        figure.format_numbers(axes.xaxis, "accuracy")
+        figure.format_numbers(axes.yaxis, "clients")
         axes.set_xlabel("accuracy of a client's own net")
         axes.set_ylabel("clients")
 
@@ -288,7 +286,7 @@ def _curves(groups: Sequence[Group]) -> _Charts:
     for x, word in (("rounds", "rounds"), ("bytes", "bytes"), ("macs", "MACs")):
         lines = [group.line(group.tested[0], x) for group in groups]
         if any(place for line in lines for place in line.x):  # nobody may have moved anything
-            charts.append(_lines(f"Accuracy by {word}", lines, x, "accuracy"))
+            charts.append(_lines(f"Accuracy by {word}", lines, "accuracy", x))
     return charts
 
 
