@@ -106,16 +106,15 @@ def list_sets(arguments: argparse.Namespace) -> None:
 
 
 def state_of(options: DataOptions) -> str:
-    """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch (SIZE)`."""
+    """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch`."""
     if options.source is None:
         return "needs no files"
     is_prepared = isinstance(options, PreparedOptions)
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
-    if all(file.is_here(_root(options)) for file in options.files()):
+    if files.are_here(options):
         return "here, to be prepared" if is_prepared else "ready"
-    num_bytes = sum(file.num_bytes for file in options.files())
-    return f"to fetch ({size(num_bytes)})" if num_bytes else "to fetch"
+    return "to fetch"
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
@@ -145,25 +144,18 @@ def fetch(arguments: argparse.Namespace) -> None:
     print(f"{options.name}: {source.page}; terms: {source.terms}")
     if not options.files():
         raise DataError(options.name, "LEAF's files cannot be downloaded; fedmpi/data/README.md says how to make them")
-    for file in options.files():
-        _fetch_one(file, _root(options), arguments.force)
+    folder = _root(options)
+    if source.unpacked and files.are_here(options) and not arguments.force:
+        print(f"{folder / source.unpacked[0]}: there already; --force loads it again")
+        return
+    for name in options.files():
+        files.fetch(name, folder, force=arguments.force)
+        path = folder / name
+        print(f"{path}: {size(path.stat().st_size)}, checksum right")
+        if source.unpacked:
+            print(f"unpacked: {', '.join(map(str, files.install(path, path.parent)))}")
     if isinstance(options, PreparedOptions):
         print(f"now decode it: {files.command('prepare', options)}")
-
-
-def _fetch_one(file: files.File, folder: Path, force: bool) -> None:
-    target = folder / file.path
-    unpacked = file.unpacked(folder) if file.unpack_to else None
-    if unpacked is not None and not force:
-        print(f"{unpacked}: there already; --force loads it again")
-        return
-    is_new = files.fetch(file, folder, force=force)
-    algorithm = file.checksum.partition(":")[0]
-    state = "loaded" if is_new else "there already"
-    print(f"{target}: {state}, {size(target.stat().st_size)}, {algorithm} right")
-    if file.unpack_to:
-        paths = files.install(target, folder / file.unpack_to)
-        print(f"unpacked: {', '.join(map(str, paths))}")
 
 
 def prepare_set(arguments: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
-from fedmpi.data.files import File, Source
+from fedmpi.data.files import Source
 from fedmpi.data.subset import Ints, choose
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
@@ -113,8 +113,8 @@ class DataOptions(Section):
         """Returns the whole data set. Raises DataError, one line a problem."""
         raise NotImplementedError
 
-    def files(self) -> tuple[File, ...]:
-        """Returns the files that a run with these options needs."""
+    def files(self) -> tuple[str, ...]:
+        """Returns the files that a run with these options needs, as `source` has them."""
         return self.source.files if self.source else ()
 
     def forget(self) -> None:

@@ -1,7 +1,6 @@
-"""The files of data sets: their addresses and checksums, downloads, archives, and one line for each damaged file.
+"""The files of data sets: downloads, archives, and one line for each damaged file.
 
-Checksums are those of torchvision (md5), of its prototype readers, tensorflow_datasets and TensorFlow Federated
-(sha256). UCI publishes none: its two are those that several public repositories recorded independently.
+`files.txt` has the addresses and checksums of all files to download.
 """
 
 from __future__ import annotations
@@ -25,34 +24,10 @@ from fedmpi.errors import FAILED, DataError, UserError, reason
 T = TypeVar("T")
 MAX_UNPACKED_BYTES = 32 * 10**9
 """FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
+TABLE = Path(__file__).with_name("files.txt")
 _NUM_RETRIES = 4  # pooch waits 1, 2, 3 and 4 s before them
 _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 2**18
-
-
-@dataclass(frozen=True)
-class File:
-    """One file to download to `path` below the data folder; `urls` are tried in turn."""
-
-    path: str
-    urls: tuple[str, ...]
-    checksum: str
-    """`md5:` or `sha256:` and the digits."""
-    num_bytes: int = 0
-    """0 where unknown."""
-    unpack_to: str = ""
-    """The folder, below the data folder, where a run reads the unpacked archive; empty if a run does not read it."""
-    contents: tuple[str, ...] = ()
-    """Paths below `unpack_to` that unpacking makes; any of them shows that the archive was unpacked."""
-
-    def unpacked(self, data_dir: Path) -> Path | None:
-        """Returns where the unpacked contents are, if they are there."""
-        places = (data_dir / self.unpack_to / name for name in self.contents)
-        return next((place for place in places if place.exists()), None)
-
-    def is_here(self, data_dir: Path) -> bool:
-        """Returns whether the file, or what a run reads of it, is there."""
-        return self.unpacked(data_dir) is not None or (not self.unpack_to and (data_dir / self.path).is_file())
 
 
 @dataclass(frozen=True)
@@ -61,7 +36,18 @@ class Source:
 
     page: str
     terms: str
-    files: tuple[File, ...]
+    files: tuple[str, ...]
+    """Paths below the data folder, as in `files.txt`."""
+    unpacked: tuple[str, ...] = ()
+    """Where a run reads the archive unpacked: paths below the data folder, any of which shows that it is there."""
+
+
+def are_here(options: Any) -> bool:
+    """Returns whether the files of a data set, or what a run reads of them unpacked, are below its data folder."""
+    root = below_home(options.root)
+    if options.source.unpacked:
+        return any((root / path).exists() for path in options.source.unpacked)
+    return bool(options.files()) and all((root / path).is_file() for path in options.files())
 
 
 def track(steps: Iterable[T], words: str) -> Iterable[T]:
@@ -165,39 +151,33 @@ class _Bar:
         pass
 
 
-def fetch(file: File, data_dir: Path, *, force: bool = False) -> bool:
-    """Downloads a file to its place below `data_dir`; returns False if it is there already, with its checksum.
+def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
+    """Downloads a file of `files.txt` to its place below `data_dir`, unless it is there with the right checksum.
 
-    The file appears whole and with the right checksum or not at all. Raises DownloadError after all retries of all
-    addresses, DataError if the file cannot be written.
+    The file appears whole and with the right checksum or not at all. Raises DownloadError after all retries, DataError
+    if the file cannot be written.
     """
     import pooch  # these take some tenths of a second, which `list` does without
     import requests
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-    target = data_dir / file.path
+    target = data_dir / path
     if force:
         target.unlink(missing_ok=True)
-    elif target.is_file() and pooch.hashes.hash_matches(str(target), file.checksum):
-        return False
+    store = pooch.create(data_dir, "", retry_if_failed=_NUM_RETRIES)
+    store.load_registry(TABLE)
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
-    reasons = []
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = _Bar(progress, progress.add_task(target.name))
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
-        for url in file.urls:
-            registry = {file.path: file.checksum}
-            store = pooch.create(data_dir, "", registry=registry, urls={file.path: url}, retry_if_failed=_NUM_RETRIES)
-            try:
-                store.fetch(file.path, downloader=downloader)
-                return True
-            except (requests.RequestException, ValueError) as error:
-                reasons.append(f"{url}: {reason(error)}")
-            except OSError as error:
-                raise DataError(str(target), f"cannot be written: {reason(error)}") from error
-    raise DownloadError(str(target), f"not loaded: {'; '.join(reasons)}")
+        try:
+            store.fetch(path, downloader=downloader)
+        except (requests.RequestException, ValueError) as error:
+            raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {reason(error)}") from error
+        except OSError as error:
+            raise DataError(str(target), f"cannot be written: {reason(error)}") from error
 
 
 # ---- archives
@@ -250,8 +230,6 @@ def _extract(archive: Path, folder: Path, num_bytes: int) -> int:
                 num_bytes = _sum_within_limit(num_bytes, member.file_size)
                 file.extract(member, folder)
         return num_bytes
-    if not hasattr(tarfile, "data_filter"):
-        raise ValueError("this Python's tarfile has no filter for data; take a newer Python, or unpack it yourself")
     with tarfile.open(archive) as tar:
         for entry in track(tar, words):
             num_bytes = _sum_within_limit(num_bytes, entry.size)

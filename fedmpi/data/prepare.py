@@ -8,7 +8,6 @@ attribute `digest` is `digest_of` the arrays, computed once, when the file is wr
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,9 +16,9 @@ from typing import Any
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import COUNTS, DataInfo, DataOptions, Dataset, NumExamples, check, digest_of
-from fedmpi.data.files import below_home, command, how_to_fetch, is_archive, unpacked_beside
-from fedmpi.errors import DataError, RunDirError, reason
-from fedmpi.store.files import replacing
+from fedmpi.data.files import are_here, below_home, command, how_to_fetch, is_archive, unpacked_beside
+from fedmpi.errors import DataError, RunDirError
+from fedmpi.store.files import make_folder, replacing, writing
 
 KIND = "data"
 _ENDING = ".fedmpi.h5"
@@ -41,10 +40,10 @@ class PreparedOptions(DataOptions):
         words = "".join(f"-{key}={value}" for key, value in self.not_default().items())
         return below_home(self.root) / f"{self.name}{words}{_ENDING}"
 
-    def recipe(self) -> dict[str, Any]:
-        """Returns the options that decide what is in the file."""
-        values: dict[str, Any] = json.loads(self.model_dump_json())
-        return {key: value for key, value in values.items() if key not in ("name", "root", *COUNTS)}
+    @property
+    def recipe(self) -> str:
+        """The options that decide what is in the file, as JSON."""
+        return self.model_dump_json(exclude={"name", "root", *COUNTS})
 
     def read(self) -> Dataset:
         """Reads the arrays that `save` wrote. Raises DataError: missing, damaged, or made by another recipe."""
@@ -53,22 +52,17 @@ class PreparedOptions(DataOptions):
         path = self.path
         todo = f"`{command('prepare', self)}`"
         if not path.is_file():
-            is_here = bool(self.files()) and all(file.is_here(below_home(self.root)) for file in self.files())
-            first = ", but the original files are:" if is_here else f"; {how_to_fetch(self)}, and"
+            first = ", but the original files are:" if are_here(self) else f"; {how_to_fetch(self)}, and"
             raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by {todo}")
         try:
             attributes, arrays = hdf5.read(path, KIND)
-            recipe = json.loads(str(attributes["recipe"]))
-            made_with = {key: recipe.get(key) for key in self.recipe()}
-            if made_with != self.recipe():
-                problem = f"was made with {json.dumps(made_with)}, not {json.dumps(self.recipe())}"
-                raise DataError(str(path), f"{problem}; change the config, or run {todo}")
-            contents: dict[str, Any] = arrays
-            return Dataset(**contents, digest=str(attributes["digest"]))
         except RunDirError as error:
             raise DataError(str(path), f"{error.problems[0]}; make it again by {todo}") from None
-        except (KeyError, TypeError, ValueError) as error:
-            raise DataError(str(path), f"damaged ({reason(error)}); make it again by {todo}") from error
+        if attributes["recipe"] != self.recipe:
+            problem = f"was made with {attributes['recipe']}, not {self.recipe}"
+            raise DataError(str(path), f"{problem}; change the config, or run {todo}")
+        contents: dict[str, Any] = arrays
+        return Dataset(**contents, digest=str(attributes["digest"]))
 
 
 class CountedOptions(PreparedOptions):
@@ -87,15 +81,15 @@ class CountedOptions(PreparedOptions):
 
 
 def prepare(options: PreparedOptions, given: Path | None = None) -> Dataset:
-    """Decodes the originals, from `given` or from below data.root, and writes the prepared file.
+    """Decodes the originals, from `given` or the file that `fetch` loaded, and writes the prepared file.
 
     Counts may be other than expected (see `other_counts`), shapes and types may not. Raises DataError.
     """
-    place = _find(options) if given is None else given
-    if not place.is_dir() and not place.is_file():  # a pipe or a device could be read for ever
-        raise DataError(str(place), "no such file or folder")
+    originals = _downloaded(options) if given is None else given
+    if not originals.is_dir() and not originals.is_file():  # a pipe or a device could be read for ever
+        raise DataError(str(originals), "no such file or folder")
     _try_to_write(options.path)  # else a user would wait minutes to learn that it cannot be written
-    with _originals(place, options.path.parent) as folder:
+    with _folder_of(originals, options.path.parent) as folder:
         dataset = options.prepare(folder)
     counts: dict[str, Any] = dataset.counts if options.counts_vary else {}
     check(f"data.name={options.name}", dataset, replace(options.info(), **counts))
@@ -103,63 +97,53 @@ def prepare(options: PreparedOptions, given: Path | None = None) -> Dataset:
     return dataset
 
 
+def _downloaded(options: PreparedOptions) -> Path:
+    """Returns the file that `fetch` has loaded. Raises DataError if it is not there, or cannot be loaded."""
+    where = f"data.root={options.root}"
+    if not options.files():
+        raise DataError(where, "say --from FOLDER: these files cannot be downloaded; README.md of fedmpi.data says how")
+    name = options.files()[0]
+    path = below_home(options.root) / name
+    if not path.is_file():
+        raise DataError(where, f"no {name} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
+    return path
+
+
 @contextlib.contextmanager
-def _originals(place: Path, unpack_in: Path) -> Iterator[Path]:
+def _folder_of(originals: Path, unpack_in: Path) -> Iterator[Path]:
     """Yields a folder with the unpacked originals; the contents of an archive are there only during the `with`.
 
     A DataError that names this folder, which is gone when the user reads it, names the archive instead.
     """
-    if place.is_dir() or not is_archive(place):
-        yield place if place.is_dir() else place.parent
+    if originals.is_dir() or not is_archive(originals):
+        yield originals if originals.is_dir() else originals.parent
         return
-    with unpacked_beside(place, unpack_in) as folder:
+    with unpacked_beside(originals, unpack_in) as folder:
         try:
             yield folder
         except DataError as error:
-            texts = (text.replace(str(folder), str(place)) for text in (error.where, *error.problems))
+            texts = (text.replace(str(folder), str(originals)) for text in (error.where, *error.problems))
             raise DataError(*texts) from error
 
 
-def _find(options: PreparedOptions) -> Path:
-    """Returns the folder of the unpacked originals below data.root, or the downloaded file. Raises DataError."""
-    root = below_home(options.root)
-    files = options.files()
-    for file in files:
-        contents = file.unpacked(root)
-        if contents is not None:
-            return contents if contents.is_dir() else contents.parent
-        if (root / file.path).is_file():
-            return root / file.path
-    where = f"data.root={options.root}"
-    if not files:
-        raise DataError(where, "say --from FOLDER: these files cannot be downloaded; README.md of fedmpi.data says how")
-    names = " or ".join(name for file in files for name in (file.path, *file.contents))
-    raise DataError(where, f"no {names} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
-
-
 def _try_to_write(path: Path) -> None:
-    """Makes the folder of `path`. Raises DataError if no file of this name can be written there."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    """Makes the folder of `path`. Raises RunDirError if no file of this name can be written there."""
+    make_folder(path.parent)
+    with writing(path):
         tempfile.TemporaryFile(dir=path.parent).close()
         if path.is_dir():
             raise IsADirectoryError("a folder has that name")
-    except OSError as error:
-        raise DataError(str(path), f"cannot be written: {reason(error)}") from error
 
 
 def save(options: PreparedOptions, dataset: Dataset) -> None:
-    """Writes the prepared file, whole or not at all. Raises DataError if it cannot be written."""
+    """Writes the prepared file, whole or not at all. Raises RunDirError if it cannot be written."""
     from fedmpi.store import hdf5
 
-    attributes = {"recipe": json.dumps(options.recipe(), sort_keys=True), "digest": digest_of(dataset.arrays)}
+    attributes = {"recipe": options.recipe, "digest": digest_of(dataset.arrays)}
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
-    _try_to_write(options.path)
-    try:
-        with replacing(options.path) as file:
-            hdf5.write(file, KIND, attributes, arrays)
-    except OSError as error:
-        raise DataError(str(options.path), f"cannot be written: {reason(error)}") from error
+    make_folder(options.path.parent)
+    with writing(options.path, sum(array.nbytes for array in arrays.values())), replacing(options.path) as file:
+        hdf5.write(file, KIND, attributes, arrays)
 
 
 def other_counts(options: PreparedOptions, dataset: Dataset) -> list[str]:

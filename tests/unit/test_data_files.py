@@ -22,7 +22,7 @@ from data_fixtures import SOURCES, refusal
 from fedmpi import registry
 from fedmpi.data import command as data_command
 from fedmpi.data import files
-from fedmpi.data.files import DownloadError, File, fetch, how_to_fetch, install
+from fedmpi.data.files import DownloadError, fetch, how_to_fetch, install
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
@@ -32,21 +32,20 @@ SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 # ---- addresses and checksums
 
 
-@pytest.mark.parametrize("name", SOURCES)
-def test_sources_are_pinned(name: str) -> None:
-    digits = {"md5": 32, "sha256": 64}
-    for file in SOURCES[name].files:
-        algorithm, _, digest = file.checksum.partition(":")
-        assert len(digest) == digits[algorithm] and int(digest, 16) > 0
-        assert file.urls and all(url.startswith(("https://", "http://cs231n.stanford.edu/")) for url in file.urls)
-        assert not Path(file.path).is_absolute() and ".." not in Path(file.path).parts
+def test_every_file_of_a_set_has_an_address_and_a_checksum() -> None:
+    lines = [line.split() for line in files.TABLE.read_text().splitlines() if not line.startswith("#")]
+    assert {path for source in SOURCES.values() for path in source.files} == {path for path, _, _ in lines}
+    for path, checksum, url in lines:
+        algorithm, _, digest = checksum.partition(":")
+        assert len(digest) == {"md5": 32, "sha256": 64}[algorithm] and int(digest, 16) > 0
+        assert url.startswith(("https://", "http://cs231n.stanford.edu/"))
+        assert not Path(path).is_absolute() and ".." not in Path(path).parts
 
 
 def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path) -> None:
     windows = registry.options("data", "har")()
     options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features", test_share=0.5)
-    assert [file.path for file in windows.files()] == ["har-341.zip"]
-    assert [file.path for file in options.files()] == ["har-240.zip"]
+    assert (windows.files(), options.files()) == (("har-341.zip",), ("har-240.zip",))
     assert "fetch har --data-dir" in how_to_fetch(windows)
     for text in (how_to_fetch(options).split("`")[1], files.command("prepare", options)):
         arguments = data_command.parse(shlex.split(text)[2:])
@@ -86,10 +85,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """Serves `set/file.bin`."""
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
     with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
         tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")
+        monkeypatch.setattr(files, "TABLE", tmp_path / "files.txt")
+        files.TABLE.write_text(f"set/file.bin {SHA256} {tcp.ours.url}")
         thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
         thread.start()
         yield tcp.ours
@@ -103,18 +105,17 @@ def only_file(folder: Path) -> bytes:
 
 
 def test_a_file_is_loaded_once_and_again_by_force(server: Server, tmp_path: Path) -> None:
-    file = File("set/file.bin", (server.url,), SHA256)
-    assert fetch(file, tmp_path) and only_file(tmp_path) == CONTENT
-    assert not fetch(file, tmp_path) and server.num_requests == 1
-    (tmp_path / "set" / "file.bin").write_bytes(b"damaged")
-    assert fetch(file, tmp_path) and fetch(file, tmp_path, force=True)
-    assert only_file(tmp_path) == CONTENT and server.num_requests == 3
+    for number, (content, force) in enumerate([(b"", False), (CONTENT, False), (b"damaged", False), (CONTENT, True)]):
+        if content:
+            (tmp_path / "set" / "file.bin").write_bytes(content)
+        fetch("set/file.bin", tmp_path, force=force)
+        assert only_file(tmp_path) == CONTENT and server.num_requests == [1, 1, 2, 3][number]
 
 
 @pytest.mark.parametrize("trouble", [{"statuses": [503, 404]}, {"breaks_after": [10, 300_000]}])
 def test_passing_trouble_is_tried_again(server: Server, tmp_path: Path, trouble: dict[str, list[int]]) -> None:
     vars(server).update(trouble)
-    assert fetch(File("set/file.bin", (server.url,), SHA256), tmp_path)
+    fetch("set/file.bin", tmp_path)
     assert only_file(tmp_path) == CONTENT and server.num_requests == 3
 
 
@@ -126,7 +127,7 @@ def test_a_server_without_the_file_is_one_line_of_exit_code_1(
 ) -> None:
     vars(server).update(changes)
     with pytest.raises(DownloadError, match=problem) as caught:
-        fetch(File("set/file.bin", (server.url,), SHA256), tmp_path)
+        fetch("set/file.bin", tmp_path)
     assert caught.value.exit_code == 1 and "\n" not in caught.value.text() and server.url in caught.value.text()
     assert not any((tmp_path / "set").iterdir())
 

@@ -18,17 +18,12 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
-from fedmpi.data.files import File, Source, below_home, how_to_fetch, read_checked
+from fedmpi.data.files import Source, below_home, how_to_fetch, read_checked
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
-_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
-
-
-def _source(archive: str, folder: str, sha256: str, num_bytes: int) -> Source:
-    file = File(archive, (f"{_TORONTO}{archive}",), f"sha256:{sha256}", num_bytes, unpack_to=".", contents=(folder,))
-    return Source(f"{_TORONTO}cifar.html", _TERMS, (file,))
 
 
 class _Cifar(DataOptions):
@@ -45,7 +40,7 @@ class _Cifar(DataOptions):
     def read(self) -> Dataset:
         """Returns all images, uint8 (N, 32, 32, 3), and their labels."""
         base = below_home(self.root)
-        name = self.source.files[0].contents[0]
+        name = self.source.unpacked[0]
         folder = base if base.name == name else base / name
         if not folder.is_dir():
             todo = f"{how_to_fetch(self)}, or set data.root to where they are"
@@ -65,12 +60,7 @@ class _Cifar(DataOptions):
 
 
 class Cifar10(_Cifar):
-    source = _source(
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        170_498_071,
-    )
+    source = Source(_PAGE, _TERMS, ("cifar-10-python.tar.gz",), unpacked=("cifar-10-batches-py",))
     train = {
         "data_batch_1": "c99cafc152244af753f735de768cd75f",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -89,12 +79,7 @@ class Cifar10(_Cifar):
 
 
 class Cifar100(_Cifar):
-    source = _source(
-        "cifar-100-python.tar.gz",
-        "cifar-100-python",
-        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        169_001_437,
-    )
+    source = Source(_PAGE, _TERMS, ("cifar-100-python.tar.gz",), unpacked=("cifar-100-python",))
     train = {"train": "16019d7e3df5f24257cddd939b257f8d"}
     test = {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
     label_key = "fine_labels"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, guarded, track
+from fedmpi.data.files import Source, guarded, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import leaf_users
 from fedmpi.data.subset import Ints
@@ -30,19 +30,13 @@ UNPACK = "unpack fed_emnist.tar.bz2 again"
 Images: TypeAlias = "tuple[NDArray[np.uint8], Ints]"
 """Images uint8 (n, 28, 28, 1) and labels int64 (n,) of one writer."""
 ByWriter = dict[str, Images]
-FILE = File(
-    "fed_emnist.tar.bz2",
-    ("https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",),
-    "sha256:fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",
-    contents=("fed_emnist_train.h5",),
-)
 
 
 class Femnist(CountedOptions):
     source = Source(
         "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
         "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
-        (FILE,),
+        ("fed_emnist.tar.bz2",),
     )
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: LEAF's or TensorFlow Federated's files."""

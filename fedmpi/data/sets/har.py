@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, find, guarded, track
+from fedmpi.data.files import Source, find, guarded, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import Number, PartialShare, first_of_test, windows
 from fedmpi.data.subset import Ints
@@ -50,30 +50,12 @@ WINDOW, STEP = 128, 64
 # The 9 subjects of UCI HAR's test part (its file subject_test.txt).
 TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
 
-
-_UCI = "https://archive.ics.uci.edu/"
-_POSTURAL = "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip"
-FILES = {
-    "features": File(
-        "har-240.zip",
-        (f"{_UCI}static/public/240/human+activity+recognition+using+smartphones.zip",),
-        "sha256:c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031",
-        61_005_872,
-        contents=("UCI HAR Dataset",),
-    ),
-    "windows": File(
-        "har-341.zip",
-        (f"{_UCI}static/public/341/{_POSTURAL}",),
-        "sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
-        79_596_192,
-        contents=("HAPT", "RawData"),
-    ),
-}
+FILES = {"features": "har-240.zip", "windows": "har-341.zip"}
 
 
 class Har(CountedOptions):
     source = Source(
-        f"{_UCI}dataset/240 and {_UCI}dataset/341",
+        "https://archive.ics.uci.edu/dataset/240 and https://archive.ics.uci.edu/dataset/341",
         "CC BY 4.0 by UCI's page; the README within bars commercial use",
         tuple(FILES.values()),
     )
@@ -102,7 +84,7 @@ class Har(CountedOptions):
         counts = (num_train, num_test)
         return DataInfo("vector", shape, NUM_ACTIVITIES, *counts, num_groups=num_groups, shares_groups=shares_groups)
 
-    def files(self) -> tuple[File, ...]:
+    def files(self) -> tuple[str, ...]:
         return (FILES[self.form],)
 
     def prepare(self, folder: Path) -> Dataset:

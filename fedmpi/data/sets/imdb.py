@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, find, read_text, track
+from fedmpi.data.files import Source, find, read_text, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
@@ -61,18 +61,11 @@ class Review(NamedTuple):
     film: str
 
 
-FILE = File(
-    "aclImdb_v1.tar.gz",
-    ("https://ai.stanford.edu/~amaas/data/sentiment/aclImdb_v1.tar.gz",),
-    "md5:7c2ac02c03563afcf9b574c7e56c153a",
-    84_125_825,
-    contents=("aclImdb",),
-)
-
-
 class Imdb(CountedOptions):
     source = Source(
-        "https://ai.stanford.edu/~amaas/data/sentiment/", "no formal licence; cite Maas et al., ACL 2011", (FILE,)
+        "https://ai.stanford.edu/~amaas/data/sentiment/",
+        "no formal licence; cite Maas et al., ACL 2011",
+        ("aclImdb_v1.tar.gz",),
     )
     name: str = "imdb"
     """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, number_groups
-from fedmpi.data.files import File, Source, below_home, guarded, how_to_fetch
+from fedmpi.data.files import Source, below_home, guarded, how_to_fetch
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -31,38 +31,13 @@ SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
 MEAN, STD = (0.1307,), (0.3081,)
 # QMNIST's test labels continue, beyond MNIST's 10,000 test images, to 50,000 digits that MNIST left out.
 ROWS, COLUMNS, CLASS, WRITER = 60_000, 8, 0, 2
-_MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
-_QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
-
-
-def _file(name: str, sha256: str, num_bytes: int) -> File:
-    folder, mirrors = ("QMNIST", (_QMNIST,)) if name.startswith("qmnist") else ("MNIST", _MIRRORS)
-    urls = tuple(f"{mirror}{name}" for mirror in mirrors)
-    return File(f"{folder}/raw/{name}", urls, f"sha256:{sha256}", num_bytes)
-
-
 FILES = (
-    _file("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609", 9912422),
-    _file("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c", 28881),
-    _file("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6", 1648877),
-    _file("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6", 4542),
+    "MNIST/raw/train-images-idx3-ubyte.gz",
+    "MNIST/raw/train-labels-idx1-ubyte.gz",
+    "MNIST/raw/t10k-images-idx3-ubyte.gz",
+    "MNIST/raw/t10k-labels-idx1-ubyte.gz",
 )
-WRITERS = (
-    _file(
-        "qmnist-train-labels-idx2-int.gz", "2c05dc77f6b916b38e455e97ab129a42a444f3dbef09b278a366f82904e0dd9f", 463024
-    ),
-    _file("qmnist-test-labels-idx2-int.gz", "9fbcbe594c3766fdf4f0b15c5165dc0d1e57ac604e01422608bb72c906030d06", 526800),
-)
-
-
-EMNIST_FILE = File(
-    "EMNIST/raw/gzip.zip",
-    ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
-    "md5:58c8d27c78d21e728a6bc7b3cc06412e",
-    561_753_746,
-    unpack_to="EMNIST/raw",
-    contents=("gzip", "emnist-byclass-train-images-idx3-ubyte.gz"),
-)
+WRITERS = ("QMNIST/raw/qmnist-train-labels-idx2-int.gz", "QMNIST/raw/qmnist-test-labels-idx2-int.gz")
 # Classes, training and test images of each of NIST's six divisions.
 SPLITS = {
     "balanced": (47, 112_800, 18_800),
@@ -177,7 +152,8 @@ class Emnist(IdxOptions):
     source = Source(
         "https://www.nist.gov/itl/products-and-services/emnist-dataset",
         "public domain (NIST); cite Cohen et al., EMNIST, 2017",
-        (EMNIST_FILE,),
+        ("EMNIST/raw/gzip.zip",),
+        unpacked=("EMNIST/raw/gzip", "EMNIST/raw/emnist-byclass-train-images-idx3-ubyte.gz"),
     )
     folders = ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")
     name: str = "emnist"

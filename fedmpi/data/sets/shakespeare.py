@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import File, Source, find, guarded, read_text, track
+from fedmpi.data.files import Source, find, guarded, read_text, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import PartialShare, first_of_test, leaf_users, windows
 from fedmpi.data.subset import Ints
@@ -44,16 +44,10 @@ ALPHABETS = {
 MIN_CHARS = 500
 # Characters from the start of an example to that of the next.
 STRIDE = 10
-FILE = File(
-    "tinyshakespeare/input.txt",
-    ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",),
-    "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-    1_115_394,
-)
 
 
 class Shakespeare(CountedOptions):
-    source = Source("https://github.com/karpathy/char-rnn", "public domain (the text)", (FILE,))
+    source = Source("https://github.com/karpathy/char-rnn", "public domain (the text)", ("tinyshakespeare/input.txt",))
     name: str = "shakespeare"
     """Plays by role, the next character: tinyshakespeare or LEAF's files."""
     form: Literal["speakers", "leaf"] = "speakers"
@@ -72,8 +66,8 @@ class Shakespeare(CountedOptions):
             "tokens", (self.length,), size, *counts, vocabulary_size=size, num_groups=181, shares_groups=True
         )
 
-    def files(self) -> tuple[File, ...]:
-        return (FILE,) if self.form == "speakers" else ()
+    def files(self) -> tuple[str, ...]:
+        return self.source.files if self.form == "speakers" else ()
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns the examples by role, in the order of the roles' names. Raises DataError."""

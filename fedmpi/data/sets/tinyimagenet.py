@@ -13,24 +13,21 @@ import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import File, Source, find, read_text, track
+from fedmpi.data.files import Source, find, read_text, track
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError
 
 SIDE, TRAIN_PER_CLASS, TEST_PER_CLASS = 64, 500, 50
 ADVICE = "unpack tiny-imagenet-200.zip again"
-FILE = File(
-    "tiny-imagenet-200.zip",
-    ("http://cs231n.stanford.edu/tiny-imagenet-200.zip",),
-    "md5:90528d7ca1a48142e341f4ef8d21d0de",
-    248_100_043,
-    contents=("tiny-imagenet-200",),
-)
 
 
 class TinyImagenet(PreparedOptions):
-    source = Source("http://cs231n.stanford.edu/", "ImageNet's: non-commercial research and education only", (FILE,))
+    source = Source(
+        "http://cs231n.stanford.edu/",
+        "ImageNet's: non-commercial research and education only",
+        ("tiny-imagenet-200.zip",),
+    )
     name: str = "tinyimagenet"
     """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
     classes: Annotated[int, Field(ge=2, le=200)] = 200
