@@ -11,7 +11,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedavg import FedAvg
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, Contributions, MethodContext, MethodOptions, Traits
+from fedmpi.methods.values import Client, Contributions, MethodContext, MethodOptions
 from fedmpi.tensors import Params, Spec
 
 
@@ -89,7 +89,7 @@ class StandsStill(FedAvg):
 class AdaptsTheState(FedAvg):
     """What a test of a client's own net leaves behind."""
 
-    traits = Traits(personal=True)
+    personal = True
 
     def adapt(self, trainer: object, client: Client, work: object) -> None:
         client.published["fc.bias"].add_(0.125)

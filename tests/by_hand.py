@@ -66,7 +66,7 @@ class Bench:
                 clients=Clients(count=self.num_clients or len(self.owned), per_round=len(self.owned)),
             )
         )
-        own = self.method.traits.own_decay
+        own = self.method.own_decay
         layout = net_layout(net().named_parameters(), own, channels_last=False)
         flat = FlatNet(net(), layout, Buffers(layout.num_bytes, "cpu"))
         self.trainer = LocalTrainer(flat, self.data, self.train, list(own))
@@ -95,7 +95,7 @@ class Bench:
         client = self.client(number, state, round_number)
         self.method.train(self.trainer, client, self.work(client))
         upload = {name: value.clone() for name, value in self.method.upload(self.trainer.net, client).items()}
-        new = self.method.remember(self.trainer.net, client) if self.method.traits.keeps_memory else {}
+        new = self.method.remember(self.trainer.net, client) if self.method.keeps_memory else {}
         assert client.memory is self.memories.get(number)
         self.memories |= {number: {name: value.clone() for name, value in new.items()}} if new else {}
         return replace(client, recall=lambda: self.memories.get(number)), upload

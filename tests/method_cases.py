@@ -18,7 +18,6 @@ _MORE = {
     "prism": UNEVEN,
     "prism-cut": "method.cut_inputs=true method.keep_ratio=[0.7,0.4,0.2]",
     "prism-tiers": f"method.test_tiers=true method.keep_ratio=[0.5,0.2] {UNEVEN}",
-    "prism-momentum": "method.server_momentum=true method.keep_ratio=[0.5]",
     "fjord": f"method.widths=[1,0.6,0.3] {UNEVEN}",
     "fjord-distillation": "method.widths=[0.8,0.4] method.distillation=true",
     "heterofl": UNEVEN,
@@ -47,16 +46,16 @@ _MORE = {
 CASES = {case: (f"method.name={case.partition('-')[0]}", *more.split()) for case, more in _MORE.items()}
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
 
-# Clients of FedHM return a truncation, FDNNC's W becomes one, and steps of no length gather control variates and
-# momenta, too: test_fedhm.py, test_fdnnc.py, test_scaffold.py and test_prism.py have what these keep.
+# Clients of FedHM return a truncation, FDNNC's W becomes one, and steps of no length gather control variates,
+# too: test_fedhm.py, test_fdnnc.py and test_scaffold.py have what these keep.
 MOVES_WITHOUT_TRAINING = {
     *("fedhm", "fedhm-dynamic", "fedhm-low-only", "fedhm-adamw", "fedhm-delta", "fedhm-delta-low", "fedhm-coverage"),
-    *("fdnnc", "fdnnc-both", "prism-momentum", "scaffold", "scaffold-gradient"),
+    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient"),
 }
 """Cases in which a round without training changes the state."""
 
 BYTES_DIFFER = {
-    *("hermes", "hermes-all", "prism-momentum", "lgfedavg", "lgfedavg-pretrained", "scaffold", "scaffold-gradient"),
+    *("hermes", "hermes-all", "lgfedavg", "lgfedavg-pretrained", "scaffold", "scaffold-gradient"),
     *("fdnnc", "standalone", "topk", "topk-tensor"),
 }
 """Cases whose protocol bytes are not 4 per parameter both ways; the test file of the method has their formula."""

@@ -8,7 +8,6 @@ dropout's generator, and clients that diverge.
 
 from fedmpi.exactsum import ExactSum, WeightSum
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.methods.protocol import sums_of
 from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import local_work
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, plan_phase
@@ -41,7 +40,7 @@ def train_clients_and_update(
 ) -> ServerState:
     """Narrows, trains and uploads each client; adds; divides once; updates."""
     method, specs, tasks = setup.method, setup.method.state_specs(), published.plan.tasks
-    tensor_of = sums_of(method)
+    tensor_of = method.sums()
     largest = max(method.client_weight(task) for task in tasks)
     weights = {task.client: method.client_weight(task) / largest for task in tasks}
     bounds = {name: published.bounds[tensor] for name, tensor in tensor_of.items()}
@@ -71,4 +70,4 @@ def train(setup: Setup, client: Client) -> tuple[Params, Params]:
     method.narrow(client.published, client.task.tier, trainer.net.params, client)
     method.train(trainer, client, local_work(setup, client))
     upload = {name: value.clone() for name, value in method.upload(trainer.net, client).items()}
-    return upload, method.remember(trainer.net, client) if method.traits.keeps_memory else {}
+    return upload, method.remember(trainer.net, client) if method.keeps_memory else {}

@@ -3,7 +3,6 @@
 import re
 import shlex
 import signal
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from fedmpi import errors
 from fedmpi.config.load import load
 from fedmpi.main import parse
-from fedmpi.methods.values import Traits
+from fedmpi.methods.protocol import Method
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -58,9 +57,10 @@ def test_readme_states_the_two_commands_first() -> None:
     assert commands[:2] == ["bash jobs/quickstart.sh", "bash jobs/test.sh"]
 
 
-def test_the_guide_to_methods_names_every_trait() -> None:
+def test_the_guide_to_methods_names_what_a_method_may_do() -> None:
     text = (ROOT / "fedmpi" / "methods" / "README.md").read_text()
-    assert [field.name for field in fields(Traits) if f"`traits.{field.name}`" not in text] == []
+    hooks = [name for name in vars(Method) if not name.startswith("_")]
+    assert [name for name in hooks if f"`{name}`" not in text] == []
 
 
 def test_the_table_of_events_has_every_exit_code() -> None:

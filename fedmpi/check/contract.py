@@ -20,7 +20,7 @@ from fedmpi import train_round as rounds
 from fedmpi.check.small import small_setup
 from fedmpi.exactsum import ExactSum
 from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.methods.protocol import Method, sums_of
+from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients
@@ -90,7 +90,7 @@ class PhaseOfRound:
     def added(self, tasks: Sequence[Task]) -> torch.Tensor:
         """Returns the exact sum of what these clients have sent, in this order, with unequal weights."""
         specs = self.method.state_specs()
-        tensor_of = sums_of(self.method)
+        tensor_of = self.method.sums()
         bounds = {name: self.published.bounds[tensor] for name, tensor in tensor_of.items()}
         sums = {name: specs[tensor] for name, tensor in tensor_of.items()}
         total = ExactSum(sums, bounds, float(len(self.assignment.tasks)))
@@ -225,7 +225,7 @@ def lifted_tensors_fit(trial: Trial) -> None:
 
 def _lifted_fits(phase: PhaseOfRound, client: Client, upload: Params) -> None:
     method = phase.method
-    tensor_of = sums_of(method)
+    tensor_of = method.sums()
     largest = dict(zip(method.state_specs(), method.magnitudes(upload, client).tolist(), strict=True))
     regions = method.regions(client)
     require(set(regions) <= set(tensor_of), "regions has names that sums has not")
@@ -280,8 +280,6 @@ def a_saved_state_continues(trial: Trial) -> None:
     loaded = checkpoint.load_newest_intact(folder, partial(require, False))
     require(loaded is not None and list(loaded.server) == list(state.params), "the saved state has other tensors")
     assert loaded is not None
-    remembers = not state.memories or setup.method.traits.keeps_memory
-    require(remembers, "clients remember, but traits.keeps_memory is not set")
     straight, _, there = rounds.train_round(setup, 2, state, published)
     restored = ServerState(dict(loaded.server), dict(loaded.clients))
     detour, _, here = rounds.train_round(setup, 2, restored)

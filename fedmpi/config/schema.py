@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -104,10 +104,6 @@ class Train(Section):
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
     or upload its last finite parameters.
     """
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.optimizer == "adamw" and (reason := getattr(config.method, "needs_sgd", "")):
-            yield "train.optimizer", f"adamw, but {reason}; allowed: sgd"
 
 
 VALIDATION_SHARE = 0.2

@@ -25,7 +25,8 @@ from fedmpi.learning.flat import AdamW, FlatNet, Sgd
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0
 
-Backward = Callable[[FlatNet, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Backward = Callable[[FlatNet, Tensor, Tensor, Loss], Tensor]
 
 
 class MaskedCrossEntropy:
@@ -44,7 +45,7 @@ class MaskedCrossEntropy:
         return F.cross_entropy(logits.float(), targets)
 
 
-def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """Computes the gradients of one mini-batch's loss into the net's gradient buffer; returns the loss (0-dim)."""
     value = loss(net.module(inputs), targets)
     torch.autograd.backward(value)
@@ -91,20 +92,14 @@ class LocalTrainer:
         return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
 
     def run(
-        self,
-        draws: Draws,
-        lr: float,
-        loss: MaskedCrossEntropy,
-        backward: Backward,
-        after_backward: Callable[[FlatNet], None],
-        set_momentum: Callable[[FlatNet], None] = FlatNet.reset_momentum,
+        self, draws: Draws, lr: float, loss: Loss, backward: Backward, after_backward: Callable[[FlatNet], None]
     ) -> TrainOutcome:
-        """Trains on the examples in `draws`, epoch by epoch; `set_momentum` gives the momentum to begin with."""
+        """Trains on the examples in `draws`, epoch by epoch, from a momentum of zero."""
         net = self.net
         optimizer = self._optimizer
         self._start()
         num_left_out = net.scale.num_left_out if net.scale else None
-        set_momentum(net)
+        net.reset_momentum()
         num_epochs, num_examples = draws.examples.shape
         bounds = self.bounds(num_examples)
         losses = torch.zeros(num_epochs * len(bounds), device=draws.examples.device)
@@ -122,9 +117,7 @@ class LocalTrainer:
                 step += 1
         return outcome_of(losses, num_left_out)
 
-    def gradient(
-        self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: MaskedCrossEntropy
-    ) -> Tensor:
+    def gradient(self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: Loss) -> Tensor:
         """Computes the gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss
         (0-dim)."""
         inputs, targets = self.data.train_batch(draws, epoch, *bounds)

@@ -50,7 +50,7 @@ from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
-from fedmpi.methods.protocol import Loss, Method
+from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -104,13 +104,10 @@ class FDNNCOptions(MethodOptions):
         num_big = round(self.big_share * num_clients)
         return num_big, num_clients - num_big
 
-    @property
-    def needs_sgd(self) -> str:
-        return "devices of fdnnc send gradients, and the server takes the steps"
-
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Refuses devices that change their size, and runs that end before small ones train."""
         yield from super().problems(config)
+        yield from self.only_sgd(config, "devices of fdnnc send gradients, and the server takes the steps")
         if config.clients.tier_assignment != "fixed":
             yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
         both = all(config.clients.tier_blocks or self.tier_blocks(config.clients.count))
@@ -171,7 +168,7 @@ class FDNNC(Method):
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         return {
-            dense_name(name, self.layers): spec for net in sorted(nets) for name, spec in self._net_specs[net].items()
+            dense_name(name, self.layers): spec for net in sorted(nets) for name, spec in self.tier_specs[net].items()
         }
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
@@ -232,7 +229,7 @@ class FDNNC(Method):
         both = state | small
         both |= self._weights(both)
         prefix = _PARKED if int(state.get(_PARKED, -1)) == round_number else ""  # not of a round without small devices
-        merged = {name: (both[name] + state[prefix + name]) / 2 for name in self._dense_specs}
+        merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
     def _outdated(self, state: Params) -> Params:
@@ -269,11 +266,8 @@ class FDNNC(Method):
         batch = client.examples[order[: self.context.train.batch_size].numpy()]
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
         trainer.net.zero_gradient()
-        return super().train(trainer, replace(client, examples=batch), replace(work, epochs=1, lr=0.0))
-
-    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
-        chosen = _half_squared_error if self.options.loss == "mse" else loss
-        return super().backward(net, inputs, targets, chosen, client)
+        loss = _half_squared_error if self.options.loss == "mse" else work.loss
+        return super().train(trainer, replace(client, examples=batch), replace(work, epochs=1, lr=0.0, loss=loss))
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         withheld = self._withheld(task) if task else ()

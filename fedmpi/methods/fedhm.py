@@ -45,7 +45,7 @@ from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Traits
+from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
@@ -82,6 +82,7 @@ class FedHM(ServerMethod):
 
     Options: ClassVar[type[FedHMOptions]] = FedHMOptions
     options: FedHMOptions
+    factors: PublishedFactors
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(with_open_lstms(context))
@@ -90,9 +91,9 @@ class FedHM(ServerMethod):
         rule = Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
         self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
-        own_decay = [] if options.plus_l2 else [name for layer in self.layers.values() for name in layer.factor_names]
-        self.factorization = PublishedFactors(self.layers, options.solver)
-        self.traits = Traits(own_decay=own_decay, factors=self.factorization)
+        if not options.plus_l2:
+            self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
+        self.factors = PublishedFactors(self.layers, options.solver)
 
     def warnings(self) -> tuple[str, ...]:
         ratios = self.options.rank_ratio
@@ -116,14 +117,14 @@ class FedHM(ServerMethod):
             return specs
         if len(low) == len(nets):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self.factorization.specs(max(low))
+        return specs | self.factors.specs(max(low))
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Runs Algorithm 1, lines 3-4, once for all tiers: the factors at the largest rank and the dense rest."""
         for name in [name for name in state if name in out]:
             out[name].copy_(state[name])
-        if self.factorization.is_in(out):
-            self.factorization.write(state, out)
+        if self.factors.is_in(out):
+            self.factors.write(state, out)
 
     def client_weight(self, task: Task) -> float:
         """Returns eq. 2 without its denominator, which is common to the cohort."""
@@ -163,7 +164,7 @@ class FedHM(ServerMethod):
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = TierCoverage.from_clients((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         notes: dict[str, object] = {"band_factor": {tier.name: self._band_factor(cover, tier) for tier in self.tiers}}
-        if spectra := self.factorization.spectra(published):
+        if spectra := self.factors.spectra(published):
             notes["spectrum"] = self._spectrum(state, published, spectra)
             said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
             notes |= {"conclusions": said} if said else {}

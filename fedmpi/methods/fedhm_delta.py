@@ -10,8 +10,7 @@ random start has left it, where no client can change it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -72,16 +71,17 @@ class FedHMDelta(FedHM):
         blocks = self.context.tier_blocks or (1,) * len(self.tiers)
         has_dense_clients = any(self._is_dense(tier) and count for tier, count in enumerate(blocks))
         self._starts_from_factors = not (is_paper or has_dense_clients)
-        if self.options.coverage:  # to weigh the changes of each tier by themselves
-            sums = {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
-            self.traits = replace(self.traits, sums=sums)
+
+    def sums(self) -> Mapping[str, str]:
+        """Names a sum for each tier where `coverage` weighs the changes of each tier by themselves."""
+        return {self._sum(name, tier.index): name for name in self.state_specs() for tier in self.tiers}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs = super().published_specs(nets)
         if not self._starts_from_factors:
             return specs
         # All triplets that some tier has, whatever nets are asked for.
-        return specs | self.factorization.specs(max(tier.capacity for tier in self.tiers if tier.capacity < 1))
+        return specs | self.factors.specs(max(tier.capacity for tier in self.tiers if tier.capacity < 1))
 
     def _sum(self, name: str, tier: int) -> str:
         return f"{name}@{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name

@@ -49,6 +49,7 @@ class Mean(Section):
     """x <- the mean."""
 
     num_moments: ClassVar[int] = 0
+    """How many vectors as large as its model the server keeps beside it."""
     name: Literal["mean"] = "mean"
     """The mean of what clients send is the server's new state."""
 
@@ -91,16 +92,18 @@ class ServerOptions(MethodOptions):
     server: Server = Mean()
     """What the server makes of the mean of what clients send."""
 
-    @property
-    def num_moments(self) -> int:
-        return self.server.num_moments
+
+def server_of(options: MethodOptions) -> Server:
+    """Returns the server of a method; without an option `server` it takes the mean."""
+    server: Server = getattr(options, "server", Mean())
+    return server
 
 
 class ServerMethod(Method):
-    """A method whose server takes the steps of its optimizer; without an option `server` it takes the mean."""
+    """A method whose server takes the steps of its optimizer."""
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        server: Server = getattr(self.options, "server", Mean())
+        server = server_of(self.options)
         if isinstance(server, Mean):
             return super().update(state, means, contributions)
         without_moments = {name: state[name] for name in self.state_specs()}

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import ClassVar
 
@@ -35,10 +35,10 @@ from fedmpi.config.fields import Shares
 from fedmpi.data.batches import batch_bounds
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.fedopt import ServerOptions
-from fedmpi.methods.protocol import Loss, gradients
+from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext
 from fedmpi.methods.widths import WidthMethod
 from fedmpi.models.surgery.nested import Part, nested_parts
@@ -86,14 +86,13 @@ class Fjord(WidthMethod):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""
-        draws = work.data.draws(client.examples, work.epochs, work.generator)
-        numbers = self._draw_nets(client, draws.examples.numel())
+        numbers = self._draw_nets(client, work.epochs * len(client.examples))
         tier = client.task.tier
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
             return self._step(net, inputs, targets, loss, tier, next(numbers))
 
-        return trainer.run(draws, work.lr, work.loss, step, partial(self.after_backward, client=client))
+        return super().train(trainer, client, replace(work, backward=step))
 
     def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """Returns the net of each step: the client's own or a narrower one."""

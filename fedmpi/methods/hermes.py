@@ -51,17 +51,8 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.methods.protocol import Method, copy_into, step_of
-from fedmpi.methods.values import (
-    Client,
-    ClientLoad,
-    Contributions,
-    Costs,
-    LocalWork,
-    MethodContext,
-    MethodOptions,
-    Traits,
-)
+from fedmpi.methods.protocol import Method, copy_into
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext, MethodOptions
 from fedmpi.models.surgery.groups import (
     Masks,
     follow,
@@ -110,7 +101,7 @@ class Hermes(Method):
 
     Options = HermesOptions
     options: HermesOptions
-    traits = Traits(keeps_memory=True, personal=True)
+    personal = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
@@ -217,7 +208,7 @@ class Hermes(Method):
             zero_gradients()
 
         draws = work.data.draws(training, work.epochs, work.generator)
-        return trainer.run(draws, work.lr, work.loss, step_of(self, client), after_backward)
+        return trainer.run(draws, work.lr, work.loss, work.backward, after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
         """Returns the client's examples for training and for validation, the same in every round."""

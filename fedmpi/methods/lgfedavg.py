@@ -34,7 +34,7 @@ from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Costs, MethodOptions, TestedNet, Traits
+from fedmpi.methods.values import Client, ClientLoad, Costs, MethodOptions, TestedNet
 from fedmpi.tensors import Params, Region, Spec
 
 
@@ -63,7 +63,7 @@ class LGFedAvg(Method):
 
     Options = LGFedAvgOptions
     options: LGFedAvgOptions
-    traits = Traits(keeps_memory=True, personal=True)
+    personal = True
 
     @cached_property
     def _local(self) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class LGFedAvg(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         """Returns the whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
         is_whole = turn.round_number is not None and self._whole_net_travels(turn.round_number)
-        specs = self._net_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
+        specs = self.tier_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
         num_bytes = sum(spec.num_bytes for spec in specs.values())
         return replace(super().costs(turn), down_bytes=num_bytes, up_bytes=num_bytes)
 

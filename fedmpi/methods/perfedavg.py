@@ -25,7 +25,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -33,10 +33,11 @@ import torch
 from torch import Tensor
 
 from fedmpi.config.fields import NotNegative, Positive
+from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.methods.protocol import Loss, Method, gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Traits
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
+from fedmpi.methods.protocol import Method, gradients
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions
 
 DELTA = 1e-3
 """Half the distance of HF's finite differences, in multiples of the gradient."""
@@ -56,9 +57,9 @@ class PerFedAvgOptions(MethodOptions):
     beta: Positive | Literal["lr"] = 0.001
     """Rate of the outer step; `lr` takes `train.lr` with its schedule."""
 
-    @property
-    def needs_sgd(self) -> str:
-        return "perfedavg takes plain SGD steps"
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        yield from self.only_sgd(config, "perfedavg takes plain SGD steps")
 
 
 class PerFedAvg(Method):
@@ -66,11 +67,11 @@ class PerFedAvg(Method):
 
     Options = PerFedAvgOptions
     options: PerFedAvgOptions
-    traits = Traits(personal=True)
+    personal = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        self.traits = replace(self.traits, own_decay=list(self._dense_specs))  # no weight decay at all
+        self.own_decay = list(self.model_specs)  # no weight decay at all
 
     def warnings(self) -> tuple[str, ...]:
         if self.context.train.weight_decay == self.context.train.momentum == 0:

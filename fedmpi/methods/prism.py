@@ -19,8 +19,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
   it; `cut_inputs` is the net that Table 1 counts. There BatchNorm, shortcuts, biases and the inputs of
   every layer are leading parts, averaged entry by entry over those who hold them; the stem stays whole.
 - Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches
-  and the cosine are settings of `train`. Momentum begins at zero; `server_momentum` shares it as the
-  code does, but for stem, shortcuts and classifier, where the code keeps each client's stale one.
+  and the cosine are settings of `train`. Momentum begins at zero; the code shares some of it and keeps stale ones.
 - The server's net is tested as a dense one, multiplied back; `test_tiers` also tests the leading kernels and outputs.
 - Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
 """
@@ -28,29 +27,25 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.config.fields import MAX_TIERS, NotNegative
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
-from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.decay import decay_layers_
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular_values, use_of_kernels
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
-from fedmpi.methods.protocol import Method, step_of
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext, TestedNet
+from fedmpi.methods.protocol import Method, net_specs
+from fedmpi.methods.values import Client, Contributions, MethodContext, TestedNet
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
@@ -59,9 +54,6 @@ Held = Mapping[str, tuple[slice | Tensor, ...]]
 
 SIGMA = "sigma"
 """All layers' singular values in a row: one copy to the host reads them."""
-MOMENTUM = "momentum."
-LARGEST_MOMENTUM = 2.0**20
-"""B of averaged momenta: sums of gradients, which no published value bounds."""
 
 KAPPA = 2.5
 KAPPA_OF_SMALL = 4.0
@@ -81,17 +73,6 @@ class OrthDropOptions(KeepRatioOptions):
     """Lambda of lambda/2 |U V|_F^2 on the factors, instead of weight decay; `auto` is `train.weight_decay`."""
     cut_inputs: bool = False
     """Cut every layer's inputs, too, and what runs past the blocks: the net of the paper's Table 1. Not for LSTMs."""
-    server_momentum: bool = False
-    """Clients begin with the averaged momentum of factors and BatchNorm, which then travels both ways."""
-
-    @property
-    def needs_sgd(self) -> str:
-        return "method.server_momentum averages SGD's momentum" if self.server_momentum else ""
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        yield from super().problems(config)
-        if self.server_momentum and config.train.momentum == 0:
-            yield "method.server_momentum", "there is none to share where train.momentum is 0; set one, or leave it out"
 
 
 class PrismOptions(OrthDropOptions):
@@ -129,11 +110,10 @@ class OrthDrop(Method):
         self.factorized = plan_layers(self.context.make(empty=True), rule)
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given
-        self._factors = [name for layer in self.factorized for name in layer.factor_names]
-        self.traits = replace(self.traits, own_decay=self._factors)
+        self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
         self._whole = len(self.tiers)
         try:
-            _ = self._net_specs  # a model that cannot be cut shows here
+            _ = self.tier_specs  # a model that cannot be cut shows here
         except ValueError as error:
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
@@ -168,18 +148,18 @@ class OrthDrop(Method):
         return {layer.name: self._sizes(layer, keep_ratio)[0] for layer in self.factorized}
 
     @cached_property
-    def _whole_specs(self) -> dict[str, Spec]:
+    def model_specs(self) -> dict[str, Spec]:
         """Returns the server's tensors: all kernels and rows of each layer, and the rest."""
         sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in self.factorized}
-        return self._specs_of(kernel_net(self.context.make(empty=True), sizes))
+        return net_specs(kernel_net(self.context.make(empty=True), sizes))
 
     @cached_property
     def _leading(self) -> list[Held]:
         """Returns the leading part, for each tier, of every tensor that its net does not hold whole."""
-        return [self._leading_of(specs) for specs in self._net_specs]
+        return [self._leading_of(specs) for specs in self.tier_specs]
 
     def _leading_of(self, specs: Mapping[str, Spec]) -> Held:
-        cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self._whole_specs[name].shape}
+        cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self.model_specs[name].shape}
         return {name: tuple(map(slice, shape)) for name, shape in cut.items()}
 
     def _held(self, tier: int, client: Client | None) -> Held:
@@ -188,34 +168,12 @@ class OrthDrop(Method):
 
     # Server half.
 
-    @cached_property
-    def _shared_momenta(self) -> tuple[str, ...]:
-        """Parameters whose momentum the server averages: factors and norms."""
-        if not self.options.server_momentum:
-            return ()
-        kinds = (_BatchNorm, nn.GroupNorm)
-        net = self.context.make(empty=True)
-        norms = [name for name, part in net.named_modules() if isinstance(part, kinds)]
-        of_norms = {f"{norm}.{kind}" for norm in norms for kind in ("weight", "bias")}
-        return tuple(name for name in self._whole_specs if name in of_norms.union(self._factors))
-
-    def _with_momenta(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
-        return {**specs, **{f"{MOMENTUM}{name}": specs[name] for name in self._shared_momenta}}
-
-    @cached_property
-    def _state_specs(self) -> dict[str, Spec]:
-        return self._with_momenta(self._whole_specs)
-
-    def state_specs(self) -> dict[str, Spec]:
-        return self._state_specs
-
     def initial_state(self) -> Params:
         values = super().initial_state()
         for layer in self.factorized:
             factors = layer.factorize(values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
             values.update(zip(layer.factor_names, factors, strict=True))
-        momenta = {f"{MOMENTUM}{name}": torch.zeros_like(values[name]) for name in self._shared_momenta}
-        return {**{name: values[name] for name in self._whole_specs}, **momenta, SIGMA: self._sigma(values)}
+        return {**{name: values[name] for name in self.state_specs()}, SIGMA: self._sigma(values)}
 
     def _sigma(self, state: Params) -> Tensor:
         values = []
@@ -228,15 +186,11 @@ class OrthDrop(Method):
         return params[SIGMA].cpu().split_with_sizes([min(layer.matrix_shape) for layer in self.factorized])
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        return {**self._state_specs, SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
+        return {**self.state_specs(), SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Names the entries of eq. 5: a kernel is averaged over those who drew it, a row of v over its holders."""
-        held = self._held(client.task.tier, client)
-        return {**held, **{f"{MOMENTUM}{name}": held[name] for name in self._shared_momenta if name in held}}
-
-    def bound(self, name: str, magnitude: float) -> float:
-        return LARGEST_MOMENTUM if name.startswith(MOMENTUM) else super().bound(name, magnitude)
+        return self._held(client.task.tier, client)
 
     def refresh(self, state: Params) -> Params:
         """Runs Algorithm 1, line 10. A kernel's momentum stays with its number."""
@@ -273,34 +227,9 @@ class OrthDrop(Method):
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
 
-    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        if not self._shared_momenta:
-            return super().train(trainer, client, work)
-        draws = work.data.draws(client.examples, work.epochs, work.generator)
-        correct, load = (partial(act, client=client) for act in (self.after_backward, self._load_momenta))
-        return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct, load)
-
-    def _load_momenta(self, net: FlatNet, client: Client) -> None:
-        net.reset_momentum()
-        held = self._held(client.task.tier, client)
-        for name in self._shared_momenta:
-            averaged = client.published[f"{MOMENTUM}{name}"]
-            net.momenta[name].copy_(select(averaged, held[name]) if name in held else averaged)
-
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
         decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
-
-    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        return self._with_momenta(self._net_specs[tier])
-
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return {**net.params, **{f"{MOMENTUM}{name}": net.momenta[name] for name in self._shared_momenta}}
-
-    def costs(self, turn: ClientLoad) -> Costs:
-        """Counts momenta both ways."""
-        costs = super().costs(turn)
-        return replace(costs, down_bytes=costs.up_bytes)
 
 
 class Prism(OrthDrop):

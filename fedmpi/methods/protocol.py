@@ -4,7 +4,7 @@ A round (`fedmpi.train_round`) calls, in this order:
 
     rank 0          publish(state)            what clients need, as named tensors
     every worker    narrow                    this client's net: out of what was published, and out of its memory
-                    train                     local training: `backward`, `after_backward` in each step
+                    train                     local training, with `after_backward` in each step
                     upload, remember          the client's result, in the form that travels; its new memory
     rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
      worker)
@@ -21,7 +21,7 @@ path, a clock or an environment variable. How to write one: `fedmpi/methods/READ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,7 +32,7 @@ from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
+from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -43,54 +43,49 @@ from fedmpi.methods.values import (
     MethodOptions,
     Phase,
     TestedNet,
-    Traits,
 )
 from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
 
 if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
-
-Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-def sums_of(method: Method) -> Mapping[str, str]:
-    """Names every sum that uploads are added into, and the server tensor whose shape and bound it has.
-
-    There is one for each of `state_specs`, of its name, unless `traits.sums` has them in parts.
-    """
-    return method.traits.sums or {name: name for name in method.state_specs()}
+    from fedmpi.lowrank.publishing import PublishedFactors
 
 
 class Method:
-    """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`, and may
-    set `layers`: those that it factorizes, by name, whose singular values a page of the run shows.
-    """
+    """Federated averaging, and the base of every other method. It is given `context`, `options` and `tiers`."""
 
     Options: ClassVar[type[MethodOptions]]
     """Its options, with its name and one line about it."""
     options: MethodOptions
-    traits: Traits = Traits()
+    personal: bool = False
+    """Clients end with nets of their own, so `evaluation.personal: auto` tests each on its own data."""
+    own_decay: Collection[str] = ()
+    """Names of parameters that weight decay must leave alone, because the method decays them itself."""
+    layers: Mapping[str, FactorizedLayer] = {}
+    """The layers that it factorizes, by name, whose singular values a page of the run shows."""
+    factors: PublishedFactors | None = None
+    """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
+    `mpi.factorization` is `shared`. `publish` writes them if `out` has them, and then counts as the stage `svd`."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context
         self.options = context.options
-        self.layers: Mapping[str, FactorizedLayer] = {}
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
 
-    def _server_net(self, *, empty: bool = False) -> nn.Module:
-        """Returns the net whose parameters the server keeps."""
-        return self.context.make(empty=empty)
+    @property
+    def keeps_memory(self) -> bool:
+        """Returns whether clients keep something of their own between rounds: the method has a `remember`."""
+        return type(self).remember is not Method.remember
 
     @cached_property
-    def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self._server_net(empty=True))
+    def model_specs(self) -> dict[str, Spec]:
+        """Returns names and shapes of the model's parameters, as the server keeps them."""
+        return net_specs(self.context.make(empty=True))
 
     @cached_property
-    def _net_specs(self) -> list[dict[str, Spec]]:
-        return [self._specs_of(self.net(tier.index, empty=True)) for tier in self.tiers]
-
-    def _specs_of(self, net: nn.Module) -> dict[str, Spec]:
-        return specs_of(net.named_parameters(), channels_last=True)
+    def tier_specs(self) -> list[dict[str, Spec]]:
+        """Returns names and shapes of the parameters of each tier's net."""
+        return [net_specs(self.net(tier.index, empty=True)) for tier in self.tiers]
 
     # The shape of a round.
 
@@ -104,7 +99,7 @@ class Method:
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
-        down = sum(spec.num_bytes for spec in self._net_specs[turn.tier].values())
+        down = sum(spec.num_bytes for spec in self.tier_specs[turn.tier].values())
         up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
         examples = float(self.context.train.local_epochs * turn.num_examples)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
@@ -113,11 +108,19 @@ class Method:
 
     def state_specs(self) -> dict[str, Spec]:
         """Returns names and shapes of the server's tensors that uploads are averaged into."""
-        return self._dense_specs
+        return self.model_specs
+
+    def sums(self) -> Mapping[str, str]:
+        """Names every sum that uploads are added into, and the server tensor whose shape and bound it has.
+
+        To override where the method needs a tensor's sum in parts (FedHM: by tier). The mean of each is its sum divided
+        by the weight of all that contribute.
+        """
+        return {name: name for name in self.state_specs()}
 
     def initial_state(self) -> Params:
         """Returns the state before round 1, a function of the seed alone."""
-        return {name: value.detach().clone() for name, value in self._server_net().named_parameters()}
+        return {name: value.detach().clone() for name, value in self.context.make().named_parameters()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         """Returns names and shapes of what these nets (by number) are made of, without asking another rank."""
@@ -133,7 +136,7 @@ class Method:
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Yields the upload in server coordinates: (name in `sums_of`, tensor), one at a time.
+        """Yields the upload in server coordinates: (name in `sums`, tensor), one at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that is left out enters
         its mean as zeros, with the client's weight; an empty region keeps the client out of that mean.
@@ -208,14 +211,12 @@ class Method:
         return {"withheld": withheld} if withheld else {}
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Trains by epochs of mini-batch SGD. To override where a method trains otherwise."""
-        draws = work.data.draws(client.examples, work.epochs, work.generator)
-        correct = partial(self.after_backward, client=client)
-        return trainer.run(draws, work.lr, work.loss, step_of(self, client), correct)
+        """Trains by epochs of mini-batch SGD. To override where a method trains otherwise.
 
-    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
-        """Computes the gradients of one mini-batch into the net's gradient buffer; returns the loss (0-dim)."""
-        return plain_step(net, inputs, targets, loss)
+        A method whose steps have other gradients passes on `replace(work, backward=...)` or `loss=...`.
+        """
+        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        return trainer.run(draws, work.lr, work.loss, work.backward, partial(self.after_backward, client=client))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds a regularizer's gradient, corrects or masks gradients, before the optimizer's step."""
@@ -225,7 +226,7 @@ class Method:
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         """Returns names and shapes of what a client of this tier sends back, in this task if tasks differ."""
-        return self._net_specs[tier]
+        return self.tier_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
         """Returns what the client sends back, as `upload_specs` says; views of the net are fine, they are copied at
@@ -236,8 +237,7 @@ class Method:
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        """Returns the new memory (only where `traits.keeps_memory`), of any shapes; empty: the client keeps the old
-        one."""
+        """Returns the new memory, of any shapes; empty: the client keeps the old one."""
         return {}
 
 
@@ -246,9 +246,9 @@ def all_nets(method: Method) -> range:
     return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
 
 
-def step_of(method: Method, client: Client) -> Callable[..., Tensor]:
-    """Returns `backward` for this client, as a trainer takes it."""
-    return partial(method.backward, client=client)
+def net_specs(net: nn.Module) -> dict[str, Spec]:
+    """Returns names and shapes of a net's parameters, kernels with their channels last."""
+    return specs_of(net.named_parameters(), channels_last=True)
 
 
 def gradients(value: Tensor) -> Tensor:

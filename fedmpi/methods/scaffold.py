@@ -19,16 +19,18 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Traits
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions
 from fedmpi.tensors import Params, Spec, to_device
 
 # B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
@@ -41,9 +43,9 @@ class ScaffoldOptions(MethodOptions):
     name: str = "scaffold"
     """Control variates against client drift (Karimireddy et al. 2020)."""
 
-    @property
-    def needs_sgd(self) -> str:
-        return "scaffold corrects the gradients of SGD's steps"
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        yield from self.only_sgd(config, "scaffold corrects the gradients of SGD's steps")
 
 
 class Scaffold(Method):
@@ -51,7 +53,6 @@ class Scaffold(Method):
 
     Options = ScaffoldOptions
     options: ScaffoldOptions
-    traits = Traits(keeps_memory=True)
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Counts the model and the control variate both ways."""
@@ -68,23 +69,23 @@ class Scaffold(Method):
     # Server half.
 
     def state_specs(self) -> dict[str, Spec]:
-        return self._dense_specs | self._control_specs()
+        return self.model_specs | self._control_specs()
 
     def _control_specs(self) -> dict[str, Spec]:
-        return {_control(name): spec for name, spec in self._dense_specs.items()}
+        return {_control(name): spec for name, spec in self.model_specs.items()}
 
     def initial_state(self) -> Params:
         model = super().initial_state()
         return model | {_control(name): value.new_zeros(value.shape) for name, value in model.items()}
 
     def bound(self, name: str, magnitude: float) -> float:
-        return super().bound(name, magnitude) if name in self._dense_specs else LARGEST_CONTROL
+        return super().bound(name, magnitude) if name in self.model_specs else LARGEST_CONTROL
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Runs Algorithm 1, lines 16 and 17."""
         share = len(contributions.tasks) / self.context.clients.count
         new = dict(state)
-        for name in self._dense_specs:
+        for name in self.model_specs:
             new[name] = means[name]
             new[_control(name)] = state[_control(name)].add(means[_control(name)], alpha=share)
         return new
@@ -125,7 +126,7 @@ class Scaffold(Method):
         return (client.published[name] - value) / path - client.published[_control(name)]
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        return self._net_specs[tier] | self._control_specs()
+        return self.tier_specs[tier] | self._control_specs()
 
     def upload(self, net: FlatNet, client: Client) -> Params:
         changes = {_control(name): self._change(name, value, client) for name, value in net.params.items()}

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -36,11 +37,11 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.config.fields import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.config.schema import Config
-from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.protocol import Loss, copy_into, gradients
-from fedmpi.methods.values import Client, MethodContext
+from fedmpi.methods.protocol import copy_into, gradients, net_specs
+from fedmpi.methods.values import Client, LocalWork, MethodContext
 from fedmpi.models.surgery.ensemble import Ensemble
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
@@ -105,7 +106,7 @@ class SplitMix(ServerMethod):
     def warnings(self) -> tuple[str, ...]:
         said = []
         base = self._base(empty=True)
-        if self.options.atom < 1 and self._specs_of(base) == self._specs_of(self.context.make(empty=True)):
+        if self.options.atom < 1 and net_specs(base) == net_specs(self.context.make(empty=True)):
             said.append(
                 f"a base net of method.atom {self.options.atom:g} is the whole net: the model ignores its width"
             )
@@ -119,8 +120,8 @@ class SplitMix(ServerMethod):
     # Server half.
 
     @cached_property
-    def _dense_specs(self) -> dict[str, Spec]:
-        return self._specs_of(self._ensemble(max(self.num_bases), empty=True))
+    def model_specs(self) -> dict[str, Spec]:
+        return net_specs(self._ensemble(max(self.num_bases), empty=True))
 
     @cached_property
     def _base_names(self) -> list[str]:
@@ -137,9 +138,6 @@ class SplitMix(ServerMethod):
             for name, value in net.named_parameters():
                 state[f"{base}.{name}"] = value.detach() * math.sqrt(shares.get(name, 1.0))
         return state
-
-    def client_weight(self, task: Task) -> float:
-        return float(task.num_examples) if self.options.weighting == "samples" else 1.0
 
     def assigned(self, client: Client) -> list[int]:
         """Returns the base nets that the client trains: one from the queue, distinct random others."""
@@ -190,7 +188,10 @@ class SplitMix(ServerMethod):
         named = ((f"{place}.{name}", f"{base}.{name}") for place, base in enumerate(bases) for name in self._base_names)
         copy_into(out, {own: published[theirs] for own, theirs in named})
 
-    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, client: Client) -> Tensor:
+    def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        return super().train(trainer, client, replace(work, backward=self.backward))
+
+    def backward(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
         """Takes the sum of the bases' own losses, base by base: they share no parameter, and only one keeps
         activations."""
         losses = []

@@ -31,7 +31,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, TestedNet, Traits
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, TestedNet
 from fedmpi.tensors import Params, Spec
 
 
@@ -52,7 +52,7 @@ class Standalone(Method):
 
     Options = StandaloneOptions
     options: StandaloneOptions
-    traits = Traits(keeps_memory=True, personal=True)
+    personal = True
 
     @cached_property
     def epochs(self) -> int:
@@ -74,7 +74,7 @@ class Standalone(Method):
         return {}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        return self._dense_specs
+        return self.model_specs
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         return {"local_epochs": self.epochs}

@@ -34,7 +34,7 @@ from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Traits
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions
 from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
 
 ENTRY_BYTES = 4 + 4
@@ -57,7 +57,6 @@ class TopK(Method):
 
     Options = TopKOptions
     options: TopKOptions
-    traits = Traits(keeps_memory=True)
 
     @cached_property
     def _sizes(self) -> list[int]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,11 +20,8 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.learning.local import MaskedCrossEntropy
+from fedmpi.learning.local import Backward, Loss, plain_step
 from fedmpi.tensors import Params
-
-if TYPE_CHECKING:
-    from fedmpi.lowrank.publishing import PublishedFactors
 
 MakeNet = Callable[..., nn.Module]
 
@@ -50,17 +47,6 @@ class MethodOptions(Section):
         capacities: tuple[float, ...] = getattr(self, self.capacity) if self.capacity else (1.0,)
         return capacities
 
-    @property
-    def num_moments(self) -> int:
-        """Returns how many vectors as large as its model the server keeps beside it for its optimizer."""
-        return 0
-
-    @property
-    def needs_sgd(self) -> str:
-        """Returns why clients cannot train with another optimizer than SGD, as the end of a sentence; empty if they
-        can."""
-        return ""
-
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Yields (dotted key, message) of what is wrong.
 
@@ -83,6 +69,11 @@ class MethodOptions(Section):
             yield "method.aggregate", f"{error}; allowed: mean, or package.module:Class"
         if config.mpi.exchange == "reduce":
             yield "mpi.exchange", "reduce adds up means, and method.aggregate is another; allowed: gather, auto"
+
+    def only_sgd(self, config: Config, why: str) -> Iterator[tuple[str, str]]:
+        """Refuses another optimizer of the clients than SGD; `why` is the middle of the sentence."""
+        if config.train.optimizer != "sgd":
+            yield "train.optimizer", f"{config.train.optimizer}, but {why}; allowed: sgd"
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """Returns the clients of each tier without `clients.tier_blocks`: equal blocks, the last has the remainder."""
@@ -108,26 +99,6 @@ class MethodContext:
     dense_layers: int = 0
     num_classes: int = 0
     present_labels: Callable[[int], np.ndarray] | None = None
-
-
-@dataclass(frozen=True)
-class Traits:
-    """What is fixed about a method, beside its functions."""
-
-    keeps_memory: bool = False
-    """Clients keep something of their own between rounds (`remember`, `client.memory`)."""
-    personal: bool = False
-    """Clients end with nets of their own, so `evaluation.personal: auto` tests each on its own data."""
-    factors: PublishedFactors | None = None
-    """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
-    `mpi.factorization` is `shared`. `publish` writes them if `out` has them, and then counts as the stage `svd`.
-    """
-    own_decay: Collection[str] = ()
-    """Names of parameters that weight decay must leave alone, because the method decays them itself."""
-    sums: Mapping[str, str] = field(default_factory=dict)
-    """Names of the sums that uploads are added into, where the method needs the clients' sum in parts (FedHM: by tier),
-    each with the server tensor that it is of. The mean of each is its sum divided by the weight of all that contribute.
-    """
 
 
 @dataclass(frozen=True)
@@ -161,13 +132,18 @@ class Client:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """What local training works with: data on the device, epochs, learning rate, loss, and its random numbers."""
+    """What local training works with: data on the device, epochs, learning rate, loss, and its random numbers.
+
+    `backward(net, inputs, targets, loss)` computes the gradients of one mini-batch into the net's gradient buffer and
+    returns the loss (0-dim).
+    """
 
     data: DeviceData
     epochs: int
     lr: float
-    loss: MaskedCrossEntropy
+    loss: Loss
     generator: torch.Generator
+    backward: Backward = plain_step
 
     @property
     def labels(self) -> np.ndarray:

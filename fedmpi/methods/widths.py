@@ -19,13 +19,13 @@ from fedmpi.config.fields import Shares
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
 from fedmpi.methods.fedopt import ServerMethod
-from fedmpi.methods.protocol import all_nets, copy_into
+from fedmpi.methods.protocol import all_nets, copy_into, net_specs
 from fedmpi.methods.values import Client, MethodContext, MethodOptions
 from fedmpi.models.surgery.nested import Part, nested_parts, refuse_unnested
 from fedmpi.models.surgery.rolling import Index, crossed
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
-from fedmpi.tensors import Params, Region, select
+from fedmpi.tensors import Params, Region, Spec, select
 
 
 class WidthMethod(ServerMethod):
@@ -45,10 +45,11 @@ class WidthMethod(ServerMethod):
 
     @cached_property
     def _widest(self) -> nn.Module:
-        return self._server_net(empty=True)
+        return self.context.make(max(self.net_widths), self.rounding, empty=True)
 
-    def _server_net(self, *, empty: bool = False) -> nn.Module:
-        return self.context.make(max(self.net_widths), self.rounding, empty=empty)
+    @cached_property
+    def model_specs(self) -> dict[str, Spec]:
+        return net_specs(self._widest)
 
     @cached_property
     def _parts(self) -> list[dict[str, Part]]:
@@ -67,6 +68,10 @@ class WidthMethod(ServerMethod):
         return tuple(said)
 
     # Server half.
+
+    def initial_state(self) -> Params:
+        widest = self.context.make(max(self.net_widths), self.rounding)
+        return {name: value.detach().clone() for name, value in widest.named_parameters()}
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
         """Returns the entries that net `number` has of each tensor that it does not have whole, for a client or a test

@@ -59,7 +59,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
 
 def _store_memory(setup: Setup, net: FlatNet, client: Client) -> str:
     """Stores the client's new memory. Returns its digest, '' if there is nothing new."""
-    memory = setup.method.remember(net, client) if setup.method.traits.keeps_memory else {}
+    memory = setup.method.remember(net, client)
     return setup.memories.put(client.task.client, client.task.round_number, memory)[1] if memory else ""
 
 
@@ -118,6 +118,6 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     largest = method.magnitudes(upload, client).to(net.device, torch.float64)
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
     is_good = (largest <= limits).all()  # False for NaN, too
-    if method.traits.keeps_memory:
+    if method.keeps_memory:
         is_good &= net.is_finite()
     return upload if bool(is_good) else None

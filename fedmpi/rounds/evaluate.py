@@ -45,7 +45,7 @@ def own_tests(
         raise ConfigError(
             "evaluation.personal", f"off, but {name} has no common net, so nothing would be tested; allowed: auto, on"
         )
-    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.traits.personal):
+    if evaluation.personal == "off" or (evaluation.personal == "auto" and not method.personal):
         return None
     if validation is not None:
         return some(validation, evaluation.clients, config.seed)

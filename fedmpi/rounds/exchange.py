@@ -25,7 +25,7 @@ from fedmpi.exactsum import WeightSum
 from fedmpi.federation.assignment import Assignment, Task, Wave, parts_of
 from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
-from fedmpi.methods.protocol import Method, copy_into, sums_of
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client
 from fedmpi.rounds.report import CONTRIBUTED, REPORT, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
@@ -66,7 +66,7 @@ class Uploads:
         self._published = published
         self._tasks = {task.client: task for task in tasks}
         self._weights = relative_weights(method, tasks)
-        self._tensor_of = sums_of(method)
+        self._tensor_of = method.sums()
         specs = method.state_specs()
         self._specs = {name: specs[tensor] for name, tensor in self._tensor_of.items()}
         bounds = {name: published.bounds[tensor] for name, tensor in self._tensor_of.items()}

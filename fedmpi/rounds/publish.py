@@ -49,7 +49,7 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     layout = Layout.of({**received.specs, **weights})
     on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
     buffer = layout.new_buffer(setup.device.server) if setup.comm.is_root and setup.device.server != "cpu" else on_host
-    with setup.clock.stage("svd" if method.traits.factors else "submodel_creation", number):
+    with setup.clock.stage("svd" if method.factors else "submodel_creation", number):
         if setup.comm.is_root:
             _write(setup, state, plan.tasks, sorted(nets), layout.views(buffer))
     with setup.clock.stage("communication", number):
@@ -75,7 +75,7 @@ def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, 
 
     Both are empty unless `mpi.factorization` is `shared`.
     """
-    factors = setup.method.traits.factors
+    factors = setup.method.factors
     of_state = setup.method.state_specs()
     if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(specs)):
         return {}, {}
@@ -85,7 +85,7 @@ def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, 
 
 def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec], number: int) -> Params:
     """Returns the factors of these weights, on the CPU of every rank."""
-    factors = setup.method.traits.factors
+    factors = setup.method.factors
     assert factors is not None
     layout = Layout.of(specs)
     buffer = layout.new_buffer(setup.device.server)
@@ -128,7 +128,7 @@ def _write(setup: Setup, state: ServerState, tasks: Sequence[Task], nets: Sequen
 
 
 def _versions_bytes(setup: Setup, tasks: Sequence[Task]) -> int:
-    return len(tasks) * _VERSION.itemsize if setup.method.traits.keeps_memory else 0
+    return len(tasks) * _VERSION.itemsize if setup.method.keeps_memory else 0
 
 
 def _version_rows(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> torch.Tensor:

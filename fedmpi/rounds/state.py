@@ -141,7 +141,7 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
     """Returns the client as its method sees it. Reads its memory of that version when the method first uses it."""
 
     def recall() -> Params | None:
-        return setup.memories.get(task.client, version) if setup.method.traits.keeps_memory else None
+        return setup.memories.get(task.client, version) if setup.method.keeps_memory else None
 
     return Client(task, published.params, setup.partition.client(task.client), setup.config.seed, recall)
 

@@ -23,7 +23,8 @@ from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
-from fedmpi.methods.protocol import all_nets, sums_of
+from fedmpi.methods.fedopt import server_of
+from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
@@ -191,7 +192,7 @@ def _tests(
     num_restats = sum(reestimates(config, number) for number in tested_rounds)
     # Of each tested net: how many are tested, its number, its test examples, and those that re-estimate its statistics.
     tests = [(1.0, net.net, float(info.num_test), samples * count) for net in method.tested()]
-    if evaluation.personal == "on" or (evaluation.personal == "auto" and method.traits.personal):
+    if evaluation.personal == "on" or (evaluation.personal == "auto" and method.personal):
         share = (evaluation.clients or count) / count
         own_tests = samples * info.num_test / info.num_train
         tests += [(share * clients, tier, own_tests, samples) for tier, clients in enumerate(blocks)]
@@ -223,9 +224,9 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     specs = method.state_specs()
     state = Layout.of(specs).num_bytes
-    summed = Layout.of({name: specs[tensor] for name, tensor in sums_of(method).items()}).num_bytes
+    summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)
-    moments = 2 * config.method.num_moments * state  # old and new ones
+    moments = 2 * server_of(config.method).num_moments * state  # old and new ones
     at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
     num_buffers = 1 + (num_ranks > 1 and config.clients.per_round * largest_upload > at_once)
     received = num_buffers * at_once if config.mpi.exchange != "reduce" else 0

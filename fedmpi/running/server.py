@@ -64,7 +64,7 @@ class Server:
         self._sizes = sizes(setup)
         self._statistics = snapshot.statistics if snapshot else {}
         self._client_scores: ClientScores | None = None
-        self._memories = setup.memories.versions() if setup.method.traits.keeps_memory else set()
+        self._memories = setup.memories.versions() if setup.method.keeps_memory else set()
         self._is_due = False
         self._has_untrained = False
         self._losses: list[dict[str, Any]] = []

@@ -292,7 +292,7 @@ def _trainers(
     if comm.rank not in worker_ranks(comm.size, server_trains=config.mpi.server_trains):
         return ()
     keep_freed_memory()
-    own = method.traits.own_decay
+    own = method.own_decay
     layouts = [net_layout(net.named_parameters(), own, channels_last=True) for net in skeletons]
     largest = max(layout.num_bytes for layout in layouts)
     is_fp16 = config.train.precision == "fp16"

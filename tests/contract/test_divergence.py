@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from torch import Tensor
 from fedmpi import methods
 from fedmpi.errors import DivergenceError, RoundError
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.values import Client
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
+from fedmpi.methods.values import Client, LocalWork
 from fedmpi.report.records import read_records
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED
 from fedmpi.rounds.state import ServerState, Setup, plan_phase
@@ -120,12 +122,10 @@ def diverge(monkeypatch: pytest.MonkeyPatch, setup: Setup, how: str, num_steps: 
     finite, but the last step makes a `parameter` infinite. Returns the calls, as they come: a name, and True where its
     net has the parameters of its last finite loss."""
     method, steps = setup.method, itertools.count(1)
-    backward, last_good, calls = method.backward, {}, []
+    train, last_good, calls = method.train, {}, []
 
-    def bad_backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable, client: Client) -> Tensor:
-        value = backward(net, inputs, targets, loss, client)
-        if client.task.client != BAD:
-            return value
+    def bad_backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable) -> Tensor:
+        value = plain_step(net, inputs, targets, loss)
         step = next(steps)
         if how == "loss" and step >= 3:
             return torch.tensor(math.nan) if step == 3 else value
@@ -145,7 +145,10 @@ def diverge(monkeypatch: pytest.MonkeyPatch, setup: Setup, how: str, num_steps: 
 
         return watch
 
-    monkeypatch.setattr(method, "backward", bad_backward)
+    def bad_train(trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        return train(trainer, client, replace(work, backward=bad_backward) if client.task.client == BAD else work)
+
+    monkeypatch.setattr(method, "train", bad_train)
     for name in ("upload", "remember"):
         monkeypatch.setattr(method, name, watched(name))
     return calls
@@ -188,12 +191,12 @@ def test_a_gradient_that_diverged_is_dropped(tmp_path: Path, monkeypatch: pytest
     """FD-NNC sends gradients, of which there is no last finite one: also under `upload_last_finite`."""
     setup = small_setup(tmp_path, "method.name=fdnnc", "train.on_divergence=upload_last_finite")
     bad = plan_phase(setup, 1, setup.method.phases(1)[0]).tasks[0].client
-    backward = setup.method.backward
+    train = setup.method.train
 
-    def bad_backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable, client: Client) -> Tensor:
-        value = backward(net, inputs, targets, loss, client)
-        return torch.tensor(math.nan) if client.task.client == bad else value
+    def bad_train(trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        is_bad = client.task.client == bad
+        return train(trainer, client, replace(work, loss=lambda logits, y: logits.sum() * math.nan) if is_bad else work)
 
-    monkeypatch.setattr(setup.method, "backward", bad_backward)
+    monkeypatch.setattr(setup.method, "train", bad_train)
     _, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
     assert {report.client for report in result.reports if report.status == DROPPED} == {bad}

@@ -25,14 +25,13 @@ EVERYWHERE = ("mpi.device=auto", "mpi.server_device=auto", "mpi.exchange=gather"
 REDUCED = ("mpi.device=auto", "mpi.server_device=auto", "mpi.exchange=reduce")
 
 MORE_WAITS_IN_TRAINING = {
-    "prism-momentum": 1,  # as it draws again for the momenta
     "hermes": 2,
     "hermes-all": 2,  # the accuracy says whether to prune, and the scores of the groups say which
     "scaffold": 1,  # the control variate comes from the memory
     "scaffold-gradient": 2,  # and the gradient is that of a training of its own
 }
 MORE_WAITS = {
-    **dict.fromkeys(("prism", "prism-cut", "prism-tiers", "prism-momentum"), 1),  # the singular values that it draws by
+    **dict.fromkeys(("prism", "prism-cut", "prism-tiers"), 1),  # the singular values that it draws by
     "topk": 2,
     "topk-tensor": 2,  # how many entries are chosen, and how many of each tensor
 }

@@ -1,4 +1,4 @@
-"""PriSM's own exact properties: who trains what, the refresh, the full-rank identity, momentum; what
+"""PriSM's own exact properties: who trains what, the refresh, the full-rank identity; what
 its nets hold and cost; what clients draw. The paper's Table 1 is in tests/papers.
 
 Kernels and the drawing itself: tests/unit/test_lowrank_kernels.py.
@@ -23,8 +23,8 @@ from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods import prism as prism_module
-from fedmpi.methods.prism import MOMENTUM, SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Phase
+from fedmpi.methods.prism import SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
+from fedmpi.methods.values import Client, Contributions, LocalWork, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
@@ -194,8 +194,8 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path) -> 
     method = setup.method
     net = method.net(0)
     net.load_state_dict({key: state.params[key] for key, _ in net.named_parameters()})
-    rest = [p for n, p in net.named_parameters() if n not in method.traits.own_decay]
-    factors = [p for n, p in net.named_parameters() if n in method.traits.own_decay]
+    rest = [p for n, p in net.named_parameters() if n not in method.own_decay]
+    factors = [p for n, p in net.named_parameters() if n in method.own_decay]
     groups = [{"params": rest, "weight_decay": 0.01}, {"params": factors}]
     sgd = torch.optim.SGD(groups, lr=work.lr, momentum=0.9)
     draws = work.data.draws(client.examples, work.epochs, work.generator)
@@ -214,43 +214,8 @@ def test_all_kernels_and_one_client_train_the_factorized_net(tmp_path: Path) -> 
         torch.testing.assert_close(weight, products(method, expected)[layer], rtol=0, atol=2e-5)
         assert float((weight - products(method, state.params)[layer]).abs().max()) > 1e-2
     for key in expected:
-        if key not in method.traits.own_decay:
+        if key not in method.own_decay:
             torch.testing.assert_close(after[key], expected[key], rtol=0, atol=2e-5)
-
-
-def test_momentum_goes_on_from_the_servers(tmp_path: Path) -> None:
-    """At a learning rate of 0 gradients do not depend on the steps before, so after S steps the momentum that training
-    began with is left 0.9^S times: on factors and BatchNorm, and not elsewhere. What is uploaded is that momentum.
-
-    The server's entries all differ, by 1/2304 and more, and the client has those of the kernels that it drew.
-    """
-    setup, _state, client, work = one_client(
-        tmp_path, "method.name=prism", "method.server_momentum=true", "method.keep_ratio=[0.5]"
-    )
-    method, trainer = setup.method, setup.trainers[0]
-    still = [LocalWork(work.data, 1, 0.0, work.loss, torch.Generator().manual_seed(5)) for _ in range(2)]
-    momenta = {name: value for name, value in client.published.items() if name.startswith(MOMENTUM)}
-    numbered = {n: torch.arange(1.0, v.numel() + 1).view(v.shape) / v.numel() for n, v in momenta.items()}
-    found = []
-    for published, one_work in zip((client.published, {**client.published, **numbered}), still, strict=True):
-        one = Client(client.task, published, client.examples, client.seed)
-        method.narrow(published, 0, trainer.net.params, one)
-        outcome = method.train(trainer, one, one_work)
-        found.append({name: value.clone() for name, value in trainer.net.momenta.items()})
-    upload = method.upload(trainer.net, client)
-    left, held = 0.9**outcome.steps, method.regions(client)
-    drawn = [held[f"{layer.name}.u.weight"][0].tolist() for layer in method.factorized]
-    assert any(kernels != list(range(len(kernels))) for kernels in drawn)
-    for name, value in found[1].items():
-        shared = name in method.traits.own_decay or ".bn" in name or name.startswith("bn")
-        shared = shared or "shortcut.1" in name
-        sent_as = f"{MOMENTUM}{name}"
-        began = numbered[sent_as][held.get(sent_as, ...)] if shared else torch.zeros_like(value)
-        torch.testing.assert_close(value - found[0][name], left * began, rtol=0, atol=1e-5)
-        assert (sent_as in upload) == shared
-    sent = sum(value.numel() for value in upload.values())
-    assert method.costs(ClientLoad(0)).down_bytes == method.costs(ClientLoad(0)).up_bytes == 4 * sent
-    assert {n: v.shape for n, v in upload.items()} == {n: s.shape for n, s in method.upload_specs(0).items()}
 
 
 @pytest.mark.parametrize(("option", "ratios"), fast(("true", "[0.9]"), of=[("false", "[0.9,0.8]"), ("true", "[0.9]")]))

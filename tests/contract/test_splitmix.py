@@ -128,7 +128,7 @@ def test_bases_train_on_their_own_logits() -> None:
     state = method.initial_state()
     x, y = torch.tensor([[1.5], [-2.0]]), torch.tensor([0, 2])
     net = flat(method, 1, state)
-    told = method.backward(net, x, y, PLAIN, client_of(0, 1))
+    told = method.backward(net, x, y, PLAIN)
     losses = []
     for base in range(2):
         alone = Small(Width(0.25))
@@ -149,8 +149,8 @@ def test_the_scaler_divides_by_the_atom_in_training_only(number: int) -> None:
     scaled_up = {name: value * 4 if "hidden" in name else value for name, value in state.items()}
     x, y = torch.tensor([[1.5], [-2.0]]), torch.tensor([0, 2])
     method, plain = small(), small(scaler=False)
-    ours = method.backward(flat(method, number, state), x, y, PLAIN, client_of(0, number))
-    theirs = plain.backward(flat(plain, number, scaled_up), x, y, PLAIN, client_of(0, number))
+    ours = method.backward(flat(method, number, state), x, y, PLAIN)
+    theirs = plain.backward(flat(plain, number, scaled_up), x, y, PLAIN)
     assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
     assert torch.equal(flat(method, number, state).module.eval()(x), flat(plain, number, state).module.eval()(x))
 
@@ -172,7 +172,7 @@ def test_logits_of_classes_absent_from_the_batch_are_0(batch_mask: bool) -> None
     options = SplitMixOptions(levels=(0.25,), atom=0.25, batch_mask=batch_mask)
     method = SplitMix(context(options, lambda *arguments: Logits()))
     net = flat(method, 0, {"0.own": torch.tensor([1.0, 5.0, 2.0])})
-    value = method.backward(net, torch.zeros(2, 1), torch.tensor([0, 2]), PLAIN, client_of(0, 0))
+    value = method.backward(net, torch.zeros(2, 1), torch.tensor([0, 2]), PLAIN)
     other = 1.0 if batch_mask else math.exp(5)
     assert float(value) == pytest.approx(math.log(math.e + other + math.e**2) - 1.5, rel=1e-6)
     assert (float(net.grads["0.own"][1]) == 0) == batch_mask

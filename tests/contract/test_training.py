@@ -22,7 +22,7 @@ from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, whole_batches
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step, whole_batches
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.values import Client
@@ -58,13 +58,7 @@ def trained(setup: Setup, tier: int = 0, lr: float = 0.1) -> tuple[LocalTrainer,
     client = Client(task, published, EXAMPLES, 0)
     method.narrow(published, tier, trainer.net.params)
     draws = setup.data.draws(EXAMPLES, setup.config.train.local_epochs, generator())
-    trainer.run(
-        draws,
-        lr,
-        MaskedCrossEntropy(None),
-        lambda net, x, y, loss: method.backward(net, x, y, loss, client),
-        lambda net: method.after_backward(net, client),
-    )
+    trainer.run(draws, lr, MaskedCrossEntropy(None), plain_step, partial(method.after_backward, client=client))
     return trainer, draws
 
 
@@ -221,7 +215,7 @@ def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
     method = Prism(context(options, two_layers))
     start = {"0.u.weight": torch.tensor([[1.0]]), "0.v.weight": torch.tensor([[2.0]]), "1.weight": torch.ones(1, 1)}
     net, data = flat(method, 0, start), small_setup(tmp_path, "method.name=fedavg").data
-    trainer = LocalTrainer(net, data, Train(batch_size=32, momentum=0.0, clip_norm=0.5), list(method.traits.own_decay))
+    trainer = LocalTrainer(net, data, Train(batch_size=32, momentum=0.0, clip_norm=0.5), list(method.own_decay))
 
     def backward(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Callable) -> Tensor:
         net.grads["0.u.weight"].fill_(-37.0)

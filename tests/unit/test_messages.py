@@ -83,7 +83,6 @@ method.name=splitmix method.levels=[1,0.2] method.atom=0.5
 method.name=prism method.kappa=[2.5]
 method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
 method.name=scaffold train.optimizer=adamw
-method.name=prism method.server_momentum=true train.optimizer=adamw
 method.name=fedavg method.server.name=sgd
 method.name=scaffold method.server.name=adam
 method.name=fdnnc model.name=mlp method.pattern=bfirst method.switch_round=3 rounds=3
