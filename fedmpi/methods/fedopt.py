@@ -93,17 +93,11 @@ class ServerOptions(MethodOptions):
     """What the server makes of the mean of what clients send."""
 
 
-def server_of(options: MethodOptions) -> Server:
-    """Returns the server of a method; without an option `server` it takes the mean."""
-    server: Server = getattr(options, "server", Mean())
-    return server
-
-
 class ServerMethod(Method):
-    """A method whose server takes the steps of its optimizer."""
+    """A method whose server takes the steps of its optimizer; without an option `server` it takes the mean."""
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        server = server_of(self.options)
+        server: Server = getattr(self.options, "server", Mean())
         if isinstance(server, Mean):
             return super().update(state, means, contributions)
         without_moments = {name: state[name] for name in self.state_specs()}

@@ -23,7 +23,6 @@ from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
-from fedmpi.methods.fedopt import server_of
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
 from fedmpi.mpi import mpirun
@@ -226,7 +225,8 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     state = Layout.of(specs).num_bytes
     summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)
-    moments = 2 * server_of(config.method).num_moments * state  # old and new ones
+    server = getattr(config.method, "server", None)
+    moments = 2 * getattr(server, "num_moments", 0) * state  # old and new ones
     at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
     num_buffers = 1 + (num_ranks > 1 and config.clients.per_round * largest_upload > at_once)
     received = num_buffers * at_once if config.mpi.exchange != "reduce" else 0
