@@ -108,14 +108,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def read_config(arguments: argparse.Namespace, size: int = 1) -> Config:
-    """Returns the validated config. Raises `ConfigError`, for a job of too few ranks, too.
-
-    One process imports its observers here, rank 0 of several when all ranks have met.
-    """
+    """Returns the validated config. Raises `ConfigError`, for a job of too few ranks, too."""
     from fedmpi.command.given import check_ranks, config_and_origin
 
     given = arguments.config, arguments.overrides, arguments.run_dir, arguments.resume, arguments.init_from
-    config, arguments.origin = config_and_origin(*given, observed=size == 1)
+    config, arguments.origin = config_and_origin(*given)
     check_ranks(config, size)
     return config
 

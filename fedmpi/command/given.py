@@ -23,20 +23,14 @@ def check_ranks(config: Config, size: int) -> None:
 
 
 def config_and_origin(
-    path: str | None,
-    overrides: Sequence[str],
-    run_dir: str | None,
-    resume: bool,
-    init_from: str | None,
-    *,
-    observed: bool = False,
+    path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, init_from: str | None
 ) -> tuple[Config, Origin | None]:
     """Returns the validated config, and the run that a new one takes its first state from.
 
     A resumed run takes the config it was begun with unless another is given (`path`), a new one with `init_from` that
     of the other run. Where there is no run, a config or an override says that one is to begin there (batch files,
     submitted again as they are, give both). With neither, the directory's name is a slip, and must not begin another
-    experiment. `observed` as for `load`. Raises `ConfigError`.
+    experiment. Raises `ConfigError`.
     """
     origin = origin_of(run_dir, resume, init_from)
     if path is None and (origin is not None or _has_begun(run_dir, resume)):
@@ -44,15 +38,15 @@ def config_and_origin(
         from fedmpi.store.run_dir import RunDir
 
         folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
-        return config_of(folder, overrides, trains=True, observed=observed), origin
+        return config_of(folder, overrides, trains=True), origin
     if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
     if path is None or "@" not in path:
-        return load(path, overrides, observed=observed), origin
+        return load(path, overrides), origin
     from fedmpi.results.grid_runs import load_address  # loads all that reads runs
 
-    return load_address(path, overrides, observed=observed), origin
+    return load_address(path, overrides), origin
 
 
 def origin_of(run_dir: str | None, resume: bool, init_from: str | None) -> Origin | None:

@@ -137,17 +137,15 @@ def keys_meant(word: str) -> list[str]:
 # Errors.
 
 
-def problems(section: type[Section], error: ValidationError, values: Any, prefix: Path = ()) -> list[Problem]:
-    """Explains the errors of these values of a section, which stands at `prefix` in a config."""
+def problems(section: type[Section], error: ValidationError, values: Any) -> list[Problem]:
+    """Explains the errors of these values of a section."""
     by_path: dict[Path, list[Any]] = {}
     for one in error.errors(include_url=False):
         by_path.setdefault(_path_to(one, values), []).append(one)
     # A list whose items are wrong is also reported as too short.
     inner = {path[:length] for path in by_path for length in range(len(path))}
     return [
-        Problem((*prefix, *path), _line(section, values, path, errors, prefix))
-        for path, errors in by_path.items()
-        if path not in inner
+        Problem(path, _line(section, values, path, errors)) for path, errors in by_path.items() if path not in inner
     ]
 
 
@@ -166,14 +164,14 @@ def _path_to(error: Mapping[str, Any], values: Any) -> Path:
     return tuple(path)
 
 
-def _line(section: type[Section], values: Any, path: Path, errors: list[Any], prefix: Path) -> str:
+def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) -> str:
     error = errors[0]
     kind = error["type"]
     value = error["input"]
-    key = dotted((*prefix, *path))
+    key = dotted(path)
     if kind == "extra_forbidden":
         known = list(_section_at(section, values, path[:-1]).model_fields)
-        meant = [dotted((*prefix, *path[:-1], word)) for word in similar(path[-1], known)]
+        meant = [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
         if not meant and issubclass(section, Config):
             others = keys_meant(str(path[-1]))
             meant = [] if key in others else others[:3]  # another name's options may have it

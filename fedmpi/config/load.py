@@ -9,7 +9,7 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
@@ -18,13 +18,13 @@ from typing import Any
 from pydantic import ValidationError, create_model
 
 from fedmpi import registry
-from fedmpi.config import explain, hooks, yaml_text
+from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
 from fedmpi.config.explain import Problem, dotted, found
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.config.yaml_text import Document, YamlError, leaves
-from fedmpi.errors import ConfigError, counted, reason
+from fedmpi.config.yaml_text import Tree, YamlError, leaves, nested
+from fedmpi.errors import ConfigError, reason
 from fedmpi.store.files import read_bytes
 
 Override = str | tuple[str, Any]
@@ -84,83 +84,39 @@ def advice(word: str) -> str:
 # Files.
 
 
-class Tree:
-    """Holds values before they are checked, by their paths, and where each of them stands ("line 3")."""
-
-    def __init__(self, where: str, document: Document | None = None) -> None:
-        self.where = where
-        value = document.value if document is not None else None
-        self.leaves: dict[yaml_text.Path, Any] = dict(leaves(value)) if value else {}
-        self.origins: dict[yaml_text.Path, str] = dict(document.origins) if document is not None else {}
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Returns the values as nested sections."""
-        nested: dict[str, Any] = {}
-        for path, value in self.leaves.items():
-            section: dict[Any, Any] = nested
-            for key in path[:-1]:
-                if not isinstance(section.get(key), dict):
-                    section[key] = {}
-                section = section[key]
-            section[path[-1]] = value
-        return nested
-
-    def origin(self, path: yaml_text.Path) -> str:
-        """Returns the place of the path itself, or of the innermost section or list around it."""
-        return next((self.origins[above] for above in reversed(_prefixes(path)) if above in self.origins), "")
-
-    def put(self, top: Tree) -> None:
-        """Puts another tree's settings on top. A section's new name empties the section."""
-        replaced = {path[:-1] for path in top.leaves if path[-1:] == ("name",)} | top.leaves.keys()
-        sections = {section: top.origin(path) for path in top.leaves for section in _prefixes(path)[:-1]}
-        replaced |= sections.keys() & self.leaves.keys()
-        self.leaves = {path: value for path, value in self.leaves.items() if replaced.isdisjoint(_prefixes(path))}
-        known = {path: at for path, at in self.origins.items() if replaced.isdisjoint(_prefixes(path))}
-        self.leaves |= top.leaves
-        self.origins = sections | known | top.origins
-
-
-def _prefixes(path: yaml_text.Path) -> list[yaml_text.Path]:
-    return [path[:length] for length in range(1, len(path) + 1)]
-
-
 def read_tree(address: str | os.PathLike[str], shown: str, extended_by: tuple[str, ...] = ()) -> Tree:
     """Reads a file on top of what it extends, the later of these on the earlier. Raises `ConfigError`."""
-    document = read_document(Path(address), shown)
-    if not isinstance(document.value or {}, dict):
-        text = f"expected sections (`seed: 1`, `data: ...`), got {found(document.value)} on the top level"
+    tree = read_yaml(Path(address), shown, f"{Path(address).name}: " if extended_by else "")
+    if not isinstance(tree.value or {}, dict):
+        text = f"expected sections (`seed: 1`, `data: ...`), got {found(tree.plain())} on the top level"
         raise ConfigError(shown, text)
-    own = Tree(shown, document)
-    where = f"{shown}: extends ({own.origin(('extends',))})"
-    bases = own.leaves.pop(("extends",), [])
-    tree = Tree(shown)
-    for base in bases if isinstance(bases, list) else [bases]:
-        tree.put(_base(base, where, (*extended_by, os.path.normpath(address))))
-    tree.put(own)
-    return tree
+    own = dict(tree.value or {})
+    extends = own.pop("extends", Tree([]))
+    merged = Tree({})
+    for base in extends.value if isinstance(extends.value, list) else [extends]:
+        where = f"{shown}: extends ({extends.origin})"
+        merged = merged.with_top(_base(base.value, where, (*extended_by, os.path.normpath(address))))
+    return merged.with_top(Tree(own))
 
 
 def _base(name: Any, where: str, chain: tuple[str, ...]) -> Tree:
-    """Reads one of the files that the last of the chain extends; each of its origins names the file."""
+    """Reads one of the files that the last of the chain extends."""
     if not isinstance(name, str) or not name:
         raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
     address = str(Path(chain[-1]).parent / name)
     if os.path.normpath(address) in chain:
         raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
     try:
-        tree = read_tree(address, address, chain)
+        return read_tree(address, address, chain)
     except ConfigError as error:
         raise ConfigError(where, *error.text().splitlines()) from None
-    tree.origins = {key: at if ":" in at else f"{Path(address).name}: {at}" for key, at in tree.origins.items()}
-    return tree
 
 
-def read_document(path: Path, shown: str) -> Document:
-    """Reads a YAML file, which messages call `shown`. Raises `ConfigError`."""
+def read_yaml(path: Path, shown: str, origin: str = "") -> Tree:
+    """Reads a YAML file, which messages call `shown`; each place in it begins with `origin`. Raises `ConfigError`."""
     try:
         content = read_bytes(path, MAX_BYTES)
-        return _parsed(content.decode("utf-8-sig"))
+        return _parsed(content.decode("utf-8-sig"), origin)
     except FileNotFoundError:
         config = similar_config(str(path))
         raise ConfigError(shown, f"no such file.{explain.did_you_mean([config] if config else [])}") from None
@@ -173,7 +129,7 @@ def read_document(path: Path, shown: str) -> Document:
         raise ConfigError(shown, f"cannot be read: {reason(error)}") from None
 
 
-# A grid of runs reads the same texts many times. No reader writes into a document.
+# A grid of runs reads the same texts many times.
 _parsed = lru_cache(maxsize=64)(yaml_text.parse)
 
 
@@ -187,51 +143,45 @@ def load(
     below: Sequence[Override] = (),
     of_run: bool = False,
     trains: bool = False,
-    observed: bool = False,
 ) -> Config:
     """Returns the validated config. Raises `ConfigError` with one line for each problem, all at once.
 
     `path` None is the default config. The overrides `below` are a layer under the others, as a grid file is one: a name
     in the others resets what it sets. Reads the file and those it extends; imports only what its names mean. Of a
     file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
-    command that `trains` needs the names of its observers again, too. Mistakes in observers are among the problems of
-    an otherwise valid config if the run is `observed` by this process, which imports them.
+    command that `trains` needs the names of its observers again, too.
     """
-    tree = read_tree(DEFAULT_FILE if path is None else path, DEFAULT_NAME if path is None else str(path))
-    middle, problems = _override_tree(below)
-    top, more = _override_tree(overrides)
-    problems += more
-    tree.put(middle)
+    where = DEFAULT_NAME if path is None else str(path)
+    tree = read_tree(DEFAULT_FILE if path is None else path, where)
+    problems: list[Problem] = []
+    tree = tree.with_top(_override_tree(below, problems))
+    top = _override_tree(overrides, problems)
     if of_run:
-        _refuse_import(tree, top, trains)
-    tree.put(top)
+        top = _confirmed(tree, top, where, trains)
+    tree = tree.with_top(top)
     config, invalid = _validate(tree)
     problems += invalid
     if config is not None and not problems:
-        problems = [Problem(explain.split(key), text) for key, text in _between_sections(config)]
-        if observed:
-            problems += [Problem(OBSERVERS, text) for text in hooks.problems(config.output.observers)]
+        sections = config.sections.values()
+        problems = [Problem(explain.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:
-        raise report(tree, problems)
-    config._where = tree.where
+        raise report(where, tree, problems)
+    config._where = where
     return config
 
 
-def _override_tree(overrides: Sequence[Override]) -> tuple[Tree, list[Problem]]:
-    """Returns the overrides as a tree, and a problem for each that cannot be read."""
-    tree = Tree("")
-    problems: list[Problem] = []
+def _override_tree(overrides: Sequence[Override], problems: list[Problem]) -> Tree:
+    """Returns the overrides as a tree; adds a problem for each that cannot be read."""
+    settings: dict[yaml_text.Path, Any] = {}
+    origin = COMMAND_LINE
     for override in overrides:
         origin = COMMAND_LINE if isinstance(override, str) else ARGUMENTS
         try:
-            settings = _settings(override)
+            settings |= _settings(override)
         except ValueError as error:
             shown = found(override if isinstance(override, str) else override[0])
             problems.append(Problem((), f"override {shown}: {error}", origin))
-            continue
-        tree.leaves |= settings
-        tree.origins |= dict.fromkeys(settings, origin)
-    return tree, problems
+    return Tree.of(nested(settings.items()), origin)
 
 
 def _settings(override: Override) -> dict[yaml_text.Path, Any]:
@@ -241,7 +191,7 @@ def _settings(override: Override) -> dict[yaml_text.Path, Any]:
         key, equals, text = override.partition("=")
         key = key if equals else ""
         try:
-            value = yaml_text.parse(text).value
+            value = yaml_text.parse(text).plain()
         except YamlError as error:
             raise ValueError(error.text) from None
     parts = tuple(part.strip() for part in key.split(".")) if isinstance(key, str) else ("",)
@@ -267,30 +217,29 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"expected text, numbers, lists or mappings of them, got {type(value).__name__}")
 
 
-def _refuse_import(tree: Tree, top: Tree, trains: bool) -> None:
-    """Raises `ConfigError` where only a run's own file names the user's code. Names that `top` repeats, to confirm
-    them, are taken out of it: they reset no section.
+def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
+    """Raises `ConfigError` where only a run's own file names the user's code. Returns `top` without the names that
+    repeat those, to confirm them: they reset no section.
     """
-    in_full: dict[yaml_text.Path, str] = {}
-    paths: list[yaml_text.Path] = [(section, "name") for section in NAMED_SECTIONS]
-    for path in [*paths, AGGREGATE]:
-        name = tree.leaves.get(path)
-        if isinstance(name, str) and registry.is_in_full(name):
-            in_full[path] = name
-    if trains and (places := tree.leaves.get(OBSERVERS)):
-        in_full[OBSERVERS] = f"[{','.join(map(str, places))}]"
-    if missing := {path: name for path, name in in_full.items() if path not in top.leaves}:
+    own = dict(leaves(tree.plain()))
+    again = dict(leaves(top.plain()))
+    paths = [*((section, "name") for section in NAMED_SECTIONS), AGGREGATE]
+    in_full = {path: own[path] for path in paths if registry.is_in_full(str(own.get(path)))}
+    if trains and own.get(OBSERVERS):
+        in_full[OBSERVERS] = f"[{','.join(map(str, own[OBSERVERS]))}]"
+    if missing := {path: name for path, name in in_full.items() if path not in again}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
-        again = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
+        words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
         without = " (or output.observers=[] to continue without them)" if OBSERVERS in missing else ""
-        raise ConfigError(tree.where, f"{why} {again}{without}")
-    top.leaves = {path: value for path, value in top.leaves.items() if in_full.get(path, "") != value}
+        raise ConfigError(where, f"{why} {words}{without}")
+    kept = {path: value for path, value in again.items() if path and in_full.get(path) != value}
+    return Tree.of(nested(kept.items()), top.origin)
 
 
 def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
     """Validates all sections at once; one whose name is unknown takes any value."""
     problems: list[Problem] = []
-    values = tree.values
+    values = tree.plain()
     options: dict[str, Any] = {}
     for section in NAMED_SECTIONS:
         try:
@@ -333,37 +282,12 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     return options
 
 
-def _between_sections(config: Config) -> Iterator[tuple[str, str]]:
-    """Returns (dotted key, message) of all that is wrong between sections, each of which is valid by itself."""
-    count = config.clients.count
-    blocks = config.clients.tier_blocks
-    if config.clients.per_round > count:
-        text = f"{config.clients.per_round} clients per round, but clients.count is {count}"
-        yield "clients.per_round", f"{text}; allowed: 1 to {count}"
-    tiers = len(getattr(config.method, "tiers", (1.0,)))
-    has = f"method {config.method.name!r} has {counted(tiers, 'tier')}"
-    if not blocks and count < tiers:
-        yield "clients.count", f"{counted(count, 'client')}, but {has}; allowed: a client or more for each tier"
-    if blocks and len(blocks) != tiers:
-        todo = "give one block for each tier, or [] for equal blocks"
-        yield "clients.tier_blocks", f"{counted(len(blocks), 'block')}, but {has}; {todo}"
-    if blocks and sum(blocks) != count:
-        text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {count}"
-        yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
-    if config.evaluation.personal_test == "groups" and not config.data.used().shares_groups:
-        text = f"groups, but the test examples of {config.data.name} do not come from the writers, subjects or roles"
-        yield "evaluation.personal_test", f"{text} of its training examples; allowed: auto, matching, classes"
-    if (tested := config.evaluation.clients) > count:
-        yield "evaluation.clients", f"{tested} clients are to be tested, but clients.count is {count}; 0 tests all"
-    for section in config.sections.values():
-        yield from section.problems(config)
-
-
-def report(tree: Tree, problems: Iterable[Problem]) -> ConfigError:
+def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     """Returns the error with a line for each problem: the key, where it stands, and what is wrong."""
-    rows = [(problem, problem.origin or tree.origin(problem.path)) for problem in problems]
+    rows = [(problem, problem.origin or tree.origin_of(problem.path)) for problem in problems]
     origins = {origin for _, origin in rows}
-    where = origins.pop() if origins in ({COMMAND_LINE}, {ARGUMENTS}) else tree.where
+    if origins in ({COMMAND_LINE}, {ARGUMENTS}):
+        where = origins.pop()
     lines = []
     for problem, origin in rows[:MAX_PROBLEMS]:
         at = f" ({origin})" if origin and origin != where else ""

@@ -30,6 +30,7 @@ from fedmpi.config.fields import (
     named,
 )
 from fedmpi.config.yaml_text import leaves
+from fedmpi.errors import counted
 
 _SERVER_DEVICE = ("mpi", "server_device")
 _AGGREGATE = ("method", "aggregate")
@@ -46,6 +47,23 @@ class Clients(Section):
     """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks."""
     tier_assignment: Literal["fixed", "dynamic"] = "fixed"
     """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.per_round > self.count:
+            text = f"{self.per_round} clients per round, but clients.count is {self.count}"
+            yield "clients.per_round", f"{text}; allowed: 1 to {self.count}"
+        tiers = len(getattr(config.method, "tiers", (1.0,)))
+        has = f"method {config.method.name!r} has {counted(tiers, 'tier')}"
+        blocks = self.tier_blocks
+        if not blocks and self.count < tiers:
+            text = f"{counted(self.count, 'client')}, but {has}"
+            yield "clients.count", f"{text}; allowed: a client or more for each tier"
+        if blocks and len(blocks) != tiers:
+            todo = "give one block for each tier, or [] for equal blocks"
+            yield "clients.tier_blocks", f"{counted(len(blocks), 'block')}, but {has}; {todo}"
+        if blocks and sum(blocks) != self.count:
+            text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}"
+            yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
 
 
 class StepSchedule(Section):
@@ -135,6 +153,14 @@ class Evaluation(Section):
     """
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """How many clients are tested with their own nets, the same random ones in every round; 0 tests all."""
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.personal_test == "groups" and not config.data.used().shares_groups:
+            text = f"groups, but the test examples of {config.data.name} are not of its training examples' groups"
+            yield "evaluation.personal_test", f"{text}; allowed: auto, matching, classes"
+        if self.clients > (count := config.clients.count):
+            text = f"{self.clients} clients are to be tested, but clients.count is {count}"
+            yield "evaluation.clients", f"{text}; 0 tests all"
 
 
 class Mpi(Section):

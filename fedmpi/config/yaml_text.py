@@ -8,8 +8,8 @@ refused, so that no small file can become a large value. Every value remembers i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -50,12 +50,44 @@ class YamlError(Exception):
         super().__init__(f"line {line}: {text}")
 
 
-@dataclass
-class Document:
-    """A parsed text: its value, and where each path in it stands ("line 3")."""
+@dataclass(frozen=True)
+class Tree:
+    """A value, and where it stands ("line 3"). The parts of a list or a section are trees, too."""
 
     value: Any = None
-    origins: dict[Path, str] = field(default_factory=dict)
+    origin: str = ""
+
+    @classmethod
+    def of(cls, plain: Any, origin: str = "") -> Tree:
+        """Returns a plain value all of which stands in one place."""
+        if isinstance(plain, Mapping):
+            return cls({key: cls.of(item, origin) for key, item in plain.items()}, origin)
+        return cls([cls.of(item, origin) for item in plain] if isinstance(plain, list) else plain, origin)
+
+    def plain(self) -> Any:
+        """Returns the value without its places."""
+        if isinstance(self.value, dict):
+            return {key: item.plain() for key, item in self.value.items()}
+        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+
+    def origin_of(self, path: Path) -> str:
+        """Returns the place of what is at `path`, or of the innermost section or list around it."""
+        here = self
+        for key in path:
+            parts = dict(enumerate(here.value)) if isinstance(here.value, list) else here.value
+            if not isinstance(parts, dict) or key not in parts:
+                break
+            here = parts[key]
+        return here.origin
+
+    def with_top(self, top: Tree) -> Tree:
+        """Returns these settings with others on top. A name on top empties its section; {} on top is a value."""
+        if not isinstance(self.value, dict) or not isinstance(top.value, dict) or "name" in top.value:
+            return top
+        merged = dict(self.value)
+        for key, item in top.value.items():
+            merged[key] = merged[key].with_top(item) if key in merged and item.value else item
+        return Tree(merged, self.origin)
 
 
 class _Loader(yaml.SafeLoader):
@@ -90,13 +122,13 @@ for _tag, _pattern, _first in _SCALARS:
         _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _firsts)
 
 
-def parse(text: str) -> Document:
-    """Raises YamlError for a text that is no YAML, or gives a key twice."""
-    document = Document()
+def parse(text: str, file: str = "") -> Tree:
+    """Reads a text of which each place begins with `file`. Raises YamlError for one that is no YAML, or gives a key
+    twice.
+    """
     try:
         node = _Loader(text).get_single_node()
-        if node is not None:
-            document.value = _value(node, (), document.origins)
+        return Tree() if node is None else Tree(_value(node, file))
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(line, f"not valid YAML: {error.reason} (0x{error.character:02x})") from None
@@ -105,7 +137,6 @@ def parse(text: str) -> Document:
         raise YamlError(mark.line + 1 if mark else 1, f"not valid YAML: {error.problem or error.context}") from None
     except (ValueError, LookupError, ArithmeticError) as error:  # for "\UFFFFFFFF", or a number of 5,000 digits
         raise YamlError(1, f"not valid YAML: {error}") from None
-    return document
 
 
 def dump(plain: Mapping[str, Any]) -> str:
@@ -127,25 +158,36 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Any, Any]]:
         yield path, value
 
 
-def _value(node: Node, path: Path, origins: dict[Path, str]) -> Any:
-    origins.setdefault(path, f"line {node.start_mark.line + 1}")
+def nested(settings: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+    """Returns sections with these values at their paths; the last one at a path counts."""
+    values: dict[str, Any] = {}
+    for path, value in settings:
+        section: dict[Any, Any] = values
+        for key in path[:-1]:
+            if not isinstance(section.get(key), dict):
+                section[key] = {}
+            section = section[key]
+        section[path[-1]] = value
+    return values
+
+
+def _value(node: Node, file: str) -> Any:
     if isinstance(node, MappingNode):
-        return _mapping(node, path, origins)
+        return _section(node, file)
     if isinstance(node, SequenceNode):
-        return [_value(item, (*path, index), origins) for index, item in enumerate(node.value)]
+        return [Tree(_value(item, file), f"{file}line {item.start_mark.line + 1}") for item in node.value]
     read = _READERS.get(node.tag.rpartition(":")[2], str)
     return read(node.value)
 
 
-def _mapping(node: MappingNode, path: Path, origins: dict[Path, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _section(node: MappingNode, file: str) -> dict[str, Tree]:
+    parts: dict[str, Tree] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, ScalarNode):
             raise YamlError(line, "a key must be plain text, not a list or a section")
         key = str(key_node.value)
-        if key in values:
-            raise YamlError(line, f"the key {key[:60]!r} is given twice, first on {origins[(*path, key)]}; remove one")
-        origins[(*path, key)] = f"line {line}"
-        values[key] = _value(value_node, (*path, key), origins)
-    return values
+        if key in parts:
+            raise YamlError(line, f"the key {key[:60]!r} is given twice, first on {parts[key].origin}; remove one")
+        parts[key] = Tree(_value(value_node, file), f"{file}line {line}")
+    return parts

@@ -43,7 +43,7 @@ def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None
     Raises ConfigError with one line for each problem, all at once.
     """
     path = None if name is None else located(os.fspath(name))
-    return load_address(path, _overrides(overrides, sections), observed=claimed()[1] == 1)
+    return load_address(path, _overrides(overrides, sections))
 
 
 @checked

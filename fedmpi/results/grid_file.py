@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import NotNegative, Section, Share
-from fedmpi.config.load import MAX_BYTES, Tree, read_document, report
+from fedmpi.config.load import MAX_BYTES, read_yaml, report
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.printed import Printed, Quantity
@@ -303,16 +303,17 @@ class Grid:
 
 def read(path: Path) -> Grid:
     """Reads a grid file. Raises `ConfigError`: no such file, or a line for each problem in it."""
-    document = read_document(path, str(path))
-    if not isinstance(document.value, dict):
-        raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(document.value)}")
+    tree = read_yaml(path, str(path))
+    values = tree.plain()
+    if not isinstance(values, dict):
+        raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(values)}")
     try:
-        content = GridFile.model_validate(document.value)
+        content = GridFile.model_validate(values)
         problems = [Problem(place, what) for place, what in content.mistakes()]
     except ValidationError as error:
-        problems = explain.problems(GridFile, error, document.value)
+        problems = explain.problems(GridFile, error, values)
     if problems:
-        raise report(Tree(str(path), document), problems)
+        raise report(str(path), tree, problems)
     if not content.measures:
         content = content.model_copy(update={"measures": DEFAULT_MEASURES})
     return Grid(path, read_bytes(path, MAX_BYTES).decode(), content)

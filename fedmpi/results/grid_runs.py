@@ -6,12 +6,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedmpi.config import explain, yaml_text
-from fedmpi.config.load import Override, Tree, load
+from fedmpi.config.load import Override, load
 from fedmpi.config.schema import Config
-from fedmpi.config.yaml_text import Document
+from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.grid_file import Grid, read
@@ -78,30 +78,30 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     """
     content = grid.content
     path: Path | None = None
-    tree = Tree(str(grid.path))
+    tree = Tree({})
     if address := content.methods[method].config or content.config:
         path = grid.path.parent / address
         if run := _RUN.fullmatch(str(path)):
             path, tree = base_of(read(Path(run[1])), run[2], run[3])
     for layer in content.layers(setting, method):
-        _put(tree, {key: value for key, value in layer.items() if key != "extends"})
+        tree = tree.with_top(Tree.of({key: value for key, value in layer.items() if key != "extends"}))
     return path and path.resolve(), tree
 
 
-def load_address(address: str | None, given: Sequence[Override] = (), *, observed: bool = False) -> Config:
+def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     """Returns the config of a run of a grid file, `FILE.yaml@SETTING/METHOD`, or as `load` does that of a plain file.
     Raises `ConfigError`.
     """
     run = _RUN.fullmatch(address or "")
     if address is None or run is None:
-        return load(address, given, observed=observed)
+        return load(address, given)
     grid = read(Path(run[1]))
     for name, section in ((run[2], grid.content.settings), (run[3], grid.content.methods)):
         if name not in section:
             known = f"Known: {explain.listed(section)}"
             raise ConfigError(address, f"no {explain.found(name)}.{explain.suggest(name, section)} {known}")
     path, below = base_of(grid, run[2], run[3])
-    config = load(path, given, below=_words(below), observed=observed)
+    config = load(path, given, below=_words(below))
     config._where = address
     return config
 
@@ -111,12 +111,12 @@ def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
     _, tree = base_of(grid, run.setting, run.method)
     if run.trial is not None:
         values = grid.content.methods[run.method].trials[run.trial]
-        tree.leaves |= {tuple(key.split(".")): value for key, value in values.items()}
+        tree = tree.with_top(Tree.of(yaml_text.nested((tuple(key.split(".")), value) for key, value in values.items())))
     if run.phase == "tuning" and grid.content.tuning is not None:
-        _put(tree, grid.content.tuning.set)
+        tree = tree.with_top(Tree.of(grid.content.tuning.set))
     on = "validation" if run.phase == "tuning" else "test"
-    _put(tree, {**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
-    return tuple(_words(tree))
+    last = Tree.of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
+    return tuple(_words(tree.with_top(last)))
 
 
 def budget_words(factor: float, config: Config) -> list[str]:
@@ -140,9 +140,5 @@ def budget_words(factor: float, config: Config) -> list[str]:
     return words
 
 
-def _put(tree: Tree, settings: Mapping[str, Any]) -> None:
-    tree.put(Tree(tree.where, Document(settings, {})))
-
-
 def _words(tree: Tree) -> list[str]:
-    return [f"{key}={yaml_text.flow(value)}" for key, value in tree.values.items()]
+    return [f"{key}={yaml_text.flow(value)}" for key, value in tree.plain().items()]

@@ -48,7 +48,7 @@ class Job:
 
 def plan_job(name: str, folder: RunDir, path: Path | None, overrides: Sequence[str]) -> Job:
     """Reads the config of a run. Raises `UserError`, also where the folder has a run of another config."""
-    job = Job(name, folder, path, tuple(overrides), load(path, overrides, observed=True))
+    job = Job(name, folder, path, tuple(overrides), load(path, overrides))
     run = job.run()
     if run.has_begun() and (found := differences(job.config, run.values)):
         text = f"was run with another config: {'; '.join(found)}; take another --out"

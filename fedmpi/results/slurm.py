@@ -179,7 +179,7 @@ def _queued_jobs() -> set[str]:
 def _check_waiting_config(job: Job) -> None:
     """Raises `UserError` if the job in the queue has another config than the request."""
     path = job.folder.submitted_config_path
-    if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).values)):
+    if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).plain())):
         problem = f"waits in the queue with another config: {'; '.join(found)}"
         raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
 

@@ -48,11 +48,9 @@ class Origin:
         return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
 
 
-def config_of(
-    folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False, observed: bool = False
-) -> Config:
-    """Returns the config of a run, as `config.load` reads it; `trains` and `observed` as there. Raises ConfigError."""
-    return load(str(folder.config_path), overrides, of_run=True, trains=trains, observed=observed)
+def config_of(folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False) -> Config:
+    """Returns the config of a run, as `config.load` reads it; `trains` as there. Raises ConfigError."""
+    return load(str(folder.config_path), overrides, of_run=True, trains=trains)
 
 
 @dataclass(frozen=True)

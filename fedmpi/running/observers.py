@@ -6,11 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-from fedmpi.config.hooks import misspelled, observer, problems
+from fedmpi import registry
 from fedmpi.config.schema import Config
-from fedmpi.errors import ConfigError, UserError, as_one_line, one_line
+from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line, one_line
 from fedmpi.report.terminal import warn
+
+HOOKS = ("run_started", "round_done", "run_ended")
 
 
 @dataclass(frozen=True)
@@ -23,10 +26,35 @@ class Observed:
 
 def named(config: Config) -> list[Observed]:
     """Returns the user's observers, imported but not made. Raises `ConfigError` for classes that are none."""
-    places = config.output.observers
-    if wrong := [*problems(places)]:
+    observed = []
+    wrong = []
+    for place in config.output.observers:
+        try:
+            observed.append(Observed(_class(place), f"the observer {place} is called no more"))
+        except UnknownError as error:
+            wrong.append(str(error))
+    if wrong:
         raise ConfigError("output.observers", *wrong)
-    return [Observed(observer(place), f"the observer {place} is called no more") for place in places]
+    return observed
+
+
+def _class(place: str) -> type:
+    """Returns the class `package.module:Class`. Raises `UnknownError` for one without a hook."""
+    found = registry.import_object(place)
+    if not isinstance(found, type) or not any(hasattr(found, hook) for hook in HOOKS):
+        problem = f"{place!r} is not a class with one of {', '.join(HOOKS)}"
+        raise UnknownError("; ".join([problem, *_misspelled(found)]))
+    return found
+
+
+def _misspelled(found: object) -> Iterator[str]:
+    """Yields a line for each public method whose name is nearly that of a hook which the class lacks."""
+    names = [name for name in dir(found) if name[0] != "_" and callable(getattr(found, name))]
+    lacking = [hook for hook in HOOKS if hook not in names]
+    for name in names:
+        close = [] if name in HOOKS else get_close_matches(name, lacking, 1, 0.7)
+        if close:
+            yield f"{name} is never called; did you mean {close[0]}?"
 
 
 class Observers:
@@ -37,7 +65,7 @@ class Observers:
         for one in observed:
             with self._reported_once(one, "making it"):
                 self._made.append((one, made := one.make()))
-                for line in misspelled(made):
+                for line in _misspelled(made):
                     warn(f"{type(made).__name__}.{line}")
 
     def call(self, hook: str, value: object) -> None:

@@ -73,7 +73,7 @@ def said(section: str, name: str, key: str, value: Any) -> str:
 
 
 def load_again(config: Config) -> Config:
-    values = yaml_text.parse(yaml_text.dump(config.to_dict())).value
+    values = yaml_text.parse(yaml_text.dump(config.to_dict())).plain()
     return load(None, [(key, value) for key, value in values.items()])
 
 

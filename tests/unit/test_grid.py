@@ -96,7 +96,7 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     assert code == 0 and len(short.runs) == 8, error
     assert "not decidable here" in printed and "descriptive" in printed
     choice = GridFolder(short.grid, short.out, short.results).choices()["all", "avg"]
-    lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
+    lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).plain()["train"]["lr"]
     assert lr == short.grid.content.methods["avg"].trials[choice.trial]["train.lr"]
     first = {path.name: path.read_bytes() for path in short.results.iterdir()}
     drawn = {f"all-{what}.svg" for what in ("curves", "energy")}
@@ -162,7 +162,7 @@ def test_a_grid_without_questions_may_grow(
     (folder,) = (tmp_path / "runs").iterdir()
     assert "train.lr=0.2" in folder.name and "rounds_x0.5" in folder.name
     assert "set on all runs: train.lr=0.2, rounds x 0.5" in (folder / "results" / "report.md").read_text()
-    config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).value
+    config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).plain()
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
 
 

@@ -161,7 +161,6 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
     [
         (["nowhere.yaml"], "nowhere.yaml"),
         (["model.name=torchvision:resnet18", "train.lr=abc"], "train.lr"),
-        (["output.observers=[json:nothing]"], "nothing"),
         (["clients.per_round=21"], "clients.count is 20"),
     ],
 )
