@@ -74,7 +74,7 @@ def test_a_problem_is_said_to_stand_in_its_own_file(files: Path) -> None:
     [
         ("extends: nowhere.yaml", "extends (line 1): nowhere.yaml: no such file."),
         ("seed: 1\nextends: a.yaml", "extends (line 2): 'a.yaml' extends this file in turn"),
-        ("extends: ../circle.yaml", "extends (line 1): ../circle.yaml: extends (circle.yaml: line 1): 'sub/a.yaml' extends"),
+        ("extends: ../circle.yaml", "extends (line 1): ../circle.yaml: extends (circle.yaml: line 1): 'sub/a.yaml'"),
         ("extends: 3", "extends (line 1): expected the path of a YAML file"),
         ("extends: [../base.yaml, a.yaml]", "extends (line 1): 'a.yaml' extends this file in turn"),
         ("extends: ../sub", "extends (line 1): ../sub: cannot be read: "),
