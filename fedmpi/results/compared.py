@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from fedmpi.config.settings import settings
 from fedmpi.errors import ConfigError
@@ -12,17 +13,17 @@ from fedmpi.results.figure import Line, Panel
 from fedmpi.results.frame import curve, name_of, points
 from fedmpi.results.run import Run
 
-_INIT_FROM = "init_from"
-Setting = tuple[tuple[str, str], ...]
-"""Pairs of a dotted key and its value as text."""
-
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one setting, in the order of their seeds; `name` has what sets it apart from the other groups."""
+    """Runs of one setting, the longest of each seed, in the order of their seeds; `name` has what sets the group apart
+    from the others.
+    """
 
     name: str
-    runs: tuple[Run, ...]
+    runs: Sequence[Run]
+    shorter: Sequence[Run] = ()
+    """Other runs of these seeds."""
 
     @property
     def tested(self) -> list[str]:
@@ -43,23 +44,23 @@ class Group:
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
-    """Groups runs by setting, in the order of their first runs; of runs of one seed it takes the longest."""
-    by_setting: dict[Setting, dict[int, Run]] = {}
-    for run in runs:
-        by_seed = by_setting.setdefault(setting_of(run), {})
-        by_seed[run.seed] = max(by_seed.get(run.seed, run), run, key=lambda one: one.done)
-    keys = _telling_keys([{key: value for key, value in setting if key != _INIT_FROM} for setting in by_setting])
+    """Groups runs that differ by nothing but their seed, in the order of their first runs. Runs that begin with the
+    state of another run are a setting of their own.
+    """
+    by_setting: dict[tuple[tuple[tuple[str, str], ...], bool], list[Run]] = {}
+    for run in dict.fromkeys(runs):
+        setting = tuple(settings(run.values).items())
+        by_setting.setdefault((setting, bool(run.init_from)), []).append(run)
+    keys = _telling_keys([dict(setting) for setting, _ in by_setting])
     groups = []
-    for setting, by_seed in by_setting.items():
-        own = tuple(by_seed[seed] for seed in sorted(by_seed))
-        groups.append(Group(_name(dict(setting), keys) + _origins(own), own))
+    for (setting, _), own in by_setting.items():
+        longest: dict[int, Run] = {}
+        for run in sorted(own, key=lambda one: -one.done):
+            longest.setdefault(run.seed, run)
+        chosen = [longest[seed] for seed in sorted(longest)]
+        shorter = [run for run in own if run not in chosen]
+        groups.append(Group(_name(dict(setting), keys) + _origins(chosen), chosen, shorter))
     return groups
-
-
-def setting_of(run: Run) -> Setting:
-    """Returns what runs share that differ by nothing but their seed; the state that a run begins with is a setting."""
-    found = tuple(settings(run.values).items())
-    return (*found, (_INIT_FROM, "yes")) if run.init_from else found
 
 
 def _origins(runs: Iterable[Run]) -> str:
@@ -97,24 +98,23 @@ def _is_of_section(key: str) -> bool:
     return key.endswith(".name") and key.count(".") == 1
 
 
-def cautions(given: Sequence[Run], groups: Sequence[Group]) -> list[str]:
+def cautions(groups: Iterable[Group]) -> list[str]:
     """Returns a line for each run that is not shown, or not to its last round, or without clients that diverged, and
     for what is missing of its records.
     """
     lines = []
-    shown = {(setting_of(run), run.seed): run for group in groups for run in group.runs}
-    for run in given:
-        instead = shown[setting_of(run), run.seed]
-        if instead != run:
-            better = f"{instead.name} has the same settings and seed, and as many rounds or more"
+    for group in groups:
+        for run in group.shorter:
+            (longer,) = (one.name for one in group.runs if one.seed == run.seed)
+            better = f"{longer} has the same settings and seed, and as many rounds or more"
             lines.append(f"{run.name} is left out: {better}")
-            continue
-        if run.ending:
-            how_far = f"shown up to round {run.done:,} of {run.rounds:,}"
-            is_tested = "not shown: no round was tested"
-            lines.append(f"{run.name} {run.ending.briefly()}; {how_far if run.tested else is_tested}")
-        lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]
-    return list(dict.fromkeys(lines))
+        for run in group.runs:
+            if run.ending:
+                shown = f"shown up to round {run.done:,} of {run.rounds:,}"
+                how_far = shown if run.tested else "not shown: no round was tested"
+                lines.append(f"{run.name} {run.ending.briefly()}; {how_far}")
+            lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]
+    return lines
 
 
 def missing(run: Run) -> list[str]:
@@ -130,40 +130,36 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     the user's. Raises ConfigError where a panel would be empty, and for a name without a `y`.
     """
     if names and len(names) != len(groups):
-        lines = "; ".join(group.name for group in groups)
-        raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {lines}")
-    chosen = chosen_nets(groups, nets, y)
+        of = "; ".join(group.name for group in groups)
+        raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {of}")
+    chosen = _chosen_nets(groups, nets, y)
     found = []
     for net in chosen:
-        own = {}
+        lines = {}
         for place, group in enumerate(groups):
             seeds = len(group.ends(net, y))
             label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
             line = group.line(net, x, y)
             if line.x:
-                own[place] = replace(line, label=names[place] if names else label)
-        if not own:
+                lines[place] = replace(line, label=names[place] if names else label)
+        if not lines:
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
         shown = name_of(net)
         title, label = (shown, f"test {y}") if len(chosen) > 1 else ("", f"test {y}, {shown}")
-        found.append(Panel(own, x, y, title=title, label=label))
+        found.append(Panel(lines, x, y, title, label))
     if not any(any(line.x) for panel in found for line in panel.lines.values()):
         raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
     return found
 
 
-def chosen_nets(groups: Sequence[Group], asked: Sequence[str], y: str = "accuracy") -> list[str]:
-    """Returns the nets to show: those asked for, else of each setting the first that has a `y`. Raises ConfigError for
-    a name without a `y` in any run, and for a setting without any.
-    """
-    known = dict.fromkeys(net for group in groups for net in group.recorded(y))
-    without = [group.name for group in groups if group.tested and not group.recorded(y)]
-    if without and not (asked and known):
-        why = f"{', '.join(without)}: clients' own nets are tested for accuracy alone"
-        raise ConfigError("--y", f"no {y} was recorded of {why}; draw the accuracy, or leave these runs out")
-    if unknown := [net for net in asked if net not in known]:
-        allowed = ", ".join(known) or "none yet"
-        raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {allowed}")
-    first = (group.recorded(y)[0] for group in groups if group.recorded(y))
-    return list(dict.fromkeys(asked or first))
+def _chosen_nets(groups: Sequence[Group], nets: Sequence[str], y: str) -> list[str]:
+    """Returns `nets`, or without them the first net of each setting that has a `y`. Raises ConfigError."""
+    recorded = [own for group in groups if (own := group.recorded(y))]
+    if not recorded:
+        why = "clients' own nets are tested for accuracy alone; draw the accuracy"
+        raise ConfigError("--y", f"no {y} was recorded: {why}")
+    known = dict.fromkeys(chain.from_iterable(recorded))
+    if unknown := [net for net in nets if net not in known]:
+        raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {', '.join(known)}")
+    return list(dict.fromkeys(nets or [own[0] for own in recorded]))

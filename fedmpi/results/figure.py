@@ -101,8 +101,8 @@ class Panel:
 
 
 def format_numbers(axis: Axis, quantity: str) -> None:
-    """Writes accuracies as `20 %`, bytes as `20 MB`, MACs as `1.5 G`, and counts as whole numbers. The y axis of what is
-    `lacking` is in logarithms, with plain text as in `1e-02`. Other quantities are left to matplotlib.
+    """Writes accuracies as `20 %`, bytes as `20 MB`, MACs as `1.5 G`, and counts as whole numbers. The y axis of what
+    is `lacking` is in logarithms, with plain text as in `1e-02`. Other quantities are left to matplotlib.
     """
     from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator, PercentFormatter
 

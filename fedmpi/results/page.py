@@ -186,7 +186,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
 def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     """Returns the HTML of several runs: of one setting and seed one is shown, and none that was not tested yet."""
     all_groups = compared.grouped(runs)
-    groups = [Group(group.name, tuple(run for run in group.runs if run.tested)) for group in all_groups]
+    groups = [Group(group.name, [run for run in group.runs if run.tested]) for group in all_groups]
     groups = [group for group in groups if group.runs]
     seeds = [len(group.runs) for group in groups]
     shown = groups or all_groups
@@ -196,7 +196,7 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         groups=groups,
         nets=[group.tested[0] for group in groups],
         seeds=_span(seeds) if groups else "",
-        notes=[*compared.cautions(runs, all_groups), *left_out],
+        notes=[*compared.cautions(all_groups), *left_out],
         charts={"accuracy": _curves(groups)},
         summaries=[_summary(group, net) for group in groups for net in group.tested],
         differences=_differences(groups),

@@ -181,14 +181,14 @@ def figure_of(
     from fedmpi.results import compared, figure
 
     groups = compared.grouped(runs)
-    cautions = [*compared.cautions(runs, groups), *left_out]
+    cautions = [*compared.cautions(groups), *left_out]
     if not any(group.tested for group in groups):
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *cautions]))
     panels = compared.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
     drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
-    cautions += [f"{name} has no line: its nets are others than --tier names" for name in absent]
+    cautions += [f"{name} has no line: it has no {y or 'accuracy'} of these nets" for name in absent]
     for line in cautions:
         warn(line)
     composed = figure.compose(panels, share_y=True, width=width)

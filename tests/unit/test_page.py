@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written_runs import a_run, with_records
 
-from fedmpi.results.compared import Group, chosen_nets, grouped
+from fedmpi.results.compared import Group, grouped, panels
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -137,7 +137,7 @@ def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
 def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
     short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
     (group,) = grouped([short, long])
-    assert group.runs == (long,) and "1 is left out: 2 has the same settings" in page_of_several([short, long])
+    assert group.runs == [long] and "1 is left out: 2 has the same settings" in page_of_several([short, long])
 
 
 def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
@@ -162,7 +162,8 @@ def test_of_many_settings_each_is_compared_with_the_first(tmp_path: Path) -> Non
 
 def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:
     run = Run(a_run(tmp_path / "run", [{"1": 0.25, "clients": 0.75}]))
-    assert run.tested == ["clients", "1"] and chosen_nets(grouped([run]), []) == ["clients"]
+    (panel,) = panels(grouped([run]), [], "rounds", "accuracy")
+    assert run.tested == ["clients", "1"] and panel.label == "test accuracy, clients"
 
 
 def test_what_moves_nothing_has_no_chart_by_bytes(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_setting_without_the_net_asked_for_is_named(tmp_path: Path, capsys: py
     a_run(tmp_path / "avg", [{"1": 0.5}], method="fedavg")
     a_run(tmp_path / "hm", [{"1": 0.5, "0.5": 0.25}])
     figure_of([Run(tmp_path / "avg"), Run(tmp_path / "hm")], tiers=["0.5"])
-    assert capsys.readouterr().err.endswith("fedavg has no line: its nets are others than --tier names\n")
+    assert capsys.readouterr().err.endswith("fedavg has no line: it has no accuracy of these nets\n")
 
 
 def test_settings_have_different_names(tmp_path: Path) -> None:
