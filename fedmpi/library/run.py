@@ -29,6 +29,7 @@ from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.report.records import scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
+from fedmpi.results.frame import points
 from fedmpi.results.show import figure_of
 from fedmpi.store.units import percent
 
@@ -120,8 +121,8 @@ class Run:
         run = self._read()
         scores = {}
         for name in run.tested:
-            losses = dict(zip(*run.course(name, "loss"), strict=True))
-            tests = [Score(number, share, losses.get(number)) for number, share in zip(*run.course(name), strict=True)]
+            losses = {number: loss for number, _, loss in points(run.records, name, "loss")}
+            tests = [Score(number, share, losses.get(number)) for number, _, share in points(run.records, name)]
             scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
         return scores
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,11 +47,9 @@ if TYPE_CHECKING:
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _SEEDS_WITH_INTERVAL = range(3, 17)
-_MOST_PAIRED = 5
-"""Of more settings than this, each is compared with the first alone."""
 _MOST_PRODUCTS = 2e9
 """At the end of a run, decomposing all layers may take well under a second; `fedmpi show RUN --html` has no limit."""
-_COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+_COSTS = {"down": "protocol_down_bytes", "up": "protocol_up_bytes", "training": "training_macs"}
 _LACK = {
     "Energy beyond a tier's rank": ("spectrum", "beyond"),
     "The same of what has changed": ("spectrum", "learned_beyond"),
@@ -164,7 +163,6 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*own_notes, *notes],
-        totals={key: sum(record[key] for record in run.records) for key in _COSTS},
         busy_s=busy_s,
         sizes=sizes,
         texts=texts,
@@ -200,7 +198,6 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         charts={"accuracy": _curves(groups)},
         summaries=[_summary(group, net) for group in groups for net in group.tested],
         differences=_differences(groups),
-        most_paired=_MOST_PAIRED,
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
 
@@ -272,11 +269,12 @@ def _costs(run: Run) -> _Charts:
     if not run.records:
         return []
     rounds = [record["round"] for record in run.records]
-    down, up, macs = (np.cumsum([float(record[key]) for record in run.records]).tolist() for key in _COSTS)
-    charts = [_lines("MACs so far", [Line("training", rounds, macs)], y="macs")]
-    if down[-1] or up[-1]:
-        both = [Line("down", rounds, down), Line("up", rounds, up)]
-        charts.insert(0, _lines("Bytes of all clients so far", both, y="bytes"))
+    sums = {}
+    for label, key in _COSTS.items():
+        sums[label] = Line(label, rounds, np.cumsum([float(record[key]) for record in run.records]).tolist())
+    charts = [_lines("MACs so far", [sums.pop("training")], "macs")]
+    if any(line.y[-1] for line in sums.values()):
+        charts.insert(0, _lines("Bytes of all clients so far", [*sums.values()], "bytes"))
     return charts
 
 
@@ -306,18 +304,16 @@ def _summary(group: Group, net: str) -> list[Any]:
 
 def _differences(groups: Sequence[Group]) -> list[list[Any]]:
     """Returns a row for each pair of groups and each net that both have tested: settings, tier, seeds, round, mean,
-    interval. Of more than `_MOST_PAIRED` groups each is compared with the first alone.
+    interval.
     """
     rows = []
-    for place, first in enumerate(groups if len(groups) <= _MOST_PAIRED else groups[:1]):
-        for second in groups[place + 1 :]:
-            for net in first.tested:
-                ours = first.ends(net)
-                theirs = second.ends(net)
-                if seeds := sorted(ours.keys() & theirs.keys()):
-                    pair = f"{first.name} minus {second.name}"
-                    cells = _difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-                    rows.append([pair, name_of(net), len(seeds), *cells])
+    for first, second in combinations(groups, 2):
+        for net in first.tested:
+            ours = first.ends(net)
+            theirs = second.ends(net)
+            if seeds := sorted(ours.keys() & theirs.keys()):
+                cells = _difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
+                rows.append([f"{first.name} minus {second.name}", name_of(net), len(seeds), *cells])
     return rows
 
 

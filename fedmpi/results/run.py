@@ -20,7 +20,7 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
-from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, read_whole
@@ -215,11 +215,6 @@ class Run:
     def tested(self) -> list[str]:
         """Names what was tested in the run's rounds: the clients' own nets, then the largest net first."""
         return sorted(self.best.last, key=lambda name: name != CLIENTS)
-
-    def course(self, net: str, quantity: str = "accuracy") -> tuple[list[int], list[float]]:
-        """Returns the rounds in which a net was tested, and its accuracy or loss in them."""
-        tested = [record for record in self.records if scores_of(record, net).get(quantity) is not None]
-        return [record["round"] for record in tested], [scores_of(record, net)[quantity] for record in tested]
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:

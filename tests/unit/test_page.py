@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written_runs import a_run, with_records
 
-from fedmpi.results.compared import Group, grouped, panels
+from fedmpi.results.compared import grouped, panels
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -95,28 +95,18 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     assert re.search(pattern, page_of(Run(run)))
 
 
-def several(tmp_path: Path) -> list[Group]:
-    ours, theirs = (0.5, 0.6, 0.7), (0.4, 0.6, 0.5)
-    runs = [a_run(tmp_path / f"ours{s}", [{"1": a}], seed=s) for s, a in enumerate(ours)]
-    runs += [a_run(tmp_path / f"theirs{s}", [{"1": a}], seed=s, method="heterofl") for s, a in enumerate(theirs)]
-    return grouped(map(Run, runs))
-
-
-def runs_of(groups: list[Group]) -> list[Run]:
-    return [run for group in groups for run in group.runs]
-
-
 def test_differences_are_paired_by_seed(tmp_path: Path) -> None:
     """Differences .1, 0, .2, whose seven means of subsets are 0, .05, .1, .1, .1, .15, .2: the lowest and the highest
-    have confidence 1 - 2/8. Two seeds have no interval."""
-    groups = several(tmp_path)
-    assert [(group.name, [run.seed for run in group.runs]) for group in groups] == [
-        ("fedhm", [0, 1, 2]),
-        ("heterofl", [0, 1, 2]),
-    ]
-    row = cells(page_of_several(runs_of(groups)))[-6:]
-    assert row == ["fedhm minus heterofl", "tier 1", "3", "1", "+10.00", "+0.00 to +20.00 (75.0 %)"]
-    assert cells(page_of_several([*groups[0].runs[:2], *groups[1].runs]))[-6:][2:] == ["2", "1", "+5.00", "-"]
+    have confidence 1 - 2/8. Two seeds have no interval. Of three settings each pair has a row."""
+    ours = [Run(a_run(tmp_path / f"ours{s}", [{"1": y}], seed=s)) for s, y in enumerate((0.5, 0.6, 0.7))]
+    theirs = [Run(a_run(tmp_path / f"{s}", [{"1": y}], seed=s, method="prism")) for s, y in enumerate((0.4, 0.6, 0.5))]
+    groups = [(group.name, [run.seed for run in group.runs]) for group in grouped([*ours, *theirs])]
+    assert groups == [("fedhm", [0, 1, 2]), ("prism", [0, 1, 2])]
+    row = cells(page_of_several([*ours, *theirs]))[-6:]
+    assert row == ["fedhm minus prism", "tier 1", "3", "1", "+10.00", "+0.00 to +20.00 (75.0 %)"]
+    assert cells(page_of_several([*ours[:2], *theirs]))[-6:][2:] == ["2", "1", "+5.00", "-"]
+    other = Run(a_run(tmp_path / "other", [{"1": 0.5}], method="fedavg"))
+    assert page_of_several([*ours, *theirs, other]).count(" minus ") == 3
 
 
 def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
@@ -150,14 +140,6 @@ def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
     assert found[:6] == ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %", "50.00 %"] and found[10] == "1 to 2"
     assert found[14:18] == ["fedhm minus heterofl", "tier 1", "2", "2 and 1 to 2"]
     assert "4 runs of 2" in text and "<title>fedhm and heterofl" in text
-
-
-def test_of_many_settings_each_is_compared_with_the_first(tmp_path: Path) -> None:
-    runs = [Run(a_run(tmp_path / f"{lr}", [{"1": lr}], lr=lr)) for lr in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)]
-    pairs = [cell for cell in cells(page_of_several(runs)) if " minus " in cell]
-    assert pairs == [f"train.lr 0.1 minus train.lr {lr}" for lr in (0.2, 0.3, 0.4, 0.5, 0.6)]
-    assert "each is compared with the first" in page_of_several(runs)
-    assert page_of_several(runs[:5]).count(" minus ") == 10
 
 
 def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:
