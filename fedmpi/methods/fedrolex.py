@@ -36,51 +36,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Literal
 
 from fedmpi.config.fields import Shares
-from fedmpi.methods.fedopt import ServerOptions
+from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
-from fedmpi.methods.widths import WidthMethod
 from fedmpi.models.surgery.rolling import Axis, Index, followed, rolling_axes
 from fedmpi.models.width import Rounding
 
 
-class FedRolexOptions(ServerOptions):
+class FedRolexOptions(HeteroFLOptions):
     """Options of `fedrolex`."""
 
-    capacity: ClassVar[str] = "widths"
     name: str = "fedrolex"
     """Narrow nets by capacity, whose window of channels rolls from round to round (Alam et al. 2022)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)
-    """Share of every layer's channels that each tier has, largest first; the server's net has all."""
     rounding: Rounding = "ceil"
     """Channels of a layer: rounded up (the code; the paper rounds down), or to the nearest whole number."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in the means: the same for all, or its number of training examples."""
-    scaler: bool = True
-    """Divide activations by the width in training, before every norm layer; in a net without any, after every conv and
-    linear layer but the last.
-    """
 
 
-class FedRolex(WidthMethod):
+class FedRolex(HeteroFL):
     """A window of channels that rolls by one a round; means over the holders."""
 
     Options = FedRolexOptions
-    options: FedRolexOptions
-    label_aware = True
+    has_full_net = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        self.rounding = self.options.rounding
-        self.scales = self.options.scaler
         followed(self._widest)
-
-    @property
-    def net_widths(self) -> tuple[float, ...]:
-        """Returns the widths; the last one, for tests, is the server's."""
-        return (*super().net_widths, 1.0)
 
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("full", len(self.tiers), 1.0),)

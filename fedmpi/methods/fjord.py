@@ -24,7 +24,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -37,25 +36,21 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.learning.strided import subsample_before_narrow_convs
-from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.protocol import gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext
-from fedmpi.methods.widths import WidthMethod
-from fedmpi.models.surgery.nested import Part, nested_parts
-from fedmpi.models.width import Rounding
-from fedmpi.tensors import Params
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
+from fedmpi.methods.widths import WidthMethod, WidthOptions
+from fedmpi.models.surgery.nested import nested_parts
+from fedmpi.models.surgery.rolling import Index
+from fedmpi.tensors import Params, select
 
 
-class FjordOptions(ServerOptions):
+class FjordOptions(WidthOptions):
     """Options of `fjord`."""
 
-    capacity: ClassVar[str] = "widths"
     name: str = "fjord"
     """Ordered dropout: a random affordable width in every step (Horvath et al. 2021)."""
     widths: Shares = (1.0, 0.8, 0.6, 0.4, 0.2)
     """The widths p, largest first: each is the p_max of one tier, and clients draw from those up to theirs."""
-    rounding: Rounding = "ceil"
-    """Channels of a layer: rounded up, as in the paper, or to the nearest whole number."""
     distillation: bool = False
     """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
 
@@ -65,10 +60,6 @@ class Fjord(WidthMethod):
 
     Options = FjordOptions
     options: FjordOptions
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        self.rounding = self.options.rounding
 
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
@@ -127,8 +118,8 @@ class Fjord(WidthMethod):
         if number == tier:
             logits: Tensor = net.module(inputs)
             return logits
-        own = dict(net.module.named_parameters())
-        parts: Params = {name: part.of(own[name]) for name, part in self._parts_within[tier][number].items()}
+        parts: Params = dict(net.module.named_parameters())
+        parts |= {name: select(parts[name], held) for name, held in self._parts_within[tier][number].items()}
         parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
         nested: Tensor = functional_call(self._skeletons[number], parts, (inputs,))
         return net.outputs(nested)
@@ -147,6 +138,6 @@ class Fjord(WidthMethod):
         return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
 
     @cached_property
-    def _parts_within(self) -> list[list[dict[str, Part]]]:
+    def _parts_within(self) -> list[list[dict[str, tuple[Index, ...]]]]:
         """Lists by [tier][net] the net's part of the tier's parameters, for nets no wider than the tier's."""
         return [[nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]

@@ -20,23 +20,15 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from fedmpi.config.fields import Shares
-from fedmpi.methods.fedopt import ServerOptions
-from fedmpi.methods.values import MethodContext
-from fedmpi.methods.widths import WidthMethod
+from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.width import Rounding
 
 
-class HeteroFLOptions(ServerOptions):
+class HeteroFLOptions(WidthOptions):
     """Options of `heterofl`."""
 
-    capacity: ClassVar[str] = "widths"
     name: str = "heterofl"
     """Narrow nets by capacity, nested, averaged by entry (Diao et al. 2021)."""
-    widths: Shares = (1.0, 0.5, 0.25, 0.125)
-    """Share of every layer's channels that each tier has, largest first; the server's net is of the largest."""
     rounding: Rounding = "round"
     """Channels of a layer: rounded to the nearest whole number (FedHM's tables) or up (the paper's code)."""
     scaler: bool = True
@@ -49,10 +41,4 @@ class HeteroFL(WidthMethod):
     """Leading channels by capacity; unweighted means over the holders."""
 
     Options = HeteroFLOptions
-    options: HeteroFLOptions
     label_aware = True
-
-    def __init__(self, context: MethodContext) -> None:
-        super().__init__(context)
-        self.rounding = self.options.rounding
-        self.scales = self.options.scaler

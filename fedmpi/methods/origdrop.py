@@ -42,11 +42,7 @@ class OrigDrop(WidthMethod):
 
     Options = OrigDropOptions
     options: OrigDropOptions
-    rounding = "ceil"
-
-    @property
-    def net_widths(self) -> tuple[float, ...]:
-        return (*super().net_widths, 1.0)
+    has_full_net = True
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         return _with_whole_stem(super().net(number, empty=empty), self._widest)

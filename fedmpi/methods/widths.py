@@ -18,30 +18,40 @@ from torch import Tensor, nn
 from fedmpi.config.fields import Shares
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
-from fedmpi.methods.fedopt import ServerMethod
+from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import all_nets, copy_into, net_specs
 from fedmpi.methods.values import Client, MethodContext, MethodOptions
-from fedmpi.models.surgery.nested import Part, nested_parts, refuse_unnested
+from fedmpi.models.surgery.nested import nested_parts, refuse_unnested
 from fedmpi.models.surgery.rolling import Index, crossed
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
 from fedmpi.tensors import Params, Region, Spec, select
 
 
+class WidthOptions(ServerOptions):
+    """What HeteroFL, FedRolex and FjORD share."""
+
+    capacity: ClassVar[str] = "widths"
+    widths: Shares = (1.0, 0.5, 0.25, 0.125)
+    """Share of every layer's channels that each tier has, largest first."""
+    rounding: Rounding = "ceil"
+    """Channels of a layer: rounded up, or to the nearest whole number."""
+
+
 class WidthMethod(ServerMethod):
     """Nets of several widths, each a part of the widest; a tier's capacity is its width."""
 
-    rounding: Rounding = "round"
-    """What becomes of fractions of a channel."""
+    has_full_net: bool = False
+    """Whether the server's net is the whole one, of width 1, with the number after those of the tiers."""
     label_aware: bool = False
     """Whether only clients that have examples of a class contribute its row of the last linear layer."""
-    scales: bool = False
-    """Whether a net divides its activations by its width over the widest one's while it trains (HeteroFL's Scaler)."""
 
-    @property
-    def net_widths(self) -> tuple[float, ...]:
-        """Returns the width of each net by its number: those of the tiers, then any that only testing needs."""
-        return tuple(tier.capacity for tier in self.tiers)
+    def __init__(self, context: MethodContext) -> None:
+        super().__init__(context)
+        # PriSM's OrigDrop has neither option.
+        self.rounding: Rounding = getattr(self.options, "rounding", "ceil")
+        self.scales: bool = getattr(self.options, "scaler", False)
+        self.net_widths = (*self.options.tiers, 1.0) if self.has_full_net else self.options.tiers
 
     @cached_property
     def _widest(self) -> nn.Module:
@@ -50,10 +60,6 @@ class WidthMethod(ServerMethod):
     @cached_property
     def model_specs(self) -> dict[str, Spec]:
         return net_specs(self._widest)
-
-    @cached_property
-    def _parts(self) -> list[dict[str, Part]]:
-        return [nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def warnings(self) -> tuple[str, ...]:
         said = []
@@ -80,7 +86,7 @@ class WidthMethod(ServerMethod):
 
     @cached_property
     def _leading(self) -> list[dict[str, tuple[Index, ...]]]:
-        return [{name: part.region for name, part in parts.items() if not part.is_whole} for parts in self._parts]
+        return [nested_parts(self._widest, self.net(number, empty=True)) for number in all_nets(self)]
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         rows = self._class_rows(client)

@@ -76,7 +76,7 @@ def test_gradients_are_the_narrow_nets_own(model: Model, info: Info, tier: int, 
     parts = nested.nested_parts(method.net(tier, empty=True), method.net(number, empty=True))
     for name, gradient in ours.grads.items():
         expected = torch.zeros_like(gradient)
-        expected[parts[name].region] = narrow.grads[name]
+        expected[parts.get(name, ...)] = narrow.grads[name]
         torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6, msg=name)
         assert not bool(gradient[expected == 0].any())
 
@@ -112,13 +112,13 @@ def test_every_step_trains_the_net_that_was_drawn(tmp_path: Path, monkeypatch: p
     for number, (epoch, bounds) in zip(numbers, product(range(2), ((0, 8), (8, 15))), strict=True):
         narrow = method.net(number)
         parts = nested.nested_parts(method.net(0, empty=True), narrow)
-        narrow.load_state_dict({name: part.of(expected[name]) for name, part in parts.items()})
+        narrow.load_state_dict({name: value[parts.get(name, ...)] for name, value in expected.items()})
         inputs, targets = work.data.train_batch(draws, epoch, *bounds)
         subsample_before_narrow_convs(narrow)
         work.loss(narrow(inputs), targets).backward()
-        for name, part in parts.items():
-            expected[name][part.region] -= work.lr * narrow.get_parameter(name).grad
-            trained[name][part.region] = True
+        for name, value in narrow.named_parameters():
+            expected[name][parts.get(name, ...)] -= work.lr * value.grad
+            trained[name][parts.get(name, ...)] = True
     for name, value in net.params.items():
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5, msg=name)
         assert torch.equal(value[~trained[name]], state[name][~trained[name]])
@@ -134,14 +134,15 @@ def test_distillation_is_both_gradients_in_one_step() -> None:
     value = method._step(net, inputs, targets, PLAIN, 0, 1)
 
     wide, narrow = make_small(seed=3), make_small(0.5)
-    narrow.load_state_dict({name: part.of(published[name]) for name, part in nested.nested_parts(wide, narrow).items()})
+    parts = nested.nested_parts(wide, narrow)
+    narrow.load_state_dict({name: value[parts.get(name, ...)] for name, value in published.items()})
     labels = F.cross_entropy(wide(inputs), targets)
     soft = wide(inputs).softmax(1).detach()
     (labels + -(soft * narrow(inputs).log_softmax(1)).sum(1).mean()).backward()
     assert float(value) == pytest.approx(labels.item(), rel=1e-6)
-    for name, part in nested.nested_parts(wide, narrow).items():
-        expected = wide.get_parameter(name).grad.clone()
-        expected[part.region] += narrow.get_parameter(name).grad
+    for name, value in wide.named_parameters():
+        expected = value.grad.clone()
+        expected[parts.get(name, ...)] += narrow.get_parameter(name).grad
         torch.testing.assert_close(net.grads[name], expected, rtol=1e-5, atol=1e-6)
 
 

@@ -141,9 +141,9 @@ def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
         "out.bias": [0, 1],
     }
     for name, entries in expected.items():
-        part, whole = parts[f"{layer}.{name}"], matrix if name.endswith("weight") else vector
-        assert part.of(whole).tolist() == whole[part.region].tolist() == entries
-    assert parts["class_token"].region == (slice(0, 1), slice(0, 1), slice(0, 2))
+        whole = matrix if name.endswith("weight") else vector
+        assert whole[parts[f"{layer}.{name}"]].tolist() == entries
+    assert parts["class_token"] == (slice(0, 1), slice(0, 1), slice(0, 2))
 
 
 def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
@@ -153,11 +153,11 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
     wide, narrow = create.build(options, IMAGES, 0), create.build(options, IMAGES, 1, width=0.5)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, part in nested.nested_parts(wide, narrow).items():
-            kept = 0.5 * torch.randn(part.shape, generator=generator)
+        parts = nested.nested_parts(wide, narrow)
+        for name, value in narrow.named_parameters():
+            value.copy_(0.5 * torch.randn(value.shape, generator=generator))
             enlarged = (8 / 4) ** 0.5 if ".query." in name else 1.0
-            wide.get_parameter(name).zero_()[part.region] = kept * enlarged
-            narrow.get_parameter(name).copy_(kept)
+            wide.get_parameter(name).zero_()[parts.get(name, ...)] = value * enlarged
         for net in (wide, narrow):
             for name, _ in [item for item in net.named_modules() if isinstance(item[1], nn.LayerNorm)]:
                 parent, _, child = name.rpartition(".")

@@ -17,7 +17,7 @@ from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.options import Model
 from fedmpi.models.surgery import nested
-from fedmpi.models.surgery.nested import Part, fan_in_shares
+from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.rolling import Axis, crossed, rolling_axes
 from fedmpi.models.surgery.scaler import add_scaler
 from fedmpi.models.width import Rounding
@@ -37,18 +37,11 @@ MODELS = [
 VIT = (AnyVit(embedding=24, heads=2, depth=1), Info())
 
 
-def parts_of(options: Model, info: Info, wide: float, narrow: float) -> dict[str, Part]:
-    return nested.nested_parts(*(create.skeleton(options, info, width) for width in (wide, narrow)))
-
-
 def test_a_matrix_by_hand() -> None:
     """The leading 2 x 3 of [[0..3], [4..7], [8..11]]."""
-    part = Part((3, 4), (2, 3))
-    whole = torch.arange(12).view(3, 4)
-    expected = [[0, 1, 2], [4, 5, 6]]
-    assert part.of(whole).tolist() == whole[part.region].tolist() == expected
-    assert part.of(whole).untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
-    assert not part.is_whole and Part((3, 4), (3, 4)).is_whole
+    parts = nested.nested_parts(nn.Linear(4, 3), nn.Linear(3, 2))
+    assert torch.arange(12).view(3, 4)[parts["weight"]].tolist() == [[0, 1, 2], [4, 5, 6]]
+    assert nested.nested_parts(nn.Linear(4, 3), nn.Linear(4, 3)) == {}
 
 
 @pytest.mark.parametrize(("layer", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
@@ -59,12 +52,12 @@ def test_gates_by_hand(layer: type[nn.RNNBase], gates: int) -> None:
     rows = [2 * gate for gate in range(gates)]
     weight = torch.arange(gates * 2 * 3).view(-1, 3)
     expected = [[3 * row, 3 * row + 1] for row in rows]
-    assert parts["0.weight_ih_l0"].of(weight).tolist() == weight[parts["0.weight_ih_l0"].region].tolist() == expected
+    assert weight[parts["0.weight_ih_l0"]].tolist() == expected
     weight = torch.arange(gates * 2 * 2).view(-1, 2)
     for name in ("0.weight_hh_l0", "0.weight_ih_l1"):
-        assert parts[name].of(weight).tolist() == weight[parts[name].region].tolist() == [[2 * row] for row in rows]
+        assert weight[parts[name]].tolist() == [[2 * row] for row in rows]
     bias = torch.arange(gates * 2)
-    assert parts["0.bias_hh_l1"].of(bias).tolist() == bias[parts["0.bias_hh_l1"].region].tolist() == rows
+    assert bias[parts["0.bias_hh_l1"]].tolist() == rows
 
 
 @pytest.mark.parametrize(("options", "info"), MODELS, ids=lambda value: getattr(value, "name", ""))
@@ -74,10 +67,11 @@ def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere(options: Model, inf
     wide, narrow = create.build(options, info, 0).eval(), create.build(options, info, 1, width=0.6).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for name, part in nested.nested_parts(wide, narrow).items():
-            kept = torch.randn(part.shape, generator=generator) * math.sqrt(2 / math.prod(part.shape[1:]))
-            wide.get_parameter(name).zero_()[part.region] = kept
-            narrow.get_parameter(name).copy_(kept)
+        parts = nested.nested_parts(wide, narrow)
+        for name, value in narrow.named_parameters():
+            kept = torch.randn(value.shape, generator=generator) * math.sqrt(2 / math.prod(value.shape[1:]))
+            wide.get_parameter(name).zero_()[parts.get(name, ...)] = kept
+            value.copy_(kept)
         batch = torch.randn(6, *info.example_shape, generator=generator)
         if info.kind == "tokens":
             batch = torch.randint(info.vocabulary_size, (6, *info.example_shape), generator=generator)
@@ -93,9 +87,9 @@ def test_nets_are_nested(options: Model, info: Info, rounding: Rounding) -> None
     nets = [create.skeleton(options, info, width, rounding) for width in widths]
     for name, parameter in nets[0].named_parameters():
         numbers = torch.arange(parameter.numel()).view(parameter.shape)
-        directly = [nested.nested_parts(nets[0], net)[name].of(numbers) for net in nets]
+        directly = [numbers[nested.nested_parts(nets[0], net).get(name, ...)] for net in nets]
         for (outer, inner), (wide, narrow) in zip(pairwise(directly), pairwise(nets), strict=True):
-            assert torch.equal(nested.nested_parts(wide, narrow)[name].of(outer), inner)
+            assert torch.equal(outer[nested.nested_parts(wide, narrow).get(name, ...)], inner)
 
 
 def test_shares_of_the_inputs_by_hand() -> None:

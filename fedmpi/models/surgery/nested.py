@@ -10,9 +10,6 @@ code for its transformer (src/fed.py), so that all heads stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 
 import torch
@@ -20,41 +17,6 @@ from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.models.nets.attention import INPUTS, Attention
-
-
-@dataclass(frozen=True)
-class Part:
-    """The leading entries of a tensor of shape `wide`: as many as `shape` says, in each of `gates` equal stacks.
-
-    `axis` is where the stacks are: 0 for rows, 1 for columns.
-    """
-
-    wide: tuple[int, ...]
-    shape: tuple[int, ...]
-    gates: int = 1
-    axis: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        return self.shape == self.wide
-
-    @cached_property
-    def region(self) -> tuple[slice | Tensor, ...]:
-        """Returns the index of these entries: slices, for several gates numbers along the axis (int64, on the CPU)."""
-        index: list[slice | Tensor] = [*_leading(self.shape)]
-        if self.gates > 1:
-            firsts = torch.arange(self.gates)[:, None] * (self.wide[self.axis] // self.gates)
-            index[self.axis] = (firsts + torch.arange(self.shape[self.axis] // self.gates)).flatten()
-        return tuple(index)
-
-    def of(self, tensor: Tensor) -> Tensor:
-        """Returns these entries of `tensor`: a view, for several gates a copy; gradients flow back either way."""
-        if self.gates == 1:
-            return tensor[_leading(self.shape)]
-        axis = self.axis
-        lengths = list(self.shape)
-        lengths[axis : axis + 1] = [self.gates, lengths[axis] // self.gates]
-        return tensor.unflatten(axis, (self.gates, -1))[_leading(lengths)].flatten(axis, axis + 1)
 
 
 def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
@@ -68,14 +30,24 @@ def refuse_unnested(wide: nn.Module, narrow: nn.Module) -> None:
             raise ConfigError("model.name", f"a narrower net {has}; expected the same layers, each as wide or narrower")
 
 
-def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, Part]:
-    """Maps every parameter of `narrow` to its part of the parameter of that name of `wide`; both may be on meta."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in wide.named_parameters()}
-    stacks = _gates(wide) | _heads(wide)
-    return {
-        name: Part(shapes[name], tuple(parameter.shape), *stacks.get(name, ()))
-        for name, parameter in narrow.named_parameters()
-    }
+def nested_parts(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[slice | Tensor, ...]]:
+    """Returns the index of `narrow`'s entries in each parameter of `wide` of which it has a part only.
+
+    Slices, and numbers along an axis with several stacks (int64, on the CPU). Both nets may be on the meta device.
+    """
+    lengths = {name: parameter.shape for name, parameter in wide.named_parameters()}
+    stacks = _stacks(wide)
+    parts = {}
+    for name, parameter in narrow.named_parameters():
+        if parameter.shape == lengths[name]:
+            continue
+        index: list[slice | Tensor] = [slice(0, length) for length in parameter.shape]
+        count, axis = stacks.get(name, (1, 0))
+        if count > 1:
+            firsts = torch.arange(count)[:, None] * (lengths[name][axis] // count)
+            index[axis] = (firsts + torch.arange(parameter.shape[axis] // count)).flatten()
+        parts[name] = tuple(index)
+    return parts
 
 
 def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
@@ -89,27 +61,17 @@ def fan_in_shares(wide: nn.Module, narrow: nn.Module) -> dict[str, float]:
     }
 
 
-def _gates(net: nn.Module) -> dict[str, tuple[int, int]]:
-    """Returns how many gates (4 in an LSTM, 3 in a GRU) each parameter of a recurrent layer stacks, and along which
-    axis."""
-    return {
-        f"{layer}.{name}" if layer else name: (len(parameter) // part.hidden_size, 0)
-        for layer, part in net.named_modules()
-        if isinstance(part, nn.RNNBase)
-        for name, parameter in part.named_parameters(recurse=False)
-    }
-
-
-def _heads(net: nn.Module) -> dict[str, tuple[int, int]]:
-    """Counts an attention's heads as `_gates` does: they write the rows of its inputs' layers, its output reads."""
+def _stacks(net: nn.Module) -> dict[str, tuple[int, int]]:
+    """Returns how many equal stacks a parameter consists of, and along which axis: the gates of a recurrent layer (4 in
+    an LSTM, 3 in a GRU), the heads of an attention, whose inputs' layers write them and whose output reads them."""
     stacks: dict[str, tuple[int, int]] = {}
     for layer, part in net.named_modules():
-        for name in INPUTS if isinstance(part, Attention) else ():
-            stacks |= {f"{layer}.{name}.weight": (part.num_heads, 0), f"{layer}.{name}.bias": (part.num_heads, 0)}
+        if isinstance(part, nn.RNNBase):
+            for name, parameter in part.named_parameters(layer, recurse=False):
+                stacks[name] = (len(parameter) // part.hidden_size, 0)
         if isinstance(part, Attention):
+            for name in INPUTS:
+                stacks[f"{layer}.{name}.weight"] = (part.num_heads, 0)
+                stacks[f"{layer}.{name}.bias"] = (part.num_heads, 0)
             stacks[f"{layer}.out.weight"] = (part.num_heads, 1)
     return stacks
-
-
-def _leading(shape: Sequence[int]) -> tuple[slice, ...]:
-    return tuple(slice(0, length) for length in shape)
