@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 from pydantic import InstanceOf, PositiveInt
@@ -107,7 +108,8 @@ def open_run(
     begun, where one is still running (unless `running`: then what is saved so far is read), and where its config is
     damaged.
     """
-    opened = Run(path, _overrides(overrides, sections))
+    opened = Run(Path(path).absolute(), _overrides(overrides, sections))
+    _ = opened.values  # raises where there is no run, or a damaged one
     if opened.state == "running" and not running:
         advice = "wait for its end, or read what is saved so far with open_run(..., running=True)"
         raise RunDirError(os.fspath(path), f"is running; {advice}")

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import InstanceOf
 from torch import nn
 
-from fedmpi.config.load import Override
-from fedmpi.config.schema import Config
 from fedmpi.data.dataset import load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import class_counts
@@ -31,6 +29,7 @@ from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
 from fedmpi.results.frame import points
 from fedmpi.results.show import figure_of
+from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent
 
 if TYPE_CHECKING:
@@ -65,64 +64,29 @@ class Clients(Partition):
     """Number of examples by client and class, (clients, classes)."""
 
 
-class Run:
-    """A run's directory, read anew at each call and never written. Everything raises RunDirError where the directory
-    holds no run, as seen from this machine, or where its config is damaged.
+class Run(reader.Run):
+    """A run's directory, which is never written. Each value is read once; `open_run` reads anew. Everything raises
+    RunDirError where this machine sees no run there.
     """
 
-    def __init__(self, path: StrPath, overrides: Sequence[Override] = ()) -> None:
-        """`overrides` are those of `open_run`."""
-        self.path = Path(path).absolute()
-        self._overrides = overrides
-        self._opened: SavedRound | None = None
-
-    def _read(self) -> reader.Run:
-        run = reader.Run(self.path)
-        _ = run.values  # raises where there is no run
-        return run
-
-    @cached_property
-    def config(self) -> Config:
-        """Returns the config that the run was made with. Raises ConfigError where it names code that the run's folder
-        alone does not make fedmpi import.
-        """
-        return self._read().config(self._overrides)
-
     @property
-    def state(self) -> str:
-        """Names the state as `fedmpi show` does: `finished`, `running`, `stopped`, `interrupted`, ..."""
-        return self._read().state
-
-    @property
-    def is_finished(self) -> bool:
-        """True if all rounds are done, and the report is written."""
-        return self._read().is_finished()
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        """Returns the lines of `rounds.jsonl`, a dict for each round; `fedmpi/store/README.md` has its keys."""
-        return self._read().records
-
-    @property
-    def init_from(self) -> str:
-        """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
-        return self._read().init_from
+    def dir(self) -> RunDir:
+        return RunDir.of_run(self.path)
 
     def rounds(self) -> list[dict[str, float]]:
         """Returns a row for each round, with every number of its record, `tiers/0.5/accuracy` for nested ones.
 
         Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them as they are.
         """
-        return [{"round": record["round"], **dict(scalars(record))} for record in self._read().records]
+        return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
 
     @property
     def scores(self) -> dict[str, Scores]:
         """Returns the scores by name of net, with `clients` for the clients' own; empty where none was tested."""
-        run = self._read()
         scores = {}
-        for name in run.tested:
-            losses = {number: loss for number, _, loss in points(run.records, name, "loss")}
-            tests = [Score(number, share, losses.get(number)) for number, _, share in points(run.records, name)]
+        for name in self.tested:
+            losses = {number: loss for number, _, loss in points(self.records, name, "loss")}
+            tests = [Score(number, share, losses.get(number)) for number, _, share in points(self.records, name)]
             scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
         return scores
 
@@ -131,7 +95,7 @@ class Run:
 
         Raises DataError where these data are not the run's, or where `partition.h5` is missing or damaged.
         """
-        path = self._read().dir.partition_path
+        path = self.dir.partition_path
         partition, digest = saved(path)
         data = self.config.data
         dataset = load_data(data)
@@ -191,7 +155,7 @@ class Run:
     @checked
     def figure(
         self,
-        *others: InstanceOf[Run],
+        *others: InstanceOf[reader.Run],
         x: Literal["rounds", "bytes", "macs"] = "rounds",
         y: Literal["accuracy", "loss"] = "accuracy",
         tiers: Sequence[str | float] = (),
@@ -200,22 +164,25 @@ class Run:
         (without: for the largest net that has a `y`). Runs that are left out, or not drawn to their last round, are
         named on stderr. Raises ConfigError where nothing of it is recorded.
         """
-        return figure_of([run._read() for run in (self, *others)], tiers=[*map(tier_name, tiers)], x=x, y=y)
+        return figure_of([self, *others], tiers=[*map(tier_name, tiers)], x=x, y=y)
 
     def __repr__(self) -> str:
-        run = self._read()
-        names = f"{run.values['method']['name']} on {run.values['data']['name']}"
-        origin = f", from {run.init_from}" if run.init_from else ""
-        headline = f"{names}, {run.continues_after} of {run.rounds} rounds, {run.state}{origin}: {self.path}"
+        names = f"{self.values['method']['name']} on {self.values['data']['name']}"
+        origin = f", from {self.init_from}" if self.init_from else ""
+        headline = f"{names}, {self.continues_after} of {self.num_rounds} rounds, {self.state}{origin}: {self.path}"
         rows = []
         for name, scores in self.scores.items():
             rows.append([name, percent(scores.last.accuracy), percent(scores.best.accuracy), str(scores.best.round)])
         return "\n".join([headline, *markdown_lines(("net", "last", "best", "at round"), rows, 1)])
 
     def _net(self, tier: str | float | None, client: int | None, which: Round, *, dense: bool) -> TrainedNet:
+        number = chosen_round(self.dir, str(which), {record["round"]: record for record in self.records})
+        if number not in self._opened:
+            self._opened.clear()
+            self._opened[number] = saved_round(self.path, str(number), self.overrides)
+        return net_of(self._opened[number], tier, client, dense=dense)
+
+    @cached_property
+    def _opened(self) -> dict[int, SavedRound]:
         """Keeps the round that was opened last: opening one takes as long as the start of a run."""
-        run = self._read()
-        number = chosen_round(run.dir, str(which), {record["round"]: record for record in run.records})
-        if self._opened is None or self._opened.number != number:
-            self._opened = saved_round(self.path, str(number), self._overrides)
-        return net_of(self._opened, tier, client, dense=dense)
+        return {}

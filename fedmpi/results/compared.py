@@ -110,7 +110,7 @@ def cautions(groups: Iterable[Group]) -> list[str]:
             lines.append(f"{run.name} is left out: {better}")
         for run in group.runs:
             if run.ending:
-                shown = f"shown up to round {run.done:,} of {run.rounds:,}"
+                shown = f"shown up to round {run.done:,} of {run.num_rounds:,}"
                 how_far = shown if run.tested else "not shown: no round was tested"
                 lines.append(f"{run.name} {run.ending.briefly()}; {how_far}")
             lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]

@@ -116,7 +116,7 @@ class GridFolder:
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
             note = notes.get(run.folder_name)
-            if note is not None and job.run().is_finished():
+            if note is not None and job.run().is_finished:
                 is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
                 is_whole = is_first or bool(self.grid.content.printed)
                 known[run] = archive.record_run(run, job, note, all_diagnostics=is_whole)
@@ -356,7 +356,7 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
     """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
     all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
     jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.archived])
-    if all(job.run().is_finished() for job in jobs.values()):
+    if all(job.run().is_finished for job in jobs.values()):
         return []
     if folder.grid.content.questions:
         folder.refuse_unlike(jobs)
@@ -393,5 +393,5 @@ def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[
         if run in folder.archived:
             state = "finished"
         else:
-            state = f"{here.state}, {here.done} of {here.rounds} rounds" if here.has_begun() else "not run"
+            state = f"{here.state}, {here.done} of {here.num_rounds} rounds" if here.has_begun() else "not run"
         yield f"{state:30} {run.name} seed {run.seed}"

@@ -77,7 +77,7 @@ def make(
     Returns the exit code: 0 if all runs are finished, 1 if some failed, 75 if runs were asked to stop or had no time
     left, 130 after Ctrl-C or SIGTERM. No started process outlives this call. Raises `UserError`.
     """
-    left = [job for job in jobs if not job.run().is_finished()]
+    left = [job for job in jobs if not job.run().is_finished]
     if len(left) < len(jobs):
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
     words = start_words(ranks, launcher)
@@ -148,7 +148,7 @@ class _Process:
         """Prints how the run stands after the end of the process. Returns 0 if it is finished, else 75 or 1."""
         code = self.popen.returncode
         seconds = f"{time.monotonic() - self._started_s:.0f} s"
-        if self._job.run().is_finished():
+        if self._job.run().is_finished:
             self._print(f"finished ({seconds})")
             return 0
         if code in (TO_CONTINUE, -SIGNAL):

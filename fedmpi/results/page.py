@@ -83,7 +83,7 @@ def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
     """Returns the HTML of one run with what its newest checkpoint and the data show. A note says what is missing."""
     classes = spectra = None
     try:
-        config = run.config()
+        config = run.config
         info = config.data.used()
         if newest := run.dir.checkpoints()[:1]:
             method = methods.create(method_context(config, info))
@@ -145,7 +145,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
         sizes = saved(run.dir.partition_path)[0].sizes
     except UserError as error:
         own_notes.append(error.text())
-    how_far = f"{run.done:,} of {run.rounds:,} rounds"
+    how_far = f"{run.done:,} of {run.num_rounds:,} rounds"
     if ending and ending.saved != run.done:
         how_far += f" ({ending.saved:,} saved)"
     places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
@@ -159,7 +159,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
         title=run.name,
         state=f"{ending.state}, {how_far}" if ending else "finished",
         run=run,
-        how_far=how_far if ending else f"All {run.rounds:,} rounds",
+        how_far=how_far if ending else f"All {run.num_rounds:,} rounds",
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*own_notes, *notes],
@@ -245,7 +245,7 @@ def _accuracy(run: Run) -> _Charts:
 
 def _fairness(run: Run) -> _Charts:
     """Draws how many of the clients' own nets have which accuracy, where the report of the run has them."""
-    content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished() else None
+    content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished else None
     shares = [float(row["accuracy"]) for row in csv.DictReader(io.StringIO((content or b"").decode()))]
     if not shares:
         return []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,22 +33,24 @@ FINISHED, QUEUED, REQUEUED = "finished", "queued", "requeued"
 class Run:
     """A run's folder. Each value is read once: make a new `Run` to read anew. Raises RunDirError for damaged files."""
 
-    folder: Path
+    path: Path
+    overrides: Sequence[Override] = field(default=(), compare=False)
+    """The user's own code, named again, or where the data are now."""
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.path.name
 
     @property
     def dir(self) -> RunDir:
-        return RunDir(self.folder)
+        return RunDir(self.path)
 
     def has_begun(self) -> bool:
         return self.dir.has_config()
 
     @cached_property
     def config_text(self) -> str:
-        content = read_whole(RunDir.of_run(self.folder).config_path) or b""
+        content = read_whole(RunDir.of_run(self.path).config_path) or b""
         return content.decode(errors="replace")
 
     @cached_property
@@ -63,14 +65,15 @@ class Run:
                 return dict(values)
         raise RunDirError(str(self.dir.config_path), "is no run's config: rounds, seed, method or data are missing")
 
-    def config(self, overrides: Sequence[Override] = ()) -> Config:
+    @cached_property
+    def config(self) -> Config:
         """Validates the config. Raises ConfigError where it names code in full, as `method.name=package.module:Class`,
-        and the user's own words do not: a folder alone makes fedmpi import nothing.
+        and `overrides` do not: a folder alone makes fedmpi import nothing.
         """
-        return config_of(self.dir, overrides)
+        return config_of(self.dir, self.overrides)
 
     @property
-    def rounds(self) -> int:
+    def num_rounds(self) -> int:
         """Returns how many rounds the run was asked for."""
         return int(self.values["rounds"])
 
@@ -111,14 +114,16 @@ class Run:
         """Returns the starts that did rounds, or all starts if none did any."""
         return manifest.with_rounds(self.starts, self.done) or self.starts
 
+    @property
     def is_finished(self) -> bool:
+        """Returns True if all rounds are on record, and the report is written."""
         has_report = (self.dir.report_dir / "summary.json").exists()
-        return self.has_begun() and has_report and self.done >= self.rounds
+        return self.has_begun() and has_report and self.done >= self.num_rounds
 
     @cached_property
     def ending(self) -> Ending | None:
         """Says how the run ended, or that it is running. Returns None for a finished run."""
-        return None if self.is_finished() else ending(self.dir, self.records)
+        return None if self.is_finished else ending(self.dir, self.records)
 
     @cached_property
     def state(self) -> str:
@@ -126,7 +131,7 @@ class Run:
         itself), or the state of its `Ending`. A job that was cancelled in the queue leaves no word, so its run stays
         `queued`.
         """
-        if self.is_finished():
+        if self.is_finished:
             return FINISHED
         state = state_of(self.dir, self.records)
         if state == RUNNING:
@@ -151,7 +156,7 @@ class Run:
         recent_s = recent_seconds(self.records)
         if not (self.has_begun() and recent_s) or self.state in (FINISHED, NOTE_DIVERGED, NOTE_FAILED):
             return None
-        return (self.rounds - self.continues_after) * sum(recent_s) / len(recent_s)
+        return (self.num_rounds - self.continues_after) * sum(recent_s) / len(recent_s)
 
     @property
     def silent_s(self) -> float | None:

@@ -128,13 +128,13 @@ def _status(name: str, run: Run) -> list[str]:
             run.job,
             str(len(run.starts)),
             ", ".join(map(str, by_ranks(run.records))),
-            f"{run.continues_after}/{run.rounds if run.has_begun() else '?'}",
+            f"{run.continues_after}/{run.num_rounds if run.has_begun() else '?'}",
             percent(share),
             duration(run.eta_s),
             "" if run.silent_s is None else duration(run.silent_s),
         ]
     except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:
-        text = error.text() if isinstance(error, UserError) else f"{run.folder}: {type(error).__name__}: {error}"
+        text = error.text() if isinstance(error, UserError) else f"{run.path}: {type(error).__name__}: {error}"
         print(f"unreadable: {text}", file=sys.stderr, flush=True)
         return [name, "unreadable", *[""] * (len(_HEADS) - 2)]
 

@@ -80,7 +80,7 @@ def hand_over(
 
     Returns the exit code. Raises `UserError`, before anything is written for a mistake in the request.
     """
-    left = {number: job for number, job in enumerate(jobs, 1) if not job.run().is_finished()}
+    left = {number: job for number, job in enumerate(jobs, 1) if not job.run().is_finished}
     num_finished = len(jobs) - len(left)
     queue = _queued_jobs() if left else set()
     under_way = [number for number, job in left.items() if job.run().jobs() & queue or job.run().state == RUNNING]

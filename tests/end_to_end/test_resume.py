@@ -75,7 +75,7 @@ def test_as_many_rounds_as_are_done_end_a_run(resume: Resume, run_dir: Path) -> 
     assert len(finished(run_dir).records) == 3
     assert resume("rounds=3")[0] == 0
     run = Run(run_dir)
-    assert (run.state, run.continues_after, run.rounds) == ("finished", 3, 3)
+    assert (run.state, run.continues_after, run.num_rounds) == ("finished", 3, 3)
 
 
 def test_a_run_that_has_ended_goes_on_for_more_rounds(

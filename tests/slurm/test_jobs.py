@@ -104,7 +104,7 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     must_end_well(cluster, jobs[0].run().submission["job"].partition("_")[0])
     run_all(jobs[1].config, SerialComm(), tmp_path / "alone")
     assert finished(jobs[1].folder.path) == finished(tmp_path / "alone")
-    assert all(job.run().is_finished() for job in jobs)
+    assert all(job.run().is_finished for job in jobs)
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None
     run.checkpoint_path(1).unlink()
     run.report_dir.mkdir()
     (run.report_dir / "summary.json").write_text("{}")
-    assert Run(run.path).is_finished() == (rounds == 2)
+    assert Run(run.path).is_finished == (rounds == 2)
 
 
 def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:

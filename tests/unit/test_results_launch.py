@@ -50,7 +50,7 @@ def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixtu
     """To the bits of one process; the same command again makes nothing."""
     begun = []
     assert make(plan[:2], at_once=2, before_start=lambda job: begun.append(job.name)) == 0
-    assert begun == ["avg seed 0", "avg seed 1"] and all(job.run().is_finished() for job in plan[:2])
+    assert begun == ["avg seed 0", "avg seed 1"] and all(job.run().is_finished for job in plan[:2])
     out, _ = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines() if line.startswith("[")][:2] == ["[1/2]", "[2/2]"]
     assert out.count("finished (") == 2 and out.count("started, log") == 2

@@ -23,7 +23,7 @@ from fedmpi.store.run_dir import RunDir
 
 def test_numbers_are_the_files_own(tmp_path: Path) -> None:
     run = Run(a_run(tmp_path / "run", [{"1": 0.25, "0.5": 0.5}, {"1": 0.75, "clients": 0.5}], rounds=5))
-    assert (run.rounds, run.seed, run.done, run.is_finished()) == (5, 0, 2, False)
+    assert (run.num_rounds, run.seed, run.done, run.is_finished) == (5, 0, 2, False)
     assert run.tested == ["clients", "1", "0.5"]
     assert points(run.records, "1") == [(1, 1, 0.25), (2, 2, 0.75)] and points(run.records, "0.5", "loss") == [
         (1, 1, 0.5)
@@ -36,13 +36,13 @@ def test_numbers_are_the_files_own(tmp_path: Path) -> None:
 
 def test_a_run_is_finished_when_all_rounds_are_on_record_and_its_report_is_written(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run", [{"1": 0.5}] * 2)
-    assert Run(path).is_finished() and Run(path).state == "finished" and Run(path).ending is None
+    assert Run(path).is_finished and Run(path).state == "finished" and Run(path).ending is None
     (path / "config.yaml").write_text((path / "config.yaml").read_text().replace("rounds: 2", "rounds: 3"))
-    assert not Run(path).is_finished()
+    assert not Run(path).is_finished
     (path / "config.yaml").write_text((path / "config.yaml").read_text().replace("rounds: 3", "rounds: 2"))
     (path / "report" / "summary.json").unlink()
-    assert not Run(path).is_finished() and Run(path).state == "interrupted"
-    assert not Run(tmp_path / "nowhere").is_finished()
+    assert not Run(path).is_finished and Run(path).state == "interrupted"
+    assert not Run(tmp_path / "nowhere").is_finished
 
 
 def test_made_with_is_of_the_last_start_that_did_rounds(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def state(run: RunDir) -> str:
 
 def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     run = Run(stopped.path)
-    assert (run.state, len(run.starts), run.continues_after, run.rounds) == ("stopped", 1, 2, 3)
+    assert (run.state, len(run.starts), run.continues_after, run.num_rounds) == ("stopped", 1, 2, 3)
     assert run.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in run.records) / 2)
     with RunLock(stopped):
         assert state(stopped) == "running"
