@@ -1,9 +1,9 @@
 """Numbers that a paper prints and that follow from its nets or its own tables, and whether ours agree as recorded.
 
-PAPER.yaml has them as text, so that they keep the printed digits: `facts`, `tables` (block -> column -> row -> [net,
-value] or a mapping), `size_slips` (why a row label of `sizes_of` is not its net's rounded size), and `cells`, more of
-what the grid file prints. A verdict is `equal` (ours rounds to the printed digits), `slip` (the paper's mistake) or
-`not_reproduced`. For the last two `ours` is on record, in the same unit, so that a changed net is noticed there, too.
+PAPER.yaml has them as text, so that they keep the printed digits: `facts`, `tables`, `size_slips` (why a row label of
+`sizes_of` is not its net's rounded size), and `cells`, more of what the grid file prints. A number of ours that does
+not round to the printed digits is on record as `ours`, in the same unit, so that a changed net is noticed there, too:
+with `slip`, the paper's mistake, or `not_reproduced`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 
 from fedmpi.config.address import CONFIGS
 from fedmpi.results import grid_file
-from fedmpi.results.printed import Cell, Given, cells_of
+from fedmpi.results.printed import Cell, cells_of
 
 UNITS = {"": 1.0, "%": 0.01, "x": 1.0, "M": 1e6, "G": 1e9, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 Sample = tuple[Mapping[str, int], float]
@@ -34,11 +34,12 @@ class Claim:
     key: str
     printed: str
     unit: str
-    verdict: str = "equal"
-    ours: str = ""
-    within: float | None = None
-    """The printed number differs from ours by no more than this share of ours."""
-    unchecked: str = ""
+    said: Mapping[str, str]
+    """Beside these: `slip` or `not_reproduced`, `ours`, `within` (the largest difference, as a share of ours)."""
+
+    @property
+    def agrees(self) -> bool:
+        return not self.said.get("slip") and not self.said.get("not_reproduced")
 
 
 @cache
@@ -51,47 +52,30 @@ def document(paper: str) -> dict[str, Any]:
     return yaml.load(Path(__file__).with_name(f"{paper}.yaml").read_text(), yaml.BaseLoader)
 
 
-def cell(paper: str, key: str) -> str:
-    """Returns the printed value of a cell, `table/block/column/row`."""
-    return next(claim.printed for claim, _ in cells(paper, key.partition("/")[0]) if claim.key == key)
+def facts(paper: str) -> Iterator[Claim]:
+    for key, said in document(paper)["facts"].items():
+        yield Claim(key, said["printed"], said.get("unit", ""), said)
+
+
+def own_tables(paper: str) -> Iterator[tuple[Claim, str, str, str]]:
+    """Yields the cells of the tables of PAPER.yaml, with table, column and row."""
+    for table, columns in document(paper).get("tables", {}).items():
+        for column, cells in columns.items():
+            for row, value in cells.items():
+                said = {**cells.get("all", {}), **(value if isinstance(value, dict) else {"printed": value})}
+                if row != "all":
+                    unit = column.partition("(")[2][:-1]
+                    yield Claim(f"{table}/{column}/{row}", said["printed"], unit, said), table, column, row
 
 
 def cells(paper: str, table: str) -> Iterator[tuple[Claim, Cell]]:
-    """Yields the cells of a table of PAPER.yaml or of the grid file."""
-    own = document(paper).get("tables", {}).get(table)
-    if own is None:
-        more = document(paper).get("cells", {})
-        for one in cells_of(grid(paper).content.printed, table):
-            key = "/".join((table, one.block, one.column, one.row))
-            reasons = {"slip": one.slip, "not_reproduced": one.given.not_reproduced}
-            unit = grid(paper).content.printed[table].unit
-            yield _claim(key, one.given.value, unit, reasons | more.get(key, {})), one
-        return
-    for block, columns in own["blocks"].items():
-        for column, shared in columns.items():
-            for row, value in shared["cells"].items():
-                given = {"net": value[0], "paper": value[1]} if isinstance(value, list) else value
-                key = "/".join((table, block, column, row))
-                named = re.search(r"\((.+)\)", column)
-                unit = named[1] if named else own.get("unit", "")
-                yield (
-                    _claim(key, given["paper"], unit, {**shared, **given}),
-                    Cell(block, column, row, "", Given(net=given.get("net", "")), ""),
-                )
-
-
-def _claim(key: str, printed: str, unit: str, said: Mapping[str, str]) -> Claim:
-    verdict = next((name for name in ("slip", "not_reproduced") if said.get(name)), said.get("verdict", "equal"))
-    within = float(said["within"]) if "within" in said else None
-    return Claim(key, printed, unit, verdict, said.get("ours", ""), within, said.get("unchecked", ""))
-
-
-def facts(paper: str) -> Iterator[Claim]:
-    for key, fact in document(paper)["facts"].items():
-        if "same_as" in fact:
-            yield _claim(key, cell(paper, fact["same_as"]), "MB", fact)
-        else:
-            yield _claim(key, fact["printed"], fact.get("unit", ""), fact)
+    """Yields the printed cells of a table of the grid file that have a run."""
+    tables = grid(paper).content.printed
+    for one in cells_of(tables, table):
+        key = "/".join((table, one.block, one.column, one.row))
+        said = {"slip": one.slip, "not_reproduced": one.given.not_reproduced, **document(paper)["cells"].get(key, {})}
+        if one.given.value and one.run:
+            yield Claim(key, one.given.value, tables[table].unit, said), one
 
 
 def sizes(paper: str) -> Iterator[tuple[Claim, list[Cell]]]:
@@ -102,25 +86,26 @@ def sizes(paper: str) -> Iterator[tuple[Claim, list[Cell]]]:
             if (size := re.match(r"([\d.]+M)\b", one.row)) and one.run:
                 uses.setdefault(f"{one.block.partition(' ')[0]} {one.column} {size[1]}", []).append(one)
     for key, those in uses.items():
-        slip = document(paper)["size_slips"].get(key, {})
-        yield _claim(key, key.rpartition(" ")[2][:-1], "M", {"slip": slip.get("why", ""), **slip}), those
+        yield Claim(key, key.rpartition(" ")[2][:-1], "M", document(paper)["size_slips"].get(key, {})), those
 
 
 def problem(claim: Claim, ours: Ours) -> str:
     """Returns in what the claim is not as recorded, '' if it is."""
-    agrees = is_printed(claim.printed, claim.unit, ours)
-    shown = [value for _, value in ours] if isinstance(ours, list) else f"{ours / UNITS[claim.unit]:.6f}"
-    if agrees != (claim.verdict == "equal"):
-        return f"{claim.key}: {claim.verdict} on record, but paper {claim.printed} {claim.unit}, ours {shown}"
-    if claim.verdict == "equal":
+    if is_printed(claim.printed, claim.unit, ours) != claim.agrees:
+        return f"{claim.key}: paper {claim.printed} {claim.unit}, ours {shown(claim, ours)}, on record {claim.said}"
+    if claim.agrees:
         return ""
-    if not claim.ours or not is_printed(claim.ours, claim.unit, ours):
-        return f"{claim.key}: ours was {claim.ours or 'not recorded'}, is {shown}"
-    if claim.within is not None and not isinstance(ours, list):
+    if not is_printed(claim.said["ours"], claim.unit, ours):
+        return f"{claim.key}: ours was {claim.said['ours']}, is {shown(claim, ours)}"
+    if "within" in claim.said and not isinstance(ours, list):
         difference = abs(float(claim.printed) * UNITS[claim.unit] - ours)
-        if difference > claim.within * abs(ours):
-            return f"{claim.key}: paper {claim.printed} is not within {claim.within:g} of ours, {shown}"
+        if difference > float(claim.said["within"]) * abs(ours):
+            return f"{claim.key}: paper {claim.printed} is not that near to ours, {shown(claim, ours)}"
     return ""
+
+
+def shown(claim: Claim, ours: Ours) -> str:
+    return str([value for _, value in ours]) if isinstance(ours, list) else f"{ours / UNITS[claim.unit]:.6f}"
 
 
 def is_printed(number: str, unit: str, ours: Ours) -> bool:

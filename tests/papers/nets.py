@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import Any
 
-import torch
 from torch import nn
 
 from fedmpi import methods
@@ -20,7 +18,6 @@ from fedmpi.models import create
 from fedmpi.results.grid_runs import load_address
 from fedmpi.running import forecast, start
 
-SKELETONS: dict[str, nn.Module] = {}
 SIZES: dict[str, float] = {}
 
 
@@ -36,14 +33,7 @@ class Setting:
 
     @cached_property
     def method(self) -> Method:
-        return methods.create(replace(start.method_context(self.config, self.info), make=self._make))
-
-    def _make(self, width: float = 1.0, rounding: str = "round", seed: int | None = None, *, empty: bool) -> nn.Module:
-        assert empty  # a count needs no values
-        key = f"{self.config.model.model_dump_json()}|{self.info}|{width}|{rounding}"
-        if key not in SKELETONS:
-            SKELETONS[key] = create.skeleton(self.config.model, self.info, width, rounding)
-        return copy.deepcopy(SKELETONS[key])
+        return methods.create(start.method_context(self.config, self.info))
 
     @cached_property
     def plan(self) -> forecast.Forecast:
@@ -52,7 +42,7 @@ class Setting:
     @cached_property
     def model(self) -> nn.Module:
         """The config's own net, whole."""
-        return self._make(empty=True)
+        return create.skeleton(self.config.model, self.info)
 
     def net(self, name: str) -> nn.Module:
         """Builds the tested net of this name."""
@@ -64,6 +54,10 @@ class Setting:
 def setting(paper: str, run: str, *overrides: str) -> Setting:
     """Returns the setting of a run, SETTING/METHOD of the paper's grid file."""
     return Setting(load_address(f"{CONFIGS}/papers/{paper}.yaml@{run}", overrides))
+
+
+def modules_of(net: nn.Module, kind: type[nn.Module]) -> list[Any]:
+    return [module for module in net.modules() if isinstance(module, kind)]
 
 
 def params(net: nn.Module) -> int:
@@ -79,29 +73,3 @@ def size_of(paper: str, run: str, net: str) -> float:
         names = [tested.name for tested in found.method.tested()]
         SIZES[key] = params(found.net(net)) if net in names else math.nan
     return SIZES[key]
-
-
-@dataclass(frozen=True)
-class Outputs:
-    """Parameters and MACs of convs, and the output numbers of convs and norms, of one example."""
-
-    params: float
-    macs: float
-    outputs: float
-
-
-def measured(net: nn.Module, example_shape: Sequence[int], wanted: Callable[[str], bool]) -> Outputs:
-    """Measures the convs and norms whose names are wanted."""
-    tally = [0, 0, 0]
-
-    def count(module: nn.Module, inputs: object, output: torch.Tensor) -> None:
-        tally[2] += output[0].numel()
-        if isinstance(module, nn.Conv2d):
-            tally[0] += module.weight.numel()
-            tally[1] += module.weight.numel() * output[0, 0].numel()
-
-    for name, module in net.named_modules():
-        if isinstance(module, nn.Conv2d | nn.BatchNorm2d) and wanted(name):
-            module.register_forward_hook(count)
-    net(torch.empty(2, *example_shape, device="meta"))
-    return Outputs(*map(float, tally))

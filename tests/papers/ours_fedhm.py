@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cache, partial
 
 from papers.claims import Ours
-from papers.nets import Setting, params, setting
+from papers.nets import Setting, modules_of, params, setting
 from torch import nn
 
 from fedmpi import costs
@@ -37,8 +37,8 @@ def _layer(kind: str, count: str) -> Ours:
 
 def _dense_convs(data: str) -> float:
     """3 x 3 convs of the smallest net that are whole."""
-    modules = _of(f"{data}_iid/fedhm").net("0.125").modules()
-    return sum(isinstance(module, nn.Conv2d) and module.kernel_size == (3, 3) for module in modules)
+    convs = modules_of(_of(f"{data}_iid/fedhm").net("0.125"), nn.Conv2d)
+    return sum(conv.kernel_size == (3, 3) for conv in convs)
 
 
 def _factorized(data: str, layer: int) -> float:
@@ -85,8 +85,9 @@ def _stage(data: str, row: str) -> dict[str, float]:
     return {"Params": float(measured.params), "MACs": float(measured.macs_with_norm_and_activations)}
 
 
-def _figure7(of: Cell) -> float:
-    return _stage(of.block.split()[0].lower().replace("-", ""), of.row)[of.column.split()[0]]
+def _figure7(column: str, row: str) -> float:
+    data, what = column.split()[::2]
+    return _stage(data.lower().replace("-", ""), row)[what]
 
 
 def _share_of_later_stages(data: str, what: str) -> float:
@@ -118,11 +119,6 @@ def _run_costs(measure: Callable[[Setting], float]) -> Ours:
     return samples
 
 
-def _nearest(printed: float, of_a_round: float) -> float:
-    """What the whole number of rounds that comes nearest to the printed number gives."""
-    return of_a_round * round(printed / of_a_round)
-
-
 def _moved(run: str) -> float:
     """2 x 10 x the printed size / 1024."""
     found = _of(run)
@@ -137,18 +133,17 @@ def _computed(run: str) -> float:
 
 
 def _bar(of: Cell, of_a_round: Callable[[str], float]) -> float:
-    return _nearest(float(of.given.value), of_a_round(of.run))
+    """What the whole number of rounds that comes nearest to the printed number gives."""
+    one = of_a_round(of.run)
+    return one * round(float(of.given.value) / one)
 
 
 _LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}
-_LAYERS = {"fc": "fc", "fc_lowrank": "fc paper"}
-_LAYERS |= {"conv": "conv", "conv_lowrank": "conv paper", "conv_pufferfish": "conv output"}
+_LAYERS = {"fc": "fc", "fc_lowrank": "fc paper", "conv": "conv", "conv_lowrank": "conv paper"}
+_LAYERS["conv_pufferfish"] = "conv output"
 FACTS: dict[str, Callable[[], Ours]] = {
-    **{
-        f"table1_{fact}_{what}": partial(_layer, kind, what)
-        for fact, kind in _LAYERS.items()
-        for what in ("params", "macs")
-    },
+    **{f"table1_{fact}_params": partial(_layer, kind, "params") for fact, kind in _LAYERS.items()},
+    **{f"table1_{fact}_macs": partial(_layer, kind, "macs") for fact, kind in _LAYERS.items()},
     "rho_resnet18": partial(_dense_convs, "cifar10"),
     "rho_resnet34": partial(_dense_convs, "cifar100"),
     **{f"table5_layer{layer}": partial(_factorized, "cifar10", layer) for layer in (1, 2, 3, 4)},
@@ -171,8 +166,5 @@ FACTS: dict[str, Callable[[], Ours]] = {
 for _data in ("cifar10", "cifar100", "tinyimagenet"):
     _run = f"{_data}_iid/fedhm"
     FACTS[f"samples_{_data}"] = lambda run=_run: _of(run).info.num_train / _of(run).config.clients.count
-CELLS = {
-    "figure7": _figure7,
-    "figure4a": partial(_bar, of_a_round=_moved),
-    "figure4b": partial(_bar, of_a_round=_computed),
-}
+TABLES = {"figure7": _figure7}
+CELLS = {"figure4a": partial(_bar, of_a_round=_moved), "figure4b": partial(_bar, of_a_round=_computed)}

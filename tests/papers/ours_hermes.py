@@ -8,10 +8,9 @@ from papers.nets import Setting, params, setting
 
 from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.models import create
-from fedmpi.results.printed import Cell
 
 _DATA = {"cifar10": "cifar10", "emnist": "femnist", "har": "har"}
-_BLOCKS = {"IC-CIFAR10": "cifar10", "IC-EMNIST": "emnist", "HAR": "har"}
+_ROWS = {"IC-CIFAR10": "cifar10", "IC-EMNIST": "emnist", "HAR": "har"}
 
 
 def _run(data: str, *overrides: str) -> Setting:
@@ -35,9 +34,9 @@ def _pruned(data: str) -> float:
     return float(_dense(data) * _run(data).config.method.target_share)
 
 
-def _table3(of: Cell) -> float:
-    size = _dense if of.column == "Baseline" else _pruned
-    return sum(map(size, _DATA)) if of.block == "All Included" else size(_BLOCKS[of.block])
+def _table3(column: str, row: str) -> float:
+    size = _dense if column == "Baseline (MB)" else _pruned
+    return sum(map(size, _DATA)) if row == "All Included" else size(_ROWS[row])
 
 
 FACTS = {
@@ -47,4 +46,5 @@ FACTS = {
     "table4_emnist": partial(_size, "emnist", "model.name=cnn_hermes"),
     "table4_har": partial(_size, "har", "model.hidden=[300,100]"),
 }
-CELLS = {"table3": _table3, "figure2": lambda of: setting("hermes", of.run).plan.bytes_per_run}
+TABLES = {"table3": _table3}
+CELLS = {"figure2": lambda of: setting("hermes", of.run).plan.bytes_per_run}

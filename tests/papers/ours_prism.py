@@ -8,51 +8,63 @@ all four ratios divide, and scaled back: parameters and MACs by 1.25^2, outputs 
 from functools import cache
 from typing import Any
 
-from papers.nets import Outputs, Setting, measured, setting
-from torch import nn
+import torch
+from papers.nets import Setting, modules_of, setting
+from torch import Tensor, nn
 
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
-from fedmpi.results.printed import Cell
 
 BATCH = 32
 _WIDTH = 1.25
 _RUN = "cifar10_iid/prism_02"
+Counted = dict[str, float]
 
 
 def _wide(*overrides: str) -> Setting:
     return setting("prism", _RUN, f"model.width={_WIDTH}", "method.cut_inputs=true", *overrides)
 
 
-def _count(net: nn.Module) -> Outputs:
-    """The parameters of the block convs and their BatchNorms at width 1."""
-    counted = measured(net, _wide().info.example_shape, lambda name: "stages" in name and "shortcut" not in name)
-    return Outputs(counted.params / _WIDTH**2, counted.macs / _WIDTH**2, counted.outputs / _WIDTH)
+def _count(net: nn.Module) -> Counted:
+    """Parameters, 2 x MACs x 32 and 32 x outputs of the block convs, at width 1; outputs of their BatchNorms, too."""
+    tally = {"Params": 0, "MACs": 0, "Mem": 0}
+
+    def count(module: nn.Module, inputs: object, output: Tensor) -> None:
+        tally["Mem"] += BATCH * output[0].numel()
+        if isinstance(module, nn.Conv2d):
+            tally["Params"] += module.weight.numel()
+            tally["MACs"] += 2 * BATCH * module.weight.numel() * output[0, 0].numel()
+
+    for name, module in net.named_modules():
+        is_of_block = "stages" in name and "shortcut" not in name
+        if is_of_block and isinstance(module, nn.Conv2d | nn.BatchNorm2d):
+            module.register_forward_hook(count)
+    net(torch.empty(2, *_wide().info.example_shape, device="meta"))
+    return {name: number / _WIDTH ** (1 if name == "Mem" else 2) for name, number in tally.items()}
 
 
 @cache
-def _prism(ratio: str) -> Outputs:
-    """Of a keep ratio, or of the `Full` net."""
+def _prism(ratio: str) -> Counted:
+    """Counts the sub-model of a keep ratio, or the `Full` net."""
     if ratio == "Full":
         return _count(_wide().model)
     return _count(_wide(f"method.keep_ratio=[{ratio}]").method.net(0, empty=True))
 
 
 @cache
-def _fedhm(ratio: str) -> Outputs:
-    """r = c N kernels over all inputs, whose outputs are all computed."""
+def _fedhm(ratio: str) -> Counted:
+    """Counts r = c N kernels over all inputs, whose outputs are all computed."""
     model = _wide().model
     layers = plan_layers(model, Rule(dense_layers=1, unroll="output"))
     sizes = {layer.name: (round(float(ratio) * layer.out_features), layer.out_features) for layer in layers}
     return _count(kernel_net(model, sizes))
 
 
-def _number(counted: Outputs, column: str) -> float:
-    """The table's column: `Params`, `MACs` (2 x MACs x 32) or `Mem`, by itself or as a share of the full net's."""
+def _number(counted: Counted, column: str) -> float:
+    """Returns `Params`, `MACs` or `Mem`, by itself or as a share of the full net's."""
     name, unit = column.split(" ")
-    of = {"Params": counted.params, "MACs": 2 * BATCH * counted.macs, "Mem": BATCH * counted.outputs}[name]
-    return of / _number(_prism("Full"), f"{name} (M)") if unit == "(%)" else of
+    return counted[name] / _prism("Full")[name] if unit == "(%)" else counted[name]
 
 
 def _o2_memory() -> float:
@@ -66,18 +78,16 @@ def _o2_memory() -> float:
 
 
 def _module(run: str, kind: type[nn.Module], place: int = 0) -> Any:
-    return [module for module in setting("prism", run).model.modules() if isinstance(module, kind)][place]
+    return modules_of(setting("prism", run).model, kind)[place]
 
 
 _CNN = "femnist/prism_kappa_02"
 _LSTM = "imdb_iid/full"
 FACTS = {
-    "small_share": lambda: _prism("0.2").params / _prism("Full").params,
+    "small_share": lambda: _prism("0.2")["Params"] / _prism("Full")["Params"],
     "o2_memory": _o2_memory,
     "table4_downsample": lambda: sum(
-        module.kernel_size == (1, 1)
-        for module in setting("prism", _RUN).model.modules()
-        if isinstance(module, nn.Conv2d)
+        conv.kernel_size == (1, 1) for conv in modules_of(setting("prism", _RUN).model, nn.Conv2d)
     ),
     "table5_kernels1": lambda: _module(_CNN, nn.Conv2d).out_channels,
     "table5_kernels2": lambda: _module(_CNN, nn.Conv2d, 1).out_channels,
@@ -92,10 +102,8 @@ FACTS = {
     "table6_fc_inputs": lambda: _module(_LSTM, nn.Linear).in_features,
     "table6_fc_outputs": lambda: _module(_LSTM, nn.Linear).out_features,
 }
-
-
-def _table1(of: Cell) -> float:
-    return _number(_prism(of.row), of.column)
-
-
-CELLS = {"table1": _table1, "table10": lambda of: _number(_fedhm(of.row), of.column)}
+TABLES = {
+    "table1": lambda column, row: _number(_prism(row), column),
+    "table10": lambda column, row: _number(_fedhm(row), column),
+}
+CELLS = {}
