@@ -105,7 +105,8 @@ def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: st
     assert published_bytes(tmp_path, tiers, "root") == published_bytes(tmp_path, tiers, "shared")
 
 
-@pytest.mark.parametrize("case", fast("fedhm", of=CASES, slow=("prism", "scaffold")))
+@pytest.mark.slow
+@pytest.mark.parametrize("case", fast(of=CASES, slow=("fedhm", "prism", "scaffold")))
 def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds 1 and 2, the server on the CPU. A memory, which is a file, comes and goes in one copy each."""
     expected = undisturbed(tmp_path, *CASES[case], "rounds=2", "mpi.device=cpu")
@@ -153,6 +154,7 @@ def test_keeping_the_last_finite_parameters_waits_for_the_loss_of_each_step(tmp_
     assert len(waits) == 4 * (2 + 2), places(waits)
 
 
+@pytest.mark.slow
 def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Path) -> None:
     """Under `gather` with the server on the device: one copy down by the worker, one up by the server, from the buffer
     that it was received in, which is page-locked. What is published goes down and up through such memory, too.

@@ -42,6 +42,7 @@ def test_a_resume_keeps_it(tmp_path: Path, first: str, then: str) -> None:
     assert difference(finished(tmp_path / "run"), expected) == ""
 
 
+@pytest.mark.slow
 def test_another_kind_is_refused(tmp_path: Path) -> None:
     for first, then, where, others in (
         ("auto", "cpu", "on a GPU", "cuda or auto"),

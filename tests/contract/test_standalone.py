@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from by_hand import Bench, after, numbers
-from fast import fast
 from small_runs import finished, run_alone, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
@@ -58,7 +57,8 @@ def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
     assert len({digest_of(memory) for memory in left.memories.values()}) == len(left.memories) > 4
 
 
-@pytest.mark.parametrize(("every", "keep"), fast((3, 2), of=[(1, 2), (1, 1), (3, 2), (2, 3)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "keep"), [(1, 2), (1, 1), (3, 2), (2, 3)])
 def test_old_memories_go_with_the_last_checkpoint_that_names_them(tmp_path: Path, every: int, keep: int) -> None:
     """Nothing is left over; after a resume neither."""
     words = (ALONE, "clients.per_round=3", "evaluation.every=100")

@@ -36,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.modules.pop("mynets", None)
 
 
+@pytest.mark.slow
 def test_a_file_beside_the_command(folder: Path) -> None:
     """The module lies in the working directory; what a run prints and keeps bears the name that was given."""
     words = "model.name=mynets:Net", "model.hidden=20", "method.name=fedavg", "train.local_epochs=1", *ONE_ROUND, *DATA

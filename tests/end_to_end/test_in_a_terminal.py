@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fast import fast
 from in_terminal import terminal
 from launched import LIMIT_S, RunMain, command, environment, unfolded
 from small_runs import SMALL
@@ -28,7 +27,8 @@ def advice(shown: bytes) -> str:
     return found[1] if found else ""
 
 
-@pytest.mark.parametrize("times", fast(1, of=(1, 2)))
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
 def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(
     run_main: RunMain, tmp_path: Path, times: int
 ) -> None:
@@ -73,7 +73,8 @@ def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None
         assert re.fullmatch(r"round \d/3  [\d.]+ s  ETA [\d:]+  accuracy( [\d.]+){7} %", line)
 
 
-@pytest.mark.parametrize("how", fast("ctrl-c", of=("ctrl-c", "SIGTERM", "failure")))
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM", "failure"])
 def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None:
     """However the run ends: rich would hide it while the line is shown."""
     diverges = ("train.lr=1e12", "method.name=fedavg") if how == "failure" else ()

@@ -40,7 +40,7 @@ def begin(run_main: RunMain, origin: Path | str, folder: Path, *words: str) -> t
     return out, errors
 
 
-@pytest.mark.parametrize(("origin", "number"), [("parent", 3), ("parent@2", 2)])
+@pytest.mark.parametrize(("origin", "number"), fast(("parent@2", 2), of=[("parent", 3), ("parent@2", 2)]))
 def test_the_first_state_is_the_saved_one(
     run_main: RunMain, parent: Path, tmp_path: Path, origin: str, number: int
 ) -> None:
@@ -61,6 +61,7 @@ def test_the_first_state_is_the_saved_one(
     assert Run(folder.path).init_from == f"parent@{number}" and len(read_records(folder)) == 1
 
 
+@pytest.mark.slow
 def test_it_differs_from_a_run_without(run_main: RunMain, made: Made, parent: Path, tmp_path: Path) -> None:
     begin(run_main, parent, tmp_path / "new")
     assert finished(tmp_path / "new").server != finished(parent).server
@@ -72,7 +73,7 @@ def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: P
     assert code == 0 and folder.name.startswith("parent-continued-"), errors
 
 
-@pytest.mark.parametrize("stage", ["first", "second"])
+@pytest.mark.parametrize("stage", fast("first", of=["first", "second"]))
 def test_it_goes_on_without_the_other_run(
     run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
@@ -175,7 +176,8 @@ def test_a_run_without_a_whole_checkpoint_is_refused(
     assert code == 2 and "holds no whole checkpoint to begin from; " in rejoined(errors) and folder.is_dir()
 
 
-@pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_the_advice_of_a_run_that_diverged_works(start: Start, made: Made, tmp_path: Path, ranks: int) -> None:
     """Exactly the printed command, which makes a whole run from the last state before the divergence."""
     healthy = made(tmp_path / "healthy", *DIVERGES, "train.lr=0.05", "rounds=1")
@@ -190,6 +192,7 @@ def test_the_advice_of_a_run_that_diverged_works(start: Start, made: Made, tmp_p
     assert again.wait() == 0, again.err
 
 
+@pytest.mark.slow
 def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(run_main: RunMain, tmp_path: Path) -> None:
     """It begins again, in the same place, with another learning rate."""
     code, _, errors = run_main(*SMALL, *DIVERGES, "--run-dir", str(tmp_path / "run"))
@@ -201,6 +204,7 @@ def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(run_main:
     assert [record["lr"] for record in finished(tmp_path / "run").records] == [0.1, 0.1, 0.1]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_running_can_be_begun_from(start: Start, run_main: RunMain, tmp_path: Path) -> None:
     """It saves, and deletes, while it is read."""
     run_dir = tmp_path / "run"

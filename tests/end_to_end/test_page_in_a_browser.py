@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from fast import fast
 from small_runs import undisturbed
 
 from fedmpi.results.page import whole_page
@@ -68,7 +67,8 @@ def looked_at(browser: str, folder: Path, text: str, width: int) -> dict[str, ob
     return json.loads(re.search("<title>(.*?)</title>", answer)[1])
 
 
-@pytest.mark.parametrize("width", fast(390, of=[390, 1280]))
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_cut(tmp_path: Path, browser: str, text: str, width: int) -> None:
     assert "Singular values" in text and "Examples of each" in text
     assert looked_at(browser, tmp_path, text, width) == {"window": width, "wider": 0, "cut": []}

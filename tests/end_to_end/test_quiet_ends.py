@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from launched import Start, block
 
 
+@pytest.mark.slow
 def test_a_mistake_in_the_config_is_the_only_line(start: Start) -> None:
     launched = start(3, "rounds=0")
     assert launched.wait() == 2
@@ -20,6 +22,7 @@ def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_p
     assert str(tmp_path / "file") in launched.err and launched.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_mistake_that_rank_0_alone_finds_is_all_that_is_printed(start: Start) -> None:
     """No other rank imports observers."""
     launched = start(3, "output.observers=[json:nothing,collections:OrderedDict]", "output.progress=off")
@@ -27,6 +30,7 @@ def test_a_mistake_that_rank_0_alone_finds_is_all_that_is_printed(start: Start) 
     assert launched.err.startswith("output.observers: 2 problems\n") and launched.err.count("\n") == 3
 
 
+@pytest.mark.slow
 def test_a_divergence_is_all_that_is_printed(start: Start) -> None:
     """Both workers diverge; one rank prints it."""
     launched = start(3, "train.lr=1e12", "method.name=fedavg")
@@ -34,6 +38,7 @@ def test_a_divergence_is_all_that_is_printed(start: Start) -> None:
     assert launched.err.count("fedmpi: failed on rank ") == 1 and "abort" not in launched.err.lower()
 
 
+@pytest.mark.slow
 def test_a_user_s_code_that_ends_the_process_ends_ranks_that_train(start: Start) -> None:
     """As by `sys.exit` in the net. The training of rank 2 would outlast this test."""
     patch = """

@@ -41,6 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     sys.modules.update(before)
 
 
+@pytest.mark.slow
 def test_five_lines_of_python(capsys: pytest.CaptureFixture[str]) -> None:
     exec(examples("README.md")[0], {})
     assert '"round": 5' in capsys.readouterr().out.replace("'", '"')

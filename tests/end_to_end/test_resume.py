@@ -78,6 +78,7 @@ def test_as_many_rounds_as_are_done_end_a_run(resume: Resume, run_dir: Path) -> 
     assert (run.state, run.continues_after, run.num_rounds) == ("finished", 3, 3)
 
 
+@pytest.mark.slow
 def test_a_run_that_has_ended_goes_on_for_more_rounds(
     resume: Resume, run_main: RunMain, run_dir: Path, tmp_path: Path
 ) -> None:

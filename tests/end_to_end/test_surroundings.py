@@ -163,7 +163,8 @@ def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert without_notes(finished(tmp_path / "run")) == expected
 
 
-@pytest.mark.parametrize("part", fast("rounds.jsonl", of=("rounds.jsonl", "round-000003")))
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["rounds.jsonl", "round-000003"])
 def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Under `warn`, too; what was saved before stays, and a resume has the rest."""
     words = (*TOPK, "output.on_save_error=warn")
@@ -185,6 +186,7 @@ def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.Monkey
     assert finished(tmp_path / "run") == undisturbed(tmp_path, *words) and not half_written.exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when the next one would be due; which is then made as well, and none in between."""
     words = ("rounds=8", "output.checkpoint_every=3", "output.keep_checkpoints=9", "output.on_save_error=warn")

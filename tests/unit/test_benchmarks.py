@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from fast import fast
 from small_runs import small_setup
 
 BENCH = Path(__file__).parents[2] / "jobs" / "bench"
@@ -42,7 +41,8 @@ def run(words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=configs, env=os.environ)
 
 
-@pytest.mark.parametrize("name", fast("parts aggregate", of=PROGRAMS))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_it_prints_its_table(name: str) -> None:
     words, expected = PROGRAMS[name]
     done = run(f"{name} {words}")
@@ -50,7 +50,8 @@ def test_it_prints_its_table(name: str) -> None:
     assert expected in done.stdout, done.stdout
 
 
-@pytest.mark.parametrize("words", fast("overhead train.lr=fast", of=MISTAKES))
+@pytest.mark.slow
+@pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_said_without_a_traceback(words: str) -> None:
     done = run(words)
     assert (done.returncode, done.stdout.partition("\n")[2]) == (2, "")

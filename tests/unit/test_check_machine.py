@@ -203,6 +203,7 @@ def page(count: int, *words: str) -> tuple[int, dict[str, dict[str, str]]]:
     return done.returncode, found["findings"]
 
 
+@pytest.mark.slow
 def test_the_page_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = command_of_check.main(["--run-dir", str(tmp_path), "--json"])
     found = json.loads(capsys.readouterr().out)

@@ -114,16 +114,7 @@ def reported(trained: TrainedNet) -> float | None:
     return scores.get(trained.name.removeprefix("tier "), {}).get("accuracy")
 
 
-FAST = [
-    ("fedhm", "0.25"),
-    ("prism", "server"),
-    ("prism", "0.4"),
-    ("heterofl", "0.5"),
-    ("splitmix", "0.25"),
-    *[(name, CLIENT) for name in ("hermes", "lgfedavg", "perfedavg")],
-    ("lstm", "0.5"),
-    ("tied", "1"),
-]
+FAST = [("fedhm", "0.25"), ("prism", "0.4"), ("hermes", CLIENT)]
 
 
 @pytest.mark.parametrize(("name", "net"), fast(*FAST, of=[*OF_METHODS, *OF_NETS]))
@@ -143,7 +134,8 @@ def test_torch_gives_the_reported_count_exactly(tmp_path: Path, trained_of: Trai
         torch.testing.assert_close(answers(examples[0][:1].contiguous()), every[:1])
 
 
-@pytest.mark.parametrize(("name", "net"), fast(("fedhm", "0.25"), of=[*OF_METHODS, *OF_NETS]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "net"), [*OF_METHODS, *OF_NETS])
 def test_onnx_agrees(tmp_path: Path, trained_of: Trained, name: str, net: str) -> None:
     trained = trained_of(name, net)
     path = written(tmp_path, trained, "onnx")
@@ -223,6 +215,7 @@ def test_costs_of_both_are_printed_where_a_net_is_cut(
     assert cut < uncut and kept is not None and 0 < float(kept[1]) < 100
 
 
+@pytest.mark.slow
 def test_the_best_saved_round_stays(tmp_path: Path) -> None:
     words = ("method.name=fedhm", UNEVEN, "rounds=7", "output.keep_checkpoints=1", "train.lr=0.3")
     run_all(small_config(*words), SerialComm(), tmp_path)
@@ -236,12 +229,13 @@ def test_the_best_saved_round_stays(tmp_path: Path) -> None:
     assert saved_round(tmp_path, "best").number == best and saved_round(tmp_path, "last").number == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "words", "absent"),
     [
         ("pt2", ["fedhm", "--tier", "0.25", "--check"], "fedmpi"),
-        pytest.param("onnx", ["fedhm", "--tier", "0.25", "--dense", "--check"], "fedmpi torch", marks=pytest.mark.slow),
-        pytest.param("safetensors", ["hermes", "--client", "0", "--cut"], "", marks=pytest.mark.slow),
+        ("onnx", ["fedhm", "--tier", "0.25", "--dense", "--check"], "fedmpi torch"),
+        ("safetensors", ["hermes", "--client", "0", "--cut"], ""),
     ],
 )
 def test_what_it_prints_runs(

@@ -47,6 +47,7 @@ empty
 MISSING = ("onnx", "onnxscript", "safetensors", "safetensors.torch")
 
 
+@pytest.mark.slow
 def test_messages(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:

@@ -225,6 +225,7 @@ def own(tmp_path: Path, short: Short, monkeypatch: pytest.MonkeyPatch) -> Iterat
     sys.modules.pop("study_code", None)
 
 
+@pytest.mark.slow
 def test_a_grid_or_code_that_is_not_committed_makes_no_run(
     tmp_path: Path, own: tuple[Short, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -364,6 +365,7 @@ def test_a_killed_grid_continues(tmp_path: Path, short: Short) -> None:
     assert short.text("values.csv") == whole.text("values.csv") and len(short.text("values.csv").splitlines()) == 9
 
 
+@pytest.mark.slow
 def test_slurm_makes_the_trials_then_the_final_runs(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing runs; each run has its note; what is finished is left out."""
     monkeypatch.setattr(slurm.shutil, "which", lambda name: None)

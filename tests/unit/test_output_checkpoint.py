@@ -225,6 +225,7 @@ print("ok", last_round, "rounds", torn, "kills while writing", ahead, "between r
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
     """15 SIGKILLs of a process that saves in a loop, each up to 50 ms (some saves) after its first save.
 

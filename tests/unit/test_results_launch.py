@@ -46,6 +46,7 @@ def make_one_round(job: Job, folder: Path) -> None:
     assert main(words) == 75
 
 
+@pytest.mark.slow
 def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
     """To the bits of one process; the same command again makes nothing."""
     begun = []
@@ -125,6 +126,7 @@ def test_a_program_that_cannot_be_started_is_one_line(plan: list[Job], tmp_path:
         make(plan, launcher=f"{tmp_path}/start {{ranks}}")
 
 
+@pytest.mark.slow
 def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Path) -> None:
     """SIGTERM to the process that makes a run on two ranks."""
     script = tmp_path / "make.py"
