@@ -30,7 +30,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """
     monkeypatch.setattr(har, "WINDOW", 4)
     monkeypatch.setattr(har, "STEP", 2)
-    monkeypatch.setattr(har, "_standardized", lambda train, test: (train, test))
+    monkeypatch.setattr(har, "_standardized", lambda x, is_test: x)
     raw = tmp_path / "HAPT" / "RawData"
     raw.mkdir(parents=True)
     (raw / "labels.txt").write_text(LABELS)
@@ -145,7 +145,3 @@ def test_features_of_each_subject(uci: Path) -> None:
 def test_features_that_do_not_fit_are_one_line(uci: Path, told: Told) -> None:
     (uci / "UCI HAR Dataset" / "test" / "y_test.txt").write_text("1\n2\n")
     told(refusal(lambda: Har(form="features").prepare(uci)))
-
-
-# The examples of UCI HAR by subject (from 1) and activity (laying, sitting, standing, walking, down, up), as many
-# analyses of it print them.

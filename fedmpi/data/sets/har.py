@@ -19,6 +19,7 @@ Neighbours there overlap by half, so the one example before the test part is in 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -33,16 +34,15 @@ from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
 Floats: TypeAlias = NDArray[np.float32]
-Stretch = tuple[int, int, int]
-"""Experiment, first sample and the one after the last, counted from 0."""
 
 
-class Part(NamedTuple):
-    """Examples float32 (n, features), their activities (from 0) and their subjects, int64 (n,)."""
+class Examples(NamedTuple):
+    """Examples float32 (n, features), their activities (from 0) and subjects, int64 (n,), and bool (n,): test data."""
 
     x: Floats
     y: Ints
     subjects: Ints
+    is_test: NDArray[np.bool_]
 
 
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
@@ -89,35 +89,32 @@ class Har(CountedOptions):
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-        train, test = _windows(self, folder) if self.form == "windows" else _features(self, folder)
-        return Dataset(train.x, train.y, test.x, test.y, *number_groups(train.subjects, test.subjects))
+        x, y, subjects, is_test = _windows(self, folder) if self.form == "windows" else _features(self, folder)
+        if is_test.all() or not is_test.any():
+            problem = "gives no example to train or none to test"
+            raise DataError(str(folder), f"{problem}; choose another data.test_share")
+        if self.form == "windows":
+            x = _standardized(x, is_test)
+        groups = number_groups(subjects[~is_test], subjects[is_test])
+        return Dataset(x[~is_test], y[~is_test], x[is_test], y[is_test], *groups)
 
 
-def _windows(options: Har, folder: Path) -> tuple[Part, Part]:
+def _windows(options: Har, folder: Path) -> Examples:
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows)
     rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
+    if not len(rows):
+        raise DataError(str(labels_path), f"has no stretch of the activities 1 to {NUM_ACTIVITIES}")
     rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
-    pieces: tuple[list[Part], list[Part]] = ([], [])
+    pieces = []
     for subject, activity in np.unique(rows[:, 1:3], axis=0).tolist():
         its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
-        stretches = [(experiment, first - 1, last) for experiment, _, _, first, last in its_rows.tolist()]
-        for part, own in zip(pieces, _divide(options, subject, stretches), strict=True):
-            for experiment, begin, end in own:
-                x = windows(signals[experiment][begin:end], WINDOW, STEP)
-                shape = (len(x), AXES * WINDOW)
-                part.append(Part(x.reshape(shape), np.full(len(x), activity - 1), np.full(len(x), subject)))
-    train, test = (_joined(labels_path, part) for part in pieces)
-    return _standardized(train, test)
-
-
-def _joined(where: Path, pieces: list[Part]) -> Part:
-    if not any(len(piece.y) for piece in pieces):
-        problem = "gives no example to train or none to test"
-        raise DataError(str(where), f"{problem}; choose another data.test_share")
-    x, y, subjects = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return Part(x, y, subjects)
+        for experiment, begin, end, is_held_out in _divide(options, subject, its_rows):
+            x = windows(signals[experiment][begin:end], WINDOW, STEP)
+            facts = (np.full(len(x), fact) for fact in (activity - 1, subject, is_held_out))
+            pieces.append((x.reshape(len(x), AXES * WINDOW), *facts))
+    return Examples(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
 
 
 def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
@@ -136,56 +133,54 @@ def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
     return signals
 
 
-def _divide(options: Har, subject: int, stretches: list[Stretch]) -> tuple[list[Stretch], list[Stretch]]:
-    """Divides the stretches of one subject and activity, in time, into those to train and those to test."""
+def _divide(options: Har, subject: int, rows: Ints) -> Iterator[tuple[int, int, int, bool]]:
+    """Yields experiment, first sample and the one after the last, from 0, and whether it is test data, of the stretches
+    of one subject and activity, cut in time.
+    """
+    total = int((rows[:, 4] - rows[:, 3] + 1).sum())
+    num_train = first_of_test(total, options.test_share)
     if options.split == "original":
-        return ([], stretches) if subject in TEST_SUBJECTS else (stretches, [])
-    before = first_of_test(sum(end - begin for _, begin, end in stretches), options.test_share)
-    train, test = [], []
-    for experiment, begin, end in stretches:
-        cut = min(begin + before, end)
-        train.append((experiment, begin, cut))
-        test.append((experiment, cut, end))
-        before -= cut - begin
-    return train, test
+        num_train = 0 if subject in TEST_SUBJECTS else total
+    for experiment, _, _, first, last in rows.tolist():
+        cut = min(first - 1 + num_train, last)
+        yield experiment, first - 1, cut, False
+        yield experiment, cut, last, True
+        num_train -= cut - (first - 1)
 
 
-def _standardized(*parts: Part) -> tuple[Part, Part]:
-    """Scales each axis by its mean and standard deviation (computed in float64) over all windows of the first part."""
-    samples = parts[0].x.reshape(-1, AXES).astype(np.float64)
+def _standardized(x: Floats, is_test: NDArray[np.bool_]) -> Floats:
+    """Scales each axis by its mean and standard deviation (computed in float64) over all training windows."""
+    samples = x[~is_test].reshape(-1, AXES).astype(np.float64)
     mean, deviation = samples.mean(axis=0), samples.std(axis=0)
     deviation[deviation == 0] = 1
-    scaled = [((part.x.reshape(-1, AXES) - mean) / deviation).astype(np.float32) for part in parts]
-    train, test = (part._replace(x=x.reshape(part.x.shape)) for part, x in zip(parts, scaled, strict=True))
-    return train, test
+    return ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32).reshape(x.shape)
 
 
-def _features(options: Har, folder: Path) -> tuple[Part, Part]:
+def _features(options: Har, folder: Path) -> Examples:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
-    distributed = [_distributed(home, part) for part in ("train", "test")]
+    parts = [_distributed(home, part) for part in ("train", "test")]
+    x, y, subjects = (np.concatenate(column) for column in zip(*parts, strict=True))
     if options.split == "original":
-        return distributed[0], distributed[1]
-    whole = _joined(home, distributed)
-    train, test = [], []
-    for subject, activity in np.unique(np.stack([whole.subjects, whole.y], axis=1), axis=0).tolist():
-        rows = np.flatnonzero((whole.subjects == subject) & (whole.y == activity))
-        first = first_of_test(len(rows), options.test_share)
-        train.append(rows[: max(first - 1, 0)] if first < len(rows) else rows)
-        test.append(rows[first:])
-    return _rows(whole, np.concatenate(train)), _rows(whole, np.concatenate(test))
+        return Examples(x, y, subjects, np.arange(len(y)) >= len(parts[0][1]))
+    rows, is_test = [], []
+    for subject, activity in np.unique(np.stack([subjects, y], axis=1), axis=0).tolist():
+        own = np.flatnonzero((subjects == subject) & (y == activity))
+        first = first_of_test(len(own), options.test_share)
+        train = own[: max(first - 1, 0)] if first < len(own) else own
+        rows += [train, own[first:]]
+        is_test += [np.full(len(train), False), np.full(len(own) - first, True)]
+    chosen = np.concatenate(rows)
+    return Examples(x[chosen], y[chosen], subjects[chosen], np.concatenate(is_test))
 
 
-def _rows(part: Part, rows: Ints) -> Part:
-    return Part(part.x[rows], part.y[rows], part.subjects[rows])
-
-
-def _distributed(home: Path, part: str) -> Part:
+def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
+    """Returns the features, the activities (from 0) and the subjects of a part."""
     x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
     y = _table(home / part / f"y_{part}.txt", 1, np.int64)
     subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
     if not len(x) == len(y) == len(subjects):
         raise DataError(str(home / part), f"holds {len(x)} examples, {len(y)} labels and {len(subjects)} subjects")
-    return Part(x, y[:, 0] - 1, subjects[:, 0])
+    return x, y[:, 0] - 1, subjects[:, 0]
 
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
