@@ -82,6 +82,12 @@ class Dataset:
         """The arrays by name; None for groups that the data set does not have."""
         return {name: getattr(self, name) for name in ARRAYS}
 
+    def part(self, part: Part) -> tuple[NDArray[np.generic], Ints, Ints | None]:
+        """Returns the examples of a part, their labels and their groups."""
+        if part == "train":
+            return self.train_x, self.train_y, self.groups
+        return self.test_x, self.test_y, self.test_groups
+
     @property
     def counts(self) -> dict[str, int]:
         """How many training and test examples there are, and groups of the training examples."""
@@ -100,9 +106,9 @@ class DataOptions(Section):
     """True if the files may hold other counts than `info` says; num_train and num_test then say which."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
-    num_train: NumExamples = Field(default=0, json_schema_extra={"subset": True})
+    num_train: NumExamples = 0
     """Training examples to use, for trials: so many in all, drawn class by class (or group by group); 0 means all."""
-    num_test: NumExamples = Field(default=0, json_schema_extra={"subset": True})
+    num_test: NumExamples = 0
     """Test examples to use, drawn in the same way; 0 means all."""
 
     def info(self) -> DataInfo:
@@ -117,14 +123,9 @@ class DataOptions(Section):
         """Returns the files that a run with these options needs, as `source` has them."""
         return self.source.files if self.source else ()
 
-    def forget(self) -> None:
-        """Frees the examples that `info` has read, which this process has elsewhere by now."""
-
     def subset(self, part: Part) -> int:
-        """Returns how many examples of a part a config asks for; 0 for all, and where the key is a subclass's own."""
-        key = f"num_{part}"
-        is_subset = type(self).model_fields[key].json_schema_extra == {"subset": True}
-        return int(getattr(self, key)) if is_subset else 0
+        """Returns how many examples of a part a config asks for, 0 for all. A set that makes as many returns 0."""
+        return self.num_train if part == "train" else self.num_test
 
     def used(self) -> DataInfo:
         """Returns the facts of the examples that a run uses."""
@@ -210,9 +211,7 @@ def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
 
     The choice depends on the data and the number alone: runs of several seeds have the same examples.
     """
-    groups_name = "groups" if part == "train" else "test_groups"
-    x, y, groups = (dataset.arrays[name] for name in (f"{part}_x", f"{part}_y", groups_name))
-    assert x is not None and y is not None, "the data set was checked"
+    x, y, groups = dataset.part(part)
     if number == len(y):
         return dataset
     strata, kind = (y, "classes") if groups is None else (groups, "groups")
@@ -221,7 +220,7 @@ def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
     chosen = choose(y, groups, number, numpy_generator(f"subset-{part}"))
     arrays: dict[str, Any] = {f"{part}_x": x[chosen], f"{part}_y": y[chosen]}
     if groups is not None:
-        arrays[groups_name] = groups[chosen]
+        arrays["groups" if part == "train" else "test_groups"] = groups[chosen]
     return replace(dataset, **arrays, digest="")
 
 
@@ -237,13 +236,12 @@ def _subset_problem(number: int, has: int, least: int, kind: str) -> str:
 
 def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDArray[Any]) -> tuple[Ints, Ints]:
     """Numbers the group of each example: training groups from 0 in sorted order, then those that only the test has."""
-    train_names, train_numbers = np.unique(np.asarray(train), return_inverse=True)
-    test_names, test_numbers = np.unique(np.asarray(test), return_inverse=True)
-    number_of = {name: number for number, name in enumerate(train_names.tolist())}
-    for name in test_names.tolist():
+    names, numbers = np.unique(np.asarray(train), return_inverse=True)
+    number_of = {name: number for number, name in enumerate(names.tolist())}
+    for name in np.unique(np.asarray(test)).tolist():
         number_of.setdefault(name, len(number_of))
-    renumbered = np.array([number_of[name] for name in test_names.tolist()], dtype=np.int64)
-    return train_numbers.astype(np.int64), renumbered[test_numbers]
+    test_numbers = [number_of[name] for name in np.asarray(test).tolist()]
+    return numbers.astype(np.int64), np.array(test_numbers, dtype=np.int64)
 
 
 def check(where: str, dataset: Dataset, info: DataInfo, larger: Collection[Part] = ()) -> Dataset:
@@ -251,47 +249,44 @@ def check(where: str, dataset: Dataset, info: DataInfo, larger: Collection[Part]
 
     The parts in `larger` may have more examples than `info` says.
     """
-    problems = [*_problems_of_part(dataset, info, "train", larger), *_problems_of_part(dataset, info, "test", larger)]
-    num_groups = dataset.counts["num_groups"] if not problems else info.num_groups
-    if num_groups != info.num_groups:  # a number without examples would be a client without any
-        problems.append(f"the training examples come from {num_groups} groups, expected {info.num_groups}")
+    problems = [line for part in PARTS for line in _problems_of_part(dataset, info, part, part in larger)]
+    num_groups = dataset.counts["num_groups"]
+    if not problems and num_groups != info.num_groups:  # a number without examples would be a client without any
+        problems = [f"the training examples come from {num_groups} groups, expected {info.num_groups}"]
     if problems:
         raise DataError(where, *problems)
     return dataset
 
 
-def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part, larger: Collection[Part]) -> Iterator[str]:
-    is_train = part == "train"
-    words = "training" if is_train else "test"
-    labels = dataset.arrays[f"{part}_y"]
-    num_examples = info.num_train if is_train else info.num_test
-    if part in larger and labels is not None and labels.ndim:
-        num_examples = max(num_examples, len(labels))
-    if num_examples == 0:
+def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part, may_be_larger: bool) -> Iterator[str]:
+    x, labels, groups = dataset.part(part)
+    words = "training" if part == "train" else "test"
+    count = info.num_train if part == "train" else info.num_test
+    if may_be_larger:
+        count = max(count, len(labels))
+    if count == 0:
         yield f"there are no {words} examples: too little data, or other options leave none"
         return
-    shape = (num_examples, *info.example_shape)
+    shape = info.example_shape
     if info.kind == "image":
-        shape = (num_examples, *info.example_shape[1:], info.example_shape[0])
-    limit = info.vocabulary_size if info.kind == "tokens" else None
-    yield from _problems(f"{words} examples", dataset.arrays[f"{part}_x"], shape, DTYPES[info.kind], limit)
-    yield from _problems(f"{words} labels", labels, (num_examples,), "int64", info.num_classes)
-    groups = dataset.groups if is_train else dataset.test_groups
-    is_same_people = is_train or info.shares_groups
-    if groups is not None or (info.num_groups and is_same_people):
-        limit = info.num_groups if is_same_people else info.num_groups + num_examples
-        yield from _problems(f"{words} groups", groups, (num_examples,), "int64", limit)
+        shape = (*shape[1:], shape[0])
+    yield from _problems(f"{words} examples", x, (count, *shape), DTYPES[info.kind], info.vocabulary_size)
+    yield from _problems(f"{words} labels", labels, (count,), "int64", info.num_classes)
+    is_same_people = part == "train" or info.shares_groups
+    if groups is not None:
+        limit = info.num_groups if is_same_people else info.num_groups + count
+        yield from _problems(f"{words} groups", groups, (count,), "int64", limit)
+    elif info.num_groups and is_same_people:
+        yield f"there are no {words} groups"
 
 
-def _problems(
-    words: str, array: NDArray[Any] | None, shape: tuple[int, ...], dtype: str, limit: int | None
-) -> Iterator[str]:
-    """Yields what is wrong with an array that should have this shape and type, and whole numbers below `limit`."""
-    if array is None:
-        yield f"there are no {words}"
-    elif array.shape != shape or array.dtype != dtype:
+def _problems(words: str, array: NDArray[Any], shape: tuple[int, ...], dtype: str, limit: int) -> Iterator[str]:
+    """Yields what is wrong with an array that should have this shape and type, and whole numbers below `limit` (0: any
+    numbers).
+    """
+    if array.shape != shape or array.dtype != dtype:
         yield f"{words} are {array.dtype} {array.shape}, expected {dtype} {shape}"
-    elif limit is not None and (array.min() < 0 or array.max() >= limit):
+    elif limit and (array.min() < 0 or array.max() >= limit):
         yield f"{words} reach from {array.min()} to {array.max()}, expected 0 to {limit - 1}"
     elif dtype == "float32" and not np.isfinite([array.min(), array.max()]).all():  # a NaN anywhere is both
         yield f"{words} have values that are no finite numbers"

@@ -15,6 +15,7 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,18 @@ from pydantic import Field, create_model
 
 from fedmpi.config.fields import Folder, Section, free
 from fedmpi.config.keywords import Keywords
-from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
+from fedmpi.data.dataset import (
+    ARRAYS,
+    DTYPES,
+    DataInfo,
+    DataOptions,
+    Dataset,
+    Kind,
+    Part,
+    check,
+    number_groups,
+    place_of,
+)
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
 from fedmpi.errors import DataError, UnknownError, UserError, as_one_line, counted, type_in_words
@@ -31,7 +43,6 @@ from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
 Arrays = Mapping[str, Any]
-MAX_CLASSES = 1_000_000
 MAX_TOKEN = np.iinfo(np.int16).max
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
@@ -57,10 +68,10 @@ class ArrayOptions(DataOptions):
         return known(self)
 
     def read(self) -> Dataset:
-        return _read(self)[0]
-
-    def forget(self) -> None:
+        """Returns the examples, which are kept no longer: other ranks may lend theirs."""
+        dataset, _ = _read(self)
         _read.cache_clear()
+        return dataset
 
 
 class FileOptions(ArrayOptions):
@@ -111,27 +122,20 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     """Reads and checks the examples, once in a process until they are forgotten. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
-    kind = _kind(where, arrays)
-    for name in ("train_x", "test_x"):
-        array = arrays[name][..., None] if kind == "image" and arrays[name].ndim == 3 else arrays[name]
-        arrays[name] = np.require(array, DTYPES[kind], ["C", "A", "W"])
-    for name in ("train_y", "test_y"):
-        labels = arrays[name]
-        if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)")
-        arrays[name] = labels.astype(np.int64)
-    _check_classes(where, arrays["train_y"], arrays["test_y"])
-    for name in ("groups", "test_groups"):
-        if name in arrays and (arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iuUS"):
-            found = f"{name} is {arrays[name].dtype} {arrays[name].shape}"
-            raise DataError(where, f"{found}, expected whole numbers or names (N,)")
+    kind = _kind(where, "train_x", arrays["train_x"])
+    if _kind(where, "test_x", arrays["test_x"]) != kind:
+        raise DataError(where, f"train_x and test_x are not of one kind; {_EXPECTED}")
+    groups = test_groups = None
     if "groups" in arrays:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
-        arrays["groups"] = groups
-        if "test_groups" in arrays:
-            arrays["test_groups"] = test_groups
-    values: dict[str, Any] = arrays
-    dataset = Dataset(**values)
+    dataset = Dataset(
+        _stored(arrays["train_x"], kind),
+        _whole(where, "train_y", arrays["train_y"]),
+        _stored(arrays["test_x"], kind),
+        _whole(where, "test_y", arrays["test_y"]),
+        groups,
+        test_groups if "test_groups" in arrays else None,
+    )
     info = _info(where, options, kind, dataset)
     return check(where, dataset, info), info
 
@@ -147,9 +151,9 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError) as error:
         raise DataError(where, f"gave something that is no array: {error}") from error
-    _check_names(where, arrays, _NEEDED, ARRAYS)
-    if "test_groups" in arrays and "groups" not in arrays:
-        raise DataError(where, "has test_groups without groups")
+    if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
+        raise DataError(where, f"{objects[0]} holds Python objects, expected numbers or names of one type")
+    _check_names(where, arrays, (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED, ARRAYS)
     return arrays
 
 
@@ -159,63 +163,61 @@ def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tup
     unknown = [name for name in arrays if name not in known]
     if missing or unknown:
         wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
-        found = ", ".join(sorted(arrays)[:12]) or "nothing"
-        raise DataError(where, f"{wrong}; it holds {found}; known: {', '.join(known)}")
+        raise DataError(where, f"{wrong}; it holds {', '.join(sorted(arrays)[:12])}; known: {', '.join(known)}")
 
 
-def _kind(where: str, arrays: Mapping[str, NDArray[Any]]) -> Kind:
-    """Returns what the examples are. Raises DataError if they are nothing that can be used, or differ."""
-    kinds: list[Kind] = []
-    for name in ("train_x", "test_x"):
-        array = arrays[name]
-        is_channels_first = array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] > 4
-        if array.dtype == np.uint8 and array.ndim in (3, 4) and not is_channels_first:
-            kinds.append("image")
-        elif array.ndim == 2 and array.dtype.kind == "f":
-            kinds.append("vector")
-        elif array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
-            kinds.append("tokens")
-        else:
-            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
-    train, test = arrays["train_x"], arrays["test_x"]
-    if kinds[0] != kinds[1] or train.shape[1:] != test.shape[1:]:
-        raise DataError(where, f"test_x is {test.dtype} {test.shape}, but train_x {train.dtype} {train.shape}")
-    return kinds[0]
+def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
+    """Returns what the examples are. Raises DataError if they are nothing that can be used."""
+    is_channels_first = array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] > 4
+    if array.dtype == np.uint8 and array.ndim in (3, 4) and not is_channels_first:
+        return "image"
+    if array.ndim == 2 and array.dtype.kind == "f":
+        return "vector"
+    if array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
+        return "tokens"
+    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
 
 
-def _check_classes(where: str, train: Ints, test: Ints) -> None:
-    """Raises DataError unless the training labels are 0, 1, ... without gaps, and the test labels are among them."""
-    labels = np.unique(train)
-    strange = np.setdiff1d(test, labels)
-    if len(labels) < 2 or len(labels) > MAX_CLASSES or labels[0] != 0 or labels[-1] != len(labels) - 1 or len(strange):
-        found = f"train_y has {len(labels)} classes"
-        found += f" from {labels[0]} to {labels[-1]}" if len(labels) else ""
-        found += f", and test_y has {strange[0]}, which is none of these" if len(strange) else ""
-        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
-        raise DataError(where, f"{found}; expected two or more, each with training examples; {todo}")
+def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
+    with_channel = array[..., None] if kind == "image" and array.ndim == 3 else array
+    return np.require(with_channel, DTYPES[kind], ["C", "A", "W"])
+
+
+def _whole(where: str, name: str, labels: NDArray[Any]) -> Ints:
+    if labels.dtype.kind not in "iu":
+        raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)")
+    return labels.astype(np.int64)
 
 
 def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> DataInfo:
-    x, y = dataset.train_x, dataset.train_y
+    classes = np.unique(dataset.train_y)
+    if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
+        found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
+        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
+        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {todo}")
+    x = dataset.train_x
     num_groups = dataset.counts["num_groups"]
     crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
-    mean, std = pixel_statistics(x) if kind == "image" else ((), ())
-    return DataInfo(
+    info = DataInfo(
         kind,
-        (x.shape[3], x.shape[1], x.shape[2]) if kind == "image" else x.shape[1:],
-        int(y.max()) + 1,
+        x.shape[1:],
+        len(classes),
         len(x),
         len(dataset.test_x),
-        mean,
-        std,
-        crop_padding,
-        flip,
-        vocabulary_size=int(max(x.max(initial=0), dataset.test_x.max(initial=0))) + 1 if kind == "tokens" else 0,
+        crop_padding=crop_padding,
+        flip=flip,
         num_groups=num_groups,
         shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
     )
+    if kind == "tokens":
+        largest = max(x.max(initial=0), dataset.test_x.max(initial=0))
+        return replace(info, vocabulary_size=int(largest) + 1)
+    if kind == "image":
+        mean, std = pixel_statistics(x)
+        return replace(info, example_shape=(x.shape[3], x.shape[1], x.shape[2]), mean=mean, std=std)
+    return info
 
 
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -247,6 +249,9 @@ class FunctionData(ArrayOptions):
     def arrays(self) -> Arrays | Dataset:
         arrays: Arrays | Dataset = _call(self, f"data.name={self.name}")
         return arrays
+
+    def subset(self, part: Part) -> int:
+        return 0 if f"num_{part}" in self.keywords.parameters else super().subset(part)
 
 
 class FunctionPartition(PartitionOptions):
@@ -327,12 +332,10 @@ def _checked_parts(where: str, given: Any, num_examples: int, num_clients: int) 
             shown = f"gave client {client} an array {part.dtype} {part.shape}"
             raise DataError(where, f"{shown}, expected whole numbers (n,), one or more")
     numbers = np.concatenate(parts).astype(np.int64)
-    different, counts = np.unique(numbers, return_counts=True)
-    if different[0] < 0 or different[-1] >= num_examples:
-        found = f"{different[0]} to {different[-1]}"
+    if numbers.min() < 0 or numbers.max() >= num_examples:
+        found = f"{numbers.min()} to {numbers.max()}"
         raise DataError(where, f"gave the examples {found}; there are 0 to {num_examples - 1}")
-    if counts.max() > 1:
-        raise DataError(
-            where, f"gave the example {different[counts.argmax()]} to more than one client, or twice to one"
-        )
+    times = np.bincount(numbers)
+    if times.max() > 1:
+        raise DataError(where, f"gave the example {times.argmax()} to more than one client, or twice to one")
     return numbers, np.array([len(part) for part in parts], dtype=np.int64)

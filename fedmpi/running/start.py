@@ -110,8 +110,6 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
         lent = comm.allgather_text(text)[alike[-1]]
         dataset = together(comm, lambda: lending.taken(lent) or own or load_data(config.data))
     _check_alike(config, comm, (own or dataset).digest)
-    if dataset is not own:
-        config.data.forget()
     return dataset
 
 

@@ -62,7 +62,6 @@ def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "problem"),
     [
-        ("train_x", None, "there are no training examples"),
         ("train_x", X.astype(np.float64), "are float64 (20, 768), expected float32"),
         ("train_x", np.repeat(X, 3, axis=0), "are float32 (60, 768), expected float32 (20, 768)"),
         ("train_x", np.where(X == 7, np.nan, X), "training examples have values that are no finite"),

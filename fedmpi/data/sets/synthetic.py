@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, Part
 from fedmpi.data.subset import Ints
 from fedmpi.seeds import numpy_generator
 
@@ -40,6 +40,9 @@ class Synthetic(DataOptions):
         counts, padding = (self.num_train, self.num_test), min(self.shape[1:]) // 8
         mean, std = (0.5,) * self.shape[0], (0.2,) * self.shape[0]
         return DataInfo("image", self.shape, self.classes, *counts, mean, std, crop_padding=padding, flip=True)
+
+    def subset(self, part: Part) -> int:
+        return 0
 
     def read(self) -> Dataset:
         """Makes `num_train` and `num_test` images, uint8 (N, H, W, C), the same in every run."""
