@@ -1,10 +1,4 @@
-"""The command for data: the data sets there are, downloads, decoding, and a look at a partition.
-
-    fedmpi data list [--data-dir D]
-    fedmpi data fetch NAME | CONFIG.yaml [data.key=value ...] [--data-dir D] [--force]
-    fedmpi data prepare NAME | CONFIG.yaml [data.key=value ...] [--data-dir D]
-                        [--from FOLDER_OR_ARCHIVE]
-    fedmpi data show [CONFIG.yaml] [section.key=value ...] [--data-dir D] [--out PICTURE.png]
+"""The command `fedmpi data`: the data sets there are, downloads, decoding, and a look at a partition.
 
 Exit code 2 for what the user can fix, 1 if network or server fail after all retries, 130 after Ctrl-C.
 """
@@ -13,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
@@ -40,22 +32,13 @@ _FIT_ALL_DATA = ("model.name=mlp", "method.name=fedavg", "partition.name=iid", "
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    before = signal.signal(signal.SIGTERM, _stop)
     words = sys.argv[1:] if argv is None else argv
 
     def run() -> None:
         arguments = parse(words)
         arguments.run(arguments)
 
-    try:
-        return run_command(run)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _stop(number: int, frame: Any) -> NoReturn:
-    """Cleans up at a scheduler's SIGTERM as Ctrl-C does."""
-    raise KeyboardInterrupt
+    return run_command(run)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -120,9 +103,10 @@ def state_of(options: DataOptions) -> str:
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
     """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
     if is_address(name):
-        options: DataOptions = _load(name, overrides, data_dir).data
+        config = _load(name, overrides, data_dir)
     else:
-        options = _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir).data
+        config = _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir)
+    options: DataOptions = config.data
     return options
 
 

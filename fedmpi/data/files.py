@@ -174,10 +174,12 @@ def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
         try:
             store.fetch(path, downloader=downloader)
+            return
         except (requests.RequestException, ValueError) as error:
-            raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {reason(error)}") from error
+            problem = reason(error)  # raised below, because this error holds the connection
         except OSError as error:
             raise DataError(str(target), f"cannot be written: {reason(error)}") from error
+    raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {problem}")
 
 
 # ---- archives

@@ -16,7 +16,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -33,37 +33,30 @@ def lent(dataset: Dataset | None) -> Iterator[str]:
 
     The text is empty for None, and where the system has no such files or no memory for one.
     """
-    if dataset is None or sys.platform != "linux":
-        yield ""
-        return
-    try:
-        descriptor = os.memfd_create("fedmpi-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    except OSError:
-        yield ""
-        return
-    try:
-        yield _written(descriptor, dataset)
-    finally:
-        os.close(descriptor)
+    with ExitStack() as stack:
+        text = ""
+        if dataset is not None and sys.platform == "linux":
+            with suppress(OSError):  # no memory, or no such files in this system
+                descriptor = os.memfd_create("fedmpi-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                stack.callback(os.close, descriptor)
+                text = _written(descriptor, dataset)
+        yield text
 
 
 def _written(descriptor: int, dataset: Dataset) -> str:
-    """Fills and seals the file; returns the text for the other processes, empty if there was no memory."""
+    """Fills and seals the file; returns the text for the other processes. Raises OSError if there is no memory."""
     import fcntl
 
     entries: dict[str, Any] = {}
-    try:
-        with open(descriptor, "wb", closefd=False) as file:
-            for name, array in dataset.arrays.items():
-                if array is not None:
-                    offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
-                    entries[name] = [array.dtype.str, array.shape, offset]
-                    file.writelines(chunks(array))
-        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-        known_by = _identity(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        return ""
+    with open(descriptor, "wb", closefd=False) as file:
+        for name, array in dataset.arrays.items():
+            if array is not None:
+                offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
+                entries[name] = [array.dtype.str, array.shape, offset]
+                file.writelines(chunks(array))
+    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    known_by = _identity(f"/proc/self/fd/{descriptor}")
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
     return json.dumps({"path": path, "known_by": known_by, "digest": dataset.digest, "arrays": entries})
 

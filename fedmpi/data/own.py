@@ -1,12 +1,7 @@
 """Data sets and partitions of the user: the arrays of a file, folder or function, and functions named in a config.
 
-Pictures are uint8 (N, H, W, C); (N, H, W) are grey ones, which get one channel. Vectors are float (N, features).
-Tokens are whole numbers (N, length) of 0 to 32,767. Labels are whole numbers (N,) from 0 without gaps. `groups` (N,),
-numbers or names, say whose a training example is, and `test_groups` (M,) the same of a test example.
-
-A data set may be a subclass of `DataOptions`, or a function that returns arrays. A partition may be a subclass of
-`PartitionOptions`, or a function of `labels`, `num_clients`, `seed` (and `groups`, if it goes by these) that returns
-the example numbers of each client. A function's other arguments are options of the config (`config.keywords`).
+README.md of this folder says what the arrays may be. A function of a partition takes `labels`, `num_clients`, `seed`
+(and `groups`, if it goes by these). A function's other arguments are options of the config (`config.keywords`).
 """
 
 from __future__ import annotations

@@ -126,20 +126,7 @@ def saved(path: Path) -> tuple[Partition, str]:
         attributes, arrays = hdf5.read(path, KIND)
     except RunDirError as error:
         raise DataError(str(path), f"{error.problems[0]}; remove it, and a resume makes it again") from error
-    if arrays.keys() != {"indices", "offsets"} or not _is_csr(**arrays):
-        raise DataError(str(path), "does not hold a partition")
     return Partition(**arrays), str(attributes.get("data_digest", ""))
-
-
-def _is_csr(indices: Ints, offsets: Ints) -> bool:
-    return bool(
-        indices.dtype == offsets.dtype == np.int64
-        and indices.ndim == offsets.ndim == 1
-        and len(offsets) >= 1
-        and offsets[0] == 0
-        and offsets[-1] == len(indices)
-        and (offsets[:-1] <= offsets[1:]).all()  # differences could overflow
-    )
 
 
 def make_partition(

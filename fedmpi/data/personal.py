@@ -9,7 +9,7 @@ roles) whose examples it trains on, as LEAF does.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -99,22 +99,11 @@ def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Part
 # ---- validation data in the place of the test data
 
 
-@dataclass(frozen=True)
-class Validated:
-    """`dataset` with validation examples as its test examples, whose they are, and the examples left to train on.
-
-    The test examples are left out altogether, so a choice that is made by these scores cannot have seen them.
-    """
-
-    dataset: Dataset
-    training: Partition
-    validation: Partition
-    """Numbers of the new test examples, client by client, each of them once."""
-
-
-def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) -> Validated:
+def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) -> tuple[Dataset, Partition, Partition]:
     """Takes `share` of every class of each client, as near as whole numbers go (`stratified_holdout`).
 
+    Returns `dataset` with these validation examples as its test examples (its own are left out, so a choice that is
+    made by these scores cannot have seen them), the examples left to train on, and the clients' new test examples.
     A client with fewer than four examples keeps them all. Takes some 0.1 ms a client. Raises ConfigError if no client
     has as many.
     """
@@ -131,7 +120,7 @@ def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) ->
         raise ConfigError("evaluation.on", few)
     test_groups = None if dataset.groups is None else dataset.groups[numbers]
     test_x, test_y = dataset.train_x[numbers], dataset.train_y[numbers]
-    return Validated(
+    return (
         replace(dataset, test_x=test_x, test_y=test_y, test_groups=test_groups),
         Partition.of(np.concatenate(training), np.array([len(own) for own in training])),
         Partition.of(np.arange(len(numbers)), np.array([len(own) for own in held_out])),

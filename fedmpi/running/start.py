@@ -115,9 +115,8 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
 
 def _validated(config: Config, whole: TrainingData) -> TrainingData:
     """Takes validation data of each client, whose examples are the same as in a run that is tested."""
-    found = hold_out(whole.dataset, whole.partition, VALIDATION_SHARE, config.seed)
-    info = replace(whole.info, num_test=len(found.dataset.test_y))
-    return TrainingData(info, found.dataset, found.training, found.validation)
+    dataset, training, validation = hold_out(whole.dataset, whole.partition, VALIDATION_SHARE, config.seed)
+    return TrainingData(replace(whole.info, num_test=len(dataset.test_y)), dataset, training, validation)
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:

@@ -185,9 +185,9 @@ def test_partitions(key: str, seed: int, num_clients: int) -> None:
     for how in ("matching", "classes", "groups"):
         tests = personal_tests(how, partition, ours, seed, 6)
         arrays |= {f"{how} indices": tests.indices, f"{how} offsets": tests.offsets}
-    validated = hold_out(ours, partition, 0.2, seed)
-    arrays |= {"training": validated.training.indices, "validation": validated.validation.offsets}
-    check(f"{key}, seed {seed}, {num_clients} clients", digest_of({**arrays, **validated.dataset.arrays}))
+    validated, training, validation = hold_out(ours, partition, 0.2, seed)
+    arrays |= {"training": training.indices, "validation": validation.offsets}
+    check(f"{key}, seed {seed}, {num_clients} clients", digest_of({**arrays, **validated.arrays}))
 
 
 # ---- the digest itself

@@ -27,7 +27,7 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
 
 def test_test_writers_of_their_own_are_refused(tmp_path: Path) -> None:
     folder = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
-    assert "test writers ['f9', 'f8'] have no training images" in refused(folder)
+    assert "['f8', 'f9'] are only in the test part" in refused(folder)
 
 
 def test_pixels_are_rounded_not_cut(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ BAD_LEAF = {
     "pixel missing": (leaf_text({"a": {"x": [ROW[1:]], "y": [1]}}), "do not make 1 images"),
     "ragged": (leaf_text({"a": {"x": [ROW, ROW[1:]], "y": [1, 2]}}), "is not a JSON file of LEAF"),
     "label 62": (leaf_text({"a": {"x": [ROW], "y": [62]}}), "no numbers from 0 to 61"),
-    "nobody": (leaf_text({}), "has no test images"),
+    "nobody": (leaf_text({}), "holds no examples"),
 }
 
 

@@ -118,8 +118,8 @@ LEAF = '{"user_data": {"A": {"x": %s, "y": %s}}}'
         (LEAF % ("[1]", '["a"]'), "", "is damaged at role A (unsupported"),
         (LEAF % ('["abcd"]', '["e"]'), "", "is damaged at role A (cannot reshape"),
         (LEAF % ('["a$c"]', '["d"]'), "", "holds ['$'], none of the 80 characters"),
-        (LEAF % ("[]", "[]"), "", "no role has enough text"),
-        (LEAF % ("[]", "[]"), LEAF % ('["abc"]', '["d"]'), "1 roles (A, ...) are in test alone"),
+        (LEAF % ("[]", "[]"), "", "holds no examples"),
+        (LEAF % ("[]", "[]"), LEAF % ('["abc"]', '["d"]'), "['A'] are only in the test part"),
     ],
 )
 def test_damaged_leaf_files_are_one_line(tmp_path: Path, train: str, test: str, problem: str) -> None:

@@ -28,14 +28,14 @@ DATA = Dataset(10 * np.arange(19.0), LABELS, np.array([-1.0]), np.array([7]), gr
 @pytest.mark.parametrize("seed", range(10))
 def test_shares_by_hand(seed: int) -> None:
     """A quarter: 2 of 8 and 1 of 4 of client 0; 2 (at least) of 4 of client 1; client 2 keeps its 3."""
-    found = hold_out(DATA, OWNED, 0.25, seed)
-    assert found.validation.sizes.tolist() == [3, 2, 0] and found.training.sizes.tolist() == [9, 2, 3]
-    assert np.bincount(found.dataset.test_y[found.validation.client(0)]).tolist() == [2, 1]
-    held = (found.dataset.test_x / 10).astype(int)
-    assert sorted([*held, *found.training.indices]) == list(range(19)), "every example once"
-    assert (found.dataset.test_y == LABELS[held]).all() and (found.dataset.test_groups == held).all()
-    assert set(found.training.client(0)) | set(held[found.validation.client(0)]) == set(range(12))
-    assert found.dataset.digest == "x" and found.dataset.train_x is DATA.train_x
+    dataset, training, validation = hold_out(DATA, OWNED, 0.25, seed)
+    assert validation.sizes.tolist() == [3, 2, 0] and training.sizes.tolist() == [9, 2, 3]
+    assert np.bincount(dataset.test_y[validation.client(0)]).tolist() == [2, 1]
+    held = (dataset.test_x / 10).astype(int)
+    assert sorted([*held, *training.indices]) == list(range(19)), "every example once"
+    assert (dataset.test_y == LABELS[held]).all() and (dataset.test_groups == held).all()
+    assert set(training.client(0)) | set(held[validation.client(0)]) == set(range(12))
+    assert dataset.digest == "x" and dataset.train_x is DATA.train_x
 
 
 def test_refused_where_no_client_has_enough() -> None:

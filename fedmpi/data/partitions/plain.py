@@ -73,8 +73,7 @@ class Natural(PartitionOptions):
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """
         where = f"partition.name={self.name}"
-        if groups is None:
-            raise ConfigError(where, "these examples do not say whose they are; take another partition")
+        assert groups is not None, "the config was checked"
         group_sizes = np.bincount(groups)
         large_enough = np.flatnonzero(group_sizes >= self.min_examples)
         needed = num_clients * self.groups_per_client

@@ -16,10 +16,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.files import Source, guarded, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.steps import leaf_users
+from fedmpi.data.sets.steps import ByName, by_names, leaf_users
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -29,7 +29,6 @@ UNPACK = "unpack fed_emnist.tar.bz2 again"
 
 Images: TypeAlias = "tuple[NDArray[np.uint8], Ints]"
 """Images uint8 (n, 28, 28, 1) and labels int64 (n,) of one writer."""
-ByWriter = dict[str, Images]
 
 
 class Femnist(CountedOptions):
@@ -60,29 +59,14 @@ class Femnist(CountedOptions):
             train, test = (_read_hdf5(hdf5[0].with_name(f"fed_emnist_{part}.h5")) for part in PARTS)
         else:
             train, test = (_read_json(leaf[0].with_name(part)) for part in PARTS)
-        if others := [name for name in test if name not in train]:
-            raise DataError(str(folder), f"test writers {others[:3]} have no training images; take LEAF's `-t sample`")
-        if not test:
-            raise DataError(str(folder), "has no test images")
-        train_x, train_y, train_names = _joined(train)
-        test_x, test_y, test_names = _joined(test)
-        groups, test_groups = number_groups(train_names, test_names)
-        return Dataset(train_x, train_y, test_x, test_y, groups, test_groups)
+        return by_names(folder, train, test)
 
 
-def _joined(images: ByWriter) -> tuple[NDArray[Any], ...]:
-    """Returns images, labels and writers' names in the order of these names. Takes them out of `images` to free it."""
-    names = sorted(images)
-    parts = [images.pop(name) for name in names]
-    writers = np.repeat(names, [len(labels) for _, labels in parts])
-    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]), writers
-
-
-def _read_hdf5(path: Path) -> ByWriter:
+def _read_hdf5(path: Path) -> ByName:
     """Returns the images of each writer who has some, by name."""
     import h5py
 
-    writers: ByWriter = {}
+    writers: ByName = {}
     with guarded(path, UNPACK), h5py.File(path, "r") as file:
         group = file["examples"]
         for name in track(sorted(group), f"reading {path.name}"):
@@ -91,7 +75,7 @@ def _read_hdf5(path: Path) -> ByWriter:
     return {name: images for name, images in writers.items() if len(images[1])}
 
 
-def _read_json(folder: Path) -> ByWriter:
+def _read_json(folder: Path) -> ByName:
     """Returns the images of each writer who has some, by name; a writer's numbers become bytes as they are read."""
 
     def shrink(entries: dict[str, Any]) -> Any:

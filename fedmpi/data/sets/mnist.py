@@ -71,8 +71,7 @@ class IdxOptions(DataOptions):
         base = below_home(self.root)
         folders = [*(base / folder for folder in self.folders), base]
         for folder in folders:
-            # torchvision writes t10k-images-idx3-ubyte, some archives t10k-images.idx3-ubyte; packed ones come first.
-            for path in (folder / f"{name}.gz", folder / name, folder / name.replace("-idx", ".idx")):
+            for path in (folder / f"{name}.gz", folder / name):
                 if path.is_file():
                     return path
         places = ", ".join(map(str, folders))

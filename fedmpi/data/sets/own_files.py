@@ -1,14 +1,7 @@
-"""Files of the user's own: an .npz file, or a folder of pictures.
+"""Files of the user's own, an .npz file or a folder of pictures, as README.md of `fedmpi.data` describes them.
 
-An .npz file, as `numpy.savez` writes it, holds `train_x`, `train_y`, `test_x`, `test_y` and, where they are known,
-`groups` and `test_groups`; or `x`, `y` and perhaps `groups`, which `data.test_share` divides. `fedmpi.data.own` says
-what they may be. Pickled objects are never read.
-
-Folders of pictures are `train/cat/1.png`, `test/dog/2.jpg` ...
-Classes are the names of the folders, sorted; pictures come class after class, sorted by name. A folder without `train`
-and `test` holds the classes itself, and `data.test_share` divides the pictures. Files with other endings than `ENDINGS`
-are left out. Notes on how a camera was held are not followed. Which bits a JPEG decodes to, and what resizing makes of
-them, depends a little on Pillow's version.
+Pickled objects are never read. Pictures come class after class, sorted by name; notes on how a camera was held are not
+followed. Which bits a JPEG decodes to, and what resizing makes of them, depends a little on Pillow's version.
 """
 
 from __future__ import annotations

@@ -23,18 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.data.files import Source, find, guarded, read_text, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.steps import PartialShare, first_of_test, leaf_users, windows
+from fedmpi.data.sets.steps import ByName, PartialShare, by_names, first_of_test, leaf_users, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
 Tokens: TypeAlias = NDArray[np.int16]
-Roles = dict[str, Tokens]
-"""Role -> its examples, int16 (n, length + 1): the last token is the label."""
-
-
 # The characters in the order of their tokens: those of tinyshakespeare's input.txt, and ALL_LETTERS of LEAF's code.
 ALPHABETS = {
     "speakers": "\n !$&',-.3:;?" + ascii_uppercase + ascii_lowercase,
@@ -72,32 +68,22 @@ class Shakespeare(CountedOptions):
     def prepare(self, folder: Path) -> Dataset:
         """Returns the examples by role, in the order of the roles' names. Raises DataError."""
         train, test = _speakers(self, folder) if self.form == "speakers" else _leaf(self, folder)
-        if not train or not test:
-            limits = f"at least {MIN_CHARS} characters; data.length, data.test_share"
-            raise DataError(str(folder), f"no role has enough text ({limits})")
-        x, y, names = _joined(train)
-        test_x, test_y, test_names = _joined(test)
-        return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
+        return by_names(folder, train, test)
 
 
-def _joined(roles: Roles) -> tuple[Tokens, Ints, NDArray[np.str_]]:
-    """Returns tokens int16 (N, length), labels int64 (N,) and the role of each example."""
-    names = sorted(roles)
-    examples = np.concatenate([roles[name] for name in names])
-    whose = np.repeat(names, [len(roles[name]) for name in names])
-    return np.ascontiguousarray(examples[:, :-1]), examples[:, -1].astype(np.int64), whose
-
-
-def _speakers(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
+def _speakers(options: Shakespeare, folder: Path) -> tuple[ByName, ByName]:
     path = find(folder, "input.txt", "tinyshakespeare")
-    train, test = Roles(), Roles()
+    train, test = ByName(), ByName()
     for role, texts in track(sorted(_speeches(path).items()), "reading roles"):
         tokens = _tokens("\n".join(texts), options, path)
         cut = first_of_test(len(tokens), options.test_share)
         early, late = (windows(part, options.length + 1, STRIDE) for part in (tokens[:cut], tokens[cut:]))
         if len(tokens) >= MIN_CHARS and len(early) and len(late):
-            train[role] = early
-            test[role] = late
+            train[role] = _examples(early)
+            test[role] = _examples(late)
+    if not train:
+        limits = f"at least {MIN_CHARS} characters; data.length, data.test_share"
+        raise DataError(str(path), f"no role has enough text ({limits})")
     return train, test
 
 
@@ -114,20 +100,22 @@ def _speeches(path: Path) -> dict[str, list[str]]:
     return speeches
 
 
-def _leaf(options: Shakespeare, folder: Path) -> tuple[Roles, Roles]:
+def _leaf(options: Shakespeare, folder: Path) -> tuple[ByName, ByName]:
     """Returns the roles of LEAF's folders train and test, each with every STRIDE-th of its examples."""
-    train, test = Roles(), Roles()
+    train, test = ByName(), ByName()
     for roles, part in ((train, "train"), (test, "test")):
         for path, role, user in leaf_users(sorted(folder.rglob(f"{part}/*.json")), dict):
             with guarded(path, "take LEAF's files with data.length=80", f"is damaged at role {role}"):
                 texts = [x + y for x, y in zip(user["x"], user["y"], strict=True)]
                 tokens = _tokens("".join(texts), options, path).reshape(len(texts), options.length + 1)
             if texts:
-                roles[role] = tokens[::STRIDE].copy()  # the memory of the others is free
-    if only_test := sorted(set(test) - set(train)):
-        found = f"{len(only_test)} roles ({only_test[0]}, ...) are in test alone"
-        raise DataError(str(folder), f"{found}; make the files with LEAF's `-t sample`")
+                roles[role] = _examples(tokens[::STRIDE].copy())  # the memory of the others is free
     return train, test
+
+
+def _examples(windows: Tokens) -> tuple[Tokens, Ints]:
+    """Returns the examples, int16 (n, length), and their labels, int64 (n,): the last token of each window."""
+    return windows[:, :-1], windows[:, -1].astype(np.int64)
 
 
 def _tokens(text: str, options: Shakespeare, path: Path) -> Tokens:

@@ -1,4 +1,4 @@
-"""Steps that several sets share: pictures, LEAF's files, and the division of time.
+"""Steps that several sets share: pictures, examples by name, LEAF's files, and the division of time.
 
 Pictures are decoded by Pillow. Which bits a JPEG decodes to depends a little on the library's version.
 """
@@ -15,11 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedmpi.data.dataset import Dataset, number_groups
 from fedmpi.data.files import guarded, track
+from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Number = TypeVar("Number", bound=np.generic)
+ByName = dict[str, tuple[NDArray[Any], Ints]]
+"""The examples and the labels of each writer or role."""
 _AGAIN = "write it again by LEAF's preprocess.sh"
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
@@ -47,6 +51,27 @@ def decode(
         if size and decoded.size != size:
             decoded = decoded.resize(size, Image.Resampling.BILINEAR)
         return np.asarray(decoded).reshape(decoded.height, decoded.width, -1)
+
+
+def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:
+    """Makes a data set, name after name in order; takes the examples out of `train` and `test` to free them.
+
+    Raises DataError for a name that is only in the test part, and where a part has no examples.
+    """
+    if others := sorted(set(test) - set(train)):
+        raise DataError(str(folder), f"{others[:3]} are only in the test part; make the files by LEAF's `-t sample`")
+    if not train or not test:
+        raise DataError(str(folder), "holds no examples to train on, or none for tests")
+    x, y, names = _joined(train)
+    test_x, test_y, test_names = _joined(test)
+    return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
+
+
+def _joined(parts: ByName) -> tuple[NDArray[Any], Ints, NDArray[np.str_]]:
+    names = sorted(parts)
+    taken = [parts.pop(name) for name in names]
+    whose = np.repeat(names, [len(labels) for _, labels in taken])
+    return np.concatenate([x for x, _ in taken]), np.concatenate([y for _, y in taken]), whose
 
 
 def leaf_users(
