@@ -144,26 +144,29 @@ def _part(
     grid: Grid, known: Mapping[tuple[str, str, int], RunRecord], question: Question, setting: str, condition: Condition
 ) -> Part:
     measure = grid.content.measures[condition.measure]
+    methods = (question.first, question.second)
     differences: dict[int, float] = {}
     missing: list[str] = []
     num_unreached = 0
     for seed in grid.content.seeds:
-        pair = {method: known.get((setting, method, seed)) for method in (question.first, question.second)}
-        runs = [run for run in pair.values() if run]
-        if any(run.computed_by != runs[0].computed_by for run in runs):
+        pair = [run for method in methods if (run := known.get((setting, method, seed)))]
+        if any(run.computed_by != pair[0].computed_by for run in pair):
             continue
-        numbers = [value(run, measure) if run else None for run in pair.values()]
-        ends = [one_round_more(run, measure) if run else None for run in pair.values()]
-        is_late = [number is None and end is not None for number, end in zip(numbers, ends, strict=True)]
-        last = max((end for end in ends if end is not None), default=None)
-        first, second = (last if late else number for number, late in zip(numbers, is_late, strict=True))
-        if first is not None and second is not None:
+        numbers = {run.run.method: number for run in pair if (number := _number(run, pair, measure)) is not None}
+        missing += [f"{method} seed {seed}" for method in methods if method not in numbers]
+        if len(numbers) == len(methods):
+            first, second = numbers.values()
             differences[seed] = measure.sign * (first - second)
-            num_unreached += sum(is_late)
-        for method, number in ((question.first, first), (question.second, second)):
-            if number is None:
-                missing.append(f"{method} seed {seed}")
+            num_unreached += sum(value(run, measure) is None for run in pair)
     return Part(condition, measure, differences, missing, num_unreached)
+
+
+def _number(run: RunRecord, pair: Sequence[RunRecord], measure: Measure) -> float | None:
+    """Returns what a run ends with; where it never reaches the target, a round more than the costlier of its pair."""
+    number = value(run, measure)
+    if number is None and one_round_more(run, measure) is not None:
+        return max(end for other in pair if (end := one_round_more(other, measure)) is not None)
+    return number
 
 
 def _p(parts: Sequence[Part]) -> float:

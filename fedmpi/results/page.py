@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.resources import files
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi import methods
-from fedmpi.data.dataset import load_data
-from fedmpi.data.partition import saved
+from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
+from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
 from fedmpi.report.observer import Ended
@@ -40,7 +40,6 @@ from fedmpi.store import checkpoint
 from fedmpi.store.files import read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent, short_duration, si, size
-from fedmpi.tensors import Params
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,12 +70,9 @@ class FinalPage:
         if ended.stopped:
             return
         setup = self._setup
-        server = dict(checkpoint.load(self._folder.checkpoint_path(ended.done)).server)
-        classes = partial(
-            draw_classes, partition=setup.partition, labels=setup.labels, num_classes=setup.data.info.num_classes
-        )
-        spectra = _spectra(setup.method, server, _MOST_PRODUCTS)
-        write_text(self._folder.page_path, page_of(Run(self._folder.path), classes, spectra))
+        run = Run(self._folder.path)
+        classes = _classes(setup.partition, setup.labels, setup.data.info)
+        write_text(self._folder.page_path, page_of(run, classes, _spectra(run, setup.method, _MOST_PRODUCTS)))
 
 
 def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
@@ -85,25 +81,28 @@ def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
     try:
         config = run.config
         info = config.data.used()
-        if newest := run.dir.checkpoints()[:1]:
-            method = methods.create(method_context(config, info))
-            server = dict(checkpoint.load(newest[0][1]).server)
-            if problem := checkpoint.unfit(server, method.state_specs()):
-                raise RunDirError(str(newest[0][1]), problem)
-            spectra = _spectra(method, server)
-        partition = saved(run.dir.partition_path)[0]
-        labels = load_data(config.data).train_y
-        classes = partial(draw_classes, partition=partition, labels=labels, num_classes=info.num_classes)
+        spectra = _spectra(run, methods.create(method_context(config, info)))
+        classes = _classes(saved(run.dir.partition_path)[0], load_data(config.data).train_y, info)
     except UserError as error:
         notes = [*notes, f"a part of this page is left out: {error.text()}"]
     return page_of(run, classes, spectra, notes)
 
 
-def _spectra(method: Method, server: Params, most_products: float = math.inf) -> Draw | None:
-    """Draws the singular values of every layer whose dense weight the server keeps, and the rank of each tier.
+def _classes(partition: Partition, labels: Ints, info: DataInfo) -> Draw:
+    return lambda axes: draw_classes(axes, partition, labels, info.num_classes)
+
+
+def _spectra(run: Run, method: Method, most_products: float = math.inf) -> Draw | None:
+    """Draws the singular values of every layer whose dense weight the newest checkpoint has, and the rank of each tier.
 
     Returns None where there is no such layer, or where it would take more than so many products.
     """
+    newest = next((path for _, path in run.dir.checkpoints()), None)
+    if newest is None:
+        return None
+    server = dict(checkpoint.load(newest).server)
+    if problem := checkpoint.unfit(server, method.state_specs()):
+        raise RunDirError(str(newest), problem)
     layers = {name: layer for name, layer in method.layers.items() if f"{name}.weight" in server}
     products = sum(math.prod(layer.matrix_shape) * min(layer.matrix_shape) for layer in layers.values())
     if not layers or products > most_products:
