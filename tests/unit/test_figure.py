@@ -137,13 +137,12 @@ def test_a_band_is_the_range_over_seeds_in_the_rounds_that_all_have() -> None:
     assert frame.curve("ours", seeds[:1], "1").low == ()
 
 
-def curves(x: str = "bytes", **options) -> Figure:
-    lines = {
-        0: Line("ours", [1e8, 2e8], [0.25, 0.5], [0.2, 0.4], [0.3, 0.6]),
-        3: Line("theirs", [1e8, 2e8], [0.1, 0.2]),
-    }
-    panels = [Panel(own, x, "accuracy", title=net) for net, own in (("tier 1", lines), ("tier 0.5", {3: lines[3]}))]
-    return figure.compose(panels, share_y=True, **options)
+def curves(**options) -> Figure:
+    ours = Line("ours", [1e8, 2e8], [0.25, 0.5], [0.2, 0.4], [0.3, 0.6])
+    theirs = Line("theirs", [1e8, 2e8], [0.1, 0.2])
+    panels = {"tier 1": {0: ours, 3: theirs}, "tier 0.5": {3: theirs}}
+    drawn = [Panel(lines, "bytes", "accuracy", title=net) for net, lines in panels.items()]
+    return figure.compose(drawn, share_y=True, **options)
 
 
 def test_numbers_at_ticks() -> None:

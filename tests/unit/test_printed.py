@@ -229,11 +229,8 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
     [band] = first.collections
     assert {round(y, 6) for x, y in band.get_paths()[0].vertices if x == 1} == {20, 40}
     assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["FedAvg"]
-    assert (
-        grid_figures.panels_of_paper(content(), "figure1", [])
-        == []
-        == grid_figures.panels_of_paper(content(), "table1", runs)
-    )
+    for name, some in (("figure1", []), ("table1", runs)):
+        assert grid_figures.panels_of_paper(content(), name, some) == []
 
 
 def test_curves_by_kernel_and_over_a_setting() -> None:
