@@ -41,7 +41,8 @@ from typing import Literal
 from fedmpi.config.fields import Shares
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
-from fedmpi.models.surgery.rolling import Axis, Index, followed, rolling_axes
+from fedmpi.models.surgery.groups import Index
+from fedmpi.models.surgery.rolling import Axis, followed, rolling_axes
 from fedmpi.models.width import Rounding
 
 

@@ -39,8 +39,8 @@ from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
 from fedmpi.methods.widths import WidthMethod, WidthOptions
+from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
-from fedmpi.models.surgery.rolling import Index
 from fedmpi.tensors import Params, select
 
 

@@ -25,8 +25,6 @@ with the same symbols, whose code keeps a remaining share:
   the others keep their old theta, and each client continues with its own values of them. Where not
   every client takes part in each round, a client takes of theta what was averaged since it last did;
   the bytes that would tell it what is new are not counted.
-- What a mask keeps includes the next layers' inputs of pruned outputs, whose values can no longer
-  matter; the net that is cut out has none of them, so it is smaller than rho says.
 - Lambda, the shares of training and validation data and the weights p are not in the paper: 1e-4,
   80 / 20 by class, uniform. A client with fewer than 4 examples validates on what it trains on.
 """

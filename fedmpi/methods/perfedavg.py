@@ -25,7 +25,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -94,9 +94,6 @@ class PerFedAvg(Method):
         outer, inner, curvature = (work.data.draws(client.examples, work.epochs, each) for each in generators)
         batches = ((epoch, *bounds) for epoch in range(work.epochs) for bounds in trainer.bounds(len(client.examples)))
         start = net.copy_of_parameters()
-        # For the curvature, made once for all steps: the gradient of the outer batch, and the one ahead of it.
-        num_copies = 2 if options.variant == "HF" else 0
-        buffers = [[gradient.clone() for gradient in net.grads.values()] for _ in range(num_copies)]
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
             batch = next(batches)
@@ -105,7 +102,7 @@ class PerFedAvg(Method):
             value = _gradient(net, inputs, targets, loss)
             net.copy_parameters_from(start)
             if options.variant == "HF":
-                _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options, start, buffers)
+                _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options, start)
             return value
 
         lr = work.lr if options.beta == "lr" else options.beta
@@ -128,22 +125,15 @@ def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: f
 
 
 def _add_curvature(
-    net: FlatNet,
-    inputs: Tensor,
-    targets: Tensor,
-    loss: Loss,
-    options: PerFedAvgOptions,
-    start: Tensor,
-    buffers: Sequence[list[Tensor]],
+    net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, options: PerFedAvgOptions, start: Tensor
 ) -> None:
     """Turns g in the net's gradients into g - alpha d; the parameters stay as their copy `start` has them."""
     params = list(net.params.values())
     grads = list(net.grads.values())
-    (outer, ahead) = buffers
-    torch._foreach_copy_(outer, grads)
+    outer = [gradient.clone() for gradient in grads]
     torch._foreach_add_(params, outer, alpha=DELTA)
     _gradient(net, inputs, targets, loss)
-    torch._foreach_copy_(ahead, grads)
+    ahead = [gradient.clone() for gradient in grads]
     net.copy_parameters_from(start)
     torch._foreach_sub_(params, outer, alpha=DELTA)
     _gradient(net, inputs, targets, loss)

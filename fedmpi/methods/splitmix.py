@@ -11,8 +11,8 @@ of the first b bases.
 
 Differences from the paper, and from its code (illidanlab/SplitMix):
 - The defaults are those of FedHM's tables (YXShi2000/FedHM): uniform weights, initial values as of
-  any narrow net, the client's classes masked and not the batch's (`train.masked_loss`). The code's
-  own are `weighting: samples`, `init: rescaled` and, for class-skewed data, `batch_mask`.
+  any narrow net, the client's classes masked (`train.masked_loss`). The code's own are
+  `weighting: samples` and `init: rescaled`; for class-skewed data it masks each batch's absent classes.
 - The queue's place is computed from the round and the client's place in the cohort, and each of its
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
@@ -42,7 +42,6 @@ from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, gradients, net_specs
 from fedmpi.methods.values import Client, LocalWork, MethodContext
-from fedmpi.models.surgery.ensemble import Ensemble
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
@@ -73,8 +72,6 @@ class SplitMixOptions(ServerOptions):
     """Divide a base's activations by `atom` in training, before every norm layer; in a net without any, after every
     conv and linear layer but the last.
     """
-    batch_mask: bool = False
-    """Overwrite logits of classes that the mini-batch does not have by 0 in training."""
     init: Literal["own", "rescaled"] = "own"
     """`own`: as any net of that width. `rescaled`: the weights of convs and linear layers are multiplied by the root of
     their share of the full net's inputs, as if drawn for the full net; layers that see the data keep theirs.
@@ -91,6 +88,13 @@ class SplitMixOptions(ServerOptions):
             yield "method.levels", f"{max(self.levels):g} is {most} times method.atom; allowed: {MAX_BASES} base nets"
         if self.num_bases(self.levels[-1]) < 1:
             yield "method.levels", f"{self.levels[-1]:g} is less than half of method.atom ({self.atom:g}): no base net"
+
+
+class Ensemble(nn.ModuleList):
+    """Nets of the same inputs and classes; (B, ...) -> (B, num_classes), the mean of their logits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([net(x) for net in self]).mean(0)
 
 
 class SplitMix(ServerMethod):
@@ -196,12 +200,5 @@ class SplitMix(ServerMethod):
         activations."""
         losses = []
         for base in net.module.children():
-            logits = net.outputs(base(inputs))
-            losses.append(gradients(loss(_masked(logits, targets) if self.options.batch_mask else logits, targets)))
+            losses.append(gradients(loss(net.outputs(base(inputs)), targets)))
         return torch.stack(losses).mean()
-
-
-def _masked(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the logits, 0 for classes that no target has."""
-    present = (targets[:, None] == torch.arange(logits.shape[1], device=logits.device)).any(0)
-    return logits.masked_fill(~present, 0.0)

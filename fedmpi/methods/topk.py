@@ -35,7 +35,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions
-from fedmpi.tensors import Layout, Params, Spec, max_magnitudes
+from fedmpi.tensors import Params, Spec, max_magnitudes
 
 ENTRY_BYTES = 4 + 4
 """A value and its index."""
@@ -76,13 +76,11 @@ class TopK(Method):
     # Server half.
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Yields zeros but for what was sent, in the sums' memory format."""
+        """Yields zeros but for what was sent."""
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
-            layout = Layout.of({name: spec})
-            dense = layout.views(layout.new_buffer(values.device))[name]
-            stored = dense.permute(0, 2, 3, 1) if spec.channels_last else dense
-            stored.view(-1)[_stored_at(places, spec)] = values
-            yield name, dense
+            dense = values.new_zeros(spec.num_elements)
+            dense[places] = values
+            yield name, dense.view(spec.shape)
 
     def _parts(self, upload: Params) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields what was sent of each tensor: values, and their places in it, int64."""
@@ -121,17 +119,6 @@ class TopK(Method):
 
     def costs(self, turn: ClientLoad) -> Costs:
         return replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
-
-
-def _stored_at(places: Tensor, spec: Spec) -> Tensor:
-    """Returns where in memory the entries of a tensor lie whose numbers count rows first."""
-    area = math.prod(spec.shape[2:]) if spec.channels_last else 1
-    if area == 1:
-        return places
-    channels = spec.shape[1]
-    pairs = places // area  # of an output and an input channel
-    outputs = pairs // channels
-    return (outputs * area + places - pairs * area) * channels + pairs - outputs * channels
 
 
 def largest(values: Tensor, k: int) -> Tensor:

@@ -21,8 +21,8 @@ from fedmpi.lowrank.gates import open_lstms
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import all_nets, copy_into, net_specs
 from fedmpi.methods.values import Client, MethodContext, MethodOptions
+from fedmpi.models.surgery.groups import Index, crossed
 from fedmpi.models.surgery.nested import nested_parts, refuse_unnested
-from fedmpi.models.surgery.rolling import Index, crossed
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
 from fedmpi.tensors import Params, Region, Spec, select

@@ -1,14 +1,12 @@
 """Split-Mix: the queue, means of each base by hand, ensembles, training of independent bases, sizes, initial values."""
 
 import dataclasses
-import math
 from collections import Counter
 
 import pytest
 import torch
 from model_inputs import Info
 from narrow_nets import Small, client_of, context, context_of, filled, flat, make_small, means, state_of
-from torch import nn
 
 from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
@@ -153,29 +151,6 @@ def test_the_scaler_divides_by_the_atom_in_training_only(number: int) -> None:
     theirs = plain.backward(flat(plain, number, scaled_up), x, y, PLAIN)
     assert float(ours) == pytest.approx(float(theirs), rel=1e-6)
     assert torch.equal(flat(method, number, state).module.eval()(x), flat(plain, number, state).module.eval()(x))
-
-
-class Logits(nn.Module):
-    """One parameter, which is the logits of any example."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own = nn.Parameter(torch.zeros(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.own.expand(len(x), 3)
-
-
-@pytest.mark.parametrize("batch_mask", [True, False])
-def test_logits_of_classes_absent_from_the_batch_are_0(batch_mask: bool) -> None:
-    """Logits (1, 5, 2), labels 0 and 2: 5 counts as 0. Mean loss log(e + e^0 + e^2) - (1 + 2) / 2, else with e^5."""
-    options = SplitMixOptions(levels=(0.25,), atom=0.25, batch_mask=batch_mask)
-    method = SplitMix(context(options, lambda *arguments: Logits()))
-    net = flat(method, 0, {"0.own": torch.tensor([1.0, 5.0, 2.0])})
-    value = method.backward(net, torch.zeros(2, 1), torch.tensor([0, 2]), PLAIN)
-    other = 1.0 if batch_mask else math.exp(5)
-    assert float(value) == pytest.approx(math.log(math.e + other + math.e**2) - 1.5, rel=1e-6)
-    assert (float(net.grads["0.own"][1]) == 0) == batch_mask
 
 
 def test_rescaled_values_are_those_of_the_full_nets_fan_in() -> None:

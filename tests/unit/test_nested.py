@@ -17,8 +17,9 @@ from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.options import Model
 from fedmpi.models.surgery import nested
+from fedmpi.models.surgery.groups import crossed
 from fedmpi.models.surgery.nested import fan_in_shares
-from fedmpi.models.surgery.rolling import Axis, crossed, rolling_axes
+from fedmpi.models.surgery.rolling import Axis, rolling_axes
 from fedmpi.models.surgery.scaler import add_scaler
 from fedmpi.models.width import Rounding
 

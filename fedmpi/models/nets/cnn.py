@@ -12,6 +12,7 @@ with the kernels, widths and 62 classes of its code. Initialisation: torch's def
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -38,13 +39,6 @@ class Plan:
     same: bool = False
 
 
-PLANS = {
-    "lenet5": Plan((6, 16), (120, 84), 32),
-    "cnn_hermes": Plan((10, 20), (512,), 28),
-    "cnn_femnist": Plan((32, 64), (), 4, same=True),
-}
-
-
 class Cnn(nn.Module):
     """(B, C, H, W) -> (B, num_classes)."""
 
@@ -69,16 +63,18 @@ class Cnn(nn.Module):
 class Lenet5(ScaledNet):
     """LeNet-5: 62,006 parameters at 10 classes and 3x32x32."""
 
+    plan: ClassVar[Plan] = Plan((6, 16), (120, 84), 32)
     name: str = "lenet5"
     """LeNet-5 (Hermes): images with a side below 32 are zero-padded to 32."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        return Cnn(PLANS[self.name], info, width.times(self.width))
+        return Cnn(self.plan, info, width.times(self.width))
 
 
 class CnnHermes(Lenet5):
     """10 and 20 kernels 5x5, 512 hidden units: 201,438 parameters at 62 classes and 1x28x28."""
 
+    plan: ClassVar[Plan] = Plan((10, 20), (512,), 28)
     name: str = "cnn_hermes"
     """Hermes's CNN for EMNIST: images with a side below 28 are zero-padded to 28."""
 
@@ -86,5 +82,6 @@ class CnnHermes(Lenet5):
 class CnnFemnist(Lenet5):
     """32 and 64 kernels 5x5: 246,590 parameters at 62 classes and 1x28x28."""
 
+    plan: ClassVar[Plan] = Plan((32, 64), (), 4, same=True)
     name: str = "cnn_femnist"
     """PriSM's CNN for FEMNIST, for images of any size."""

@@ -11,7 +11,7 @@ channel is exactly zero from there on, and `surgery.cutting` can leave it out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedmpi.errors import ConfigError, type_in_words
 from fedmpi.models.nets.attention import Attention
 
+Index = slice | Tensor
 Masks = Mapping[str, Tensor]
 Kept = dict[str, tuple[Tensor | None, ...]]
 """Of each parameter that lost something, its leading axes: a bool per index (False: pruned), None for a whole axis."""
@@ -206,13 +207,17 @@ def _lengths(shape: tuple[int, ...], axes: tuple[Tensor | None, ...]) -> tuple[i
     return (*counts, *shape[len(counts) :])
 
 
-def region(axes: tuple[Tensor | None, ...]) -> tuple[slice | Tensor, ...]:
+def region(axes: tuple[Tensor | None, ...]) -> tuple[Index, ...]:
     """Returns the entries that these axes keep, as an index of the parameter: its shape there is a smaller, dense
     tensor's."""
-    numbers = [None if axis is None else axis.nonzero().view(-1) for axis in axes]
-    if len(numbers) == 2 and numbers[0] is not None and numbers[1] is not None:
-        return numbers[0][:, None], numbers[1][None, :]
-    return tuple(slice(None) if number is None else number for number in numbers)
+    return crossed([slice(None) if axis is None else axis.nonzero().view(-1) for axis in axes])
+
+
+def crossed(indices: Sequence[Index]) -> tuple[Index, ...]:
+    """Returns an index of a tensor whose leading axes have these entries; at most the first two of them are numbers."""
+    if len(indices) > 1 and isinstance(indices[0], Tensor) and isinstance(indices[1], Tensor):
+        return indices[0][:, None], indices[1][None, :], *indices[2:]
+    return tuple(indices)
 
 
 def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:

@@ -8,16 +8,14 @@ channels; a linear layer behind a flattened image reads the columns of all place
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.models.surgery.groups import INPUT, Structure, follow
-
-Index = slice | Tensor
+from fedmpi.models.surgery.groups import INPUT, Index, Structure, follow
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,3 @@ def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
             length = structure.shapes.get(f"{name}.{entry}", (0,))[0]
             blocks[f"{name}.{entry}"] = (per_channel(length, sources),)
     return blocks
-
-
-def crossed(indices: Sequence[Index]) -> tuple[Index, ...]:
-    """Returns an index of a tensor whose leading axes have these entries; at most the first two of them are numbers."""
-    if len(indices) > 1 and isinstance(indices[0], Tensor) and isinstance(indices[1], Tensor):
-        return indices[0][:, None], indices[1][None, :], *indices[2:]
-    return tuple(indices)
