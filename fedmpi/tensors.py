@@ -17,6 +17,8 @@ from torch import Tensor
 Params = dict[str, Tensor]
 Region = tuple[slice | Tensor, ...] | Tensor
 """Entries of a tensor: slices, index tensors, or a mask."""
+NOTHING: Region = (slice(0, 0),)
+"""No entry of a tensor."""
 
 # Every tensor begins on a cache line: vectorised kernels then take the same path, and so give the
 # same bits, wherever the buffer lies. It is also the unit in which messages are counted, so that

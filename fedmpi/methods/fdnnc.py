@@ -62,21 +62,18 @@ from fedmpi.methods.values import (
     MethodOptions,
     Phase,
 )
-from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import NOTHING, Params, Region, Spec
 
 BIG = 0
 SMALL = 1
 
 # What the big devices made of a tensor, until the small ones are done, too.
 _PARKED = "big device:"
-_NOTHING = (slice(0, 0),)
 # An entry of a gradient beyond this is divergence; exact sums keep 2^-37 of it at twenty clients.
 _LARGEST_GRADIENT = 2.0**20
 
 
 class FDNNCOptions(MethodOptions):
-    """Options of `fdnnc`."""
-
     name: str = "fdnnc"
     """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
     pattern: Literal["both", "bfirst", "switch"] = "switch"
@@ -203,7 +200,7 @@ class FDNNC(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Follows eqs. 14, 15: a mean is over those who send; what a device never has may count as zero."""
-        return dict.fromkeys(self._withheld(client.task), _NOTHING)
+        return dict.fromkeys(self._withheld(client.task), NOTHING)
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Takes the steps of eqs. 17-19 on the nets of this phase's devices, then merges by the pattern (III.D)."""

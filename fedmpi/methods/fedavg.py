@@ -18,8 +18,6 @@ from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 
 
 class FedAvgOptions(ServerOptions):
-    """Options of `fedavg`."""
-
     name: str = "fedavg"
     """Federated averaging (McMahan et al. 2017): one net of any width for all clients."""
     weighting: Literal["uniform", "samples"] = "uniform"

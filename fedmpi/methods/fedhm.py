@@ -54,8 +54,6 @@ Temperature = Annotated[float, Field(ge=0.002)]
 
 
 class FedHMOptions(ServerOptions):
-    """Options of the paper."""
-
     capacity: ClassVar[str] = "rank_ratio"
     name: str = "fedhm"
     """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""

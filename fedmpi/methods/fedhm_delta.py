@@ -31,8 +31,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class FedHMDeltaOptions(FedHMOptions):
-    """Options of `fedhm`."""
-
     name: str = "fedhm"
     """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""
     aggregation: Literal["paper", "delta"] = "paper"

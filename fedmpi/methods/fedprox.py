@@ -26,8 +26,6 @@ from fedmpi.methods.values import Client
 
 
 class FedProxOptions(ServerOptions):
-    """Options of `fedprox`."""
-
     name: str = "fedprox"
     """Federated averaging with a proximal term (T. Li et al. 2020)."""
     mu: NotNegative = 0.01

@@ -47,8 +47,6 @@ from fedmpi.models.width import Rounding
 
 
 class FedRolexOptions(HeteroFLOptions):
-    """Options of `fedrolex`."""
-
     name: str = "fedrolex"
     """Narrow nets by capacity, whose window of channels rolls from round to round (Alam et al. 2022)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -45,8 +45,6 @@ from fedmpi.tensors import Params, select
 
 
 class FjordOptions(WidthOptions):
-    """Options of `fjord`."""
-
     name: str = "fjord"
     """Ordered dropout: a random affordable width in every step (Horvath et al. 2021)."""
     widths: Shares = (1.0, 0.8, 0.6, 0.4, 0.2)

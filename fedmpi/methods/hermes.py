@@ -70,8 +70,6 @@ _LEAST_NORM = 1e-20
 
 
 class HermesOptions(MethodOptions):
-    """Options of `hermes`."""
-
     name: str = "hermes"
     """Personal pruned nets, averaged where they overlap (Li et al. 2021)."""
     prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -212,7 +210,7 @@ class Hermes(Method):
         """Returns the client's examples for training and for validation, the same in every round."""
         generator = seeds.numpy_generator("holdout", client.seed, client.task.client)
         training, validation = stratified_holdout(
-            client.examples, work.labels[client.examples], self.options.validation_share, generator
+            client.examples, work.data.labels[client.examples], self.options.validation_share, generator
         )
         return training, validation if len(validation) else training
 

@@ -25,8 +25,6 @@ from fedmpi.models.width import Rounding
 
 
 class HeteroFLOptions(WidthOptions):
-    """Options of `heterofl`."""
-
     name: str = "heterofl"
     """Narrow nets by capacity, nested, averaged by entry (Diao et al. 2021)."""
     rounding: Rounding = "round"

@@ -35,12 +35,10 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, ClientLoad, Costs, MethodOptions, TestedNet
-from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import NOTHING, Params, Region, Spec
 
 
 class LGFedAvgOptions(MethodOptions):
-    """Options of `lgfedavg`."""
-
     name: str = "lgfedavg"
     """First layers stay with their client, last ones are averaged (Liang et al. 2020)."""
     global_layers: Count | Literal["auto"] = "auto"
@@ -87,11 +85,7 @@ class LGFedAvg(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Names nothing of the local part in phase 2, so that the server's never changes."""
-        return {} if self._whole_net_travels(client.task.round_number) else self._nothing_local
-
-    @cached_property
-    def _nothing_local(self) -> dict[str, Region]:
-        return {name: (slice(0, 0),) for name in self._local}
+        return {} if self._whole_net_travels(client.task.round_number) else dict.fromkeys(self._local, NOTHING)
 
     # Client half.
 

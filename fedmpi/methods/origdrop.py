@@ -31,8 +31,6 @@ from fedmpi.methods.widths import KeepRatioOptions, WidthMethod
 
 
 class OrigDropOptions(KeepRatioOptions, ServerOptions):
-    """Options of `origdrop`."""
-
     name: str = "origdrop"
     """PriSM's baseline: leading channels by capacity; the full net is tested."""
 

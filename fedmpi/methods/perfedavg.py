@@ -44,8 +44,6 @@ DELTA = 1e-3
 
 
 class PerFedAvgOptions(MethodOptions):
-    """Options of `perfedavg`."""
-
     name: str = "perfedavg"
     """An initial model that one step adapts to a client (Fallah et al. 2020)."""
     variant: Literal["FO", "HF"] = "FO"

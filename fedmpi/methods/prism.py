@@ -63,8 +63,6 @@ Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1,
 
 
 class OrthDropOptions(KeepRatioOptions):
-    """Options of `orthdrop`."""
-
     name: str = "orthdrop"
     """PriSM's baseline: the first principal kernels of every layer (Niu et al. 2022)."""
     o2: bool = False
@@ -76,8 +74,6 @@ class OrthDropOptions(KeepRatioOptions):
 
 
 class PrismOptions(OrthDropOptions):
-    """Options of `prism`."""
-
     name: str = "prism"
     """Some principal kernels of every layer, drawn by importance (Niu et al. 2022)."""
     kappa: Exponents | Literal["auto"] = "auto"

@@ -100,7 +100,8 @@ class Method:
     def costs(self, turn: ClientLoad) -> Costs:
         """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
         down = sum(spec.num_bytes for spec in self.tier_specs[turn.tier].values())
-        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
+        task = turn.client.task if turn.client else None
+        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, task).values())
         examples = float(self.context.train.local_epochs * turn.num_examples)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
 

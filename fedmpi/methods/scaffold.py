@@ -38,8 +38,6 @@ LARGEST_CONTROL = 2.0**20
 
 
 class ScaffoldOptions(MethodOptions):
-    """Options of `scaffold`."""
-
     name: str = "scaffold"
     """Control variates against client drift (Karimireddy et al. 2020)."""
 

@@ -45,18 +45,14 @@ from fedmpi.methods.values import Client, LocalWork, MethodContext
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
-from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import NOTHING, Params, Region, Spec
 
 Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 # FedHM's tables have eight at most; all of them are nets of their own, in every ensemble that is tested.
 MAX_BASES = 16
 
-NOTHING: Region = (slice(0, 0),)
-
 
 class SplitMixOptions(ServerOptions):
-    """Options of `splitmix`."""
-
     capacity: ClassVar[str] = "levels"
     name: str = "splitmix"
     """Ensembles of narrow base nets, by capacity (Hong et al. 2022)."""

@@ -36,8 +36,6 @@ from fedmpi.tensors import Params, Spec
 
 
 class StandaloneOptions(MethodOptions):
-    """Options of `standalone`."""
-
     name: str = "standalone"
     """Hermes's baseline: every client trains for itself, nothing is exchanged."""
     epochs_factor: Positive | Literal["auto"] = "auto"

@@ -42,8 +42,6 @@ ENTRY_BYTES = 4 + 4
 
 
 class TopKOptions(MethodOptions):
-    """Options of `topk`."""
-
     name: str = "topk"
     """Sparse updates: the largest entries travel, the rest waits (Aji and Heafield 2017)."""
     ratio: Share = 0.1

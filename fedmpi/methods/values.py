@@ -145,12 +145,6 @@ class LocalWork:
     generator: torch.Generator
     backward: Backward = plain_step
 
-    @property
-    def labels(self) -> np.ndarray:
-        """Returns the labels of all training examples, int64 (N,), on the host; a client's are
-        `labels[client.examples]`."""
-        return self.data.labels
-
 
 @dataclass(frozen=True)
 class ClientLoad:
@@ -170,10 +164,6 @@ class ClientLoad:
     def of(cls, client: Client) -> ClientLoad:
         """Returns what `client` has done."""
         return cls(client.task.tier, client.task.num_examples, (), client.task.round_number, client)
-
-    @property
-    def task(self) -> Task | None:
-        return self.client.task if self.client else None
 
 
 @dataclass(frozen=True)
