@@ -194,21 +194,20 @@ class StatisticSum:
 
     Four limbs: whole multiples of a coarse power of two, then remainders in multiples of ever finer
     ones. All are integers, so batches may be added in any order on any rank. Holds |x| up to 2^96
-    to below 2^-70; what is larger, or no number, counts as 2^96.
+    to below 2^-70; what is larger, or no number, counts as 2^96, `LARGEST`.
     """
 
-    _LARGEST = 96
+    LARGEST = 2.0**96
     _LIMBS = 4
 
     def __init__(self, num_values: int, num_terms: int) -> None:
         room = _BITS - math.ceil(math.log2(max(num_terms, 1)))
-        self._places = [room * (limb + 1) - self._LARGEST for limb in range(self._LIMBS)]
+        self._places = [room * (limb + 1) - 96 for limb in range(self._LIMBS)]
         self.buffer = torch.zeros(self._LIMBS * num_values, dtype=torch.int64)
 
     def add(self, values: Tensor) -> None:
         """Adds one term, shape (num_values,)."""
-        largest = math.ldexp(1.0, self._LARGEST)
-        rest = torch.nan_to_num(values.to(torch.float64), nan=largest).clamp_(-largest, largest)
+        rest = torch.nan_to_num(values.to(torch.float64), nan=self.LARGEST).clamp_(-self.LARGEST, self.LARGEST)
         for limb, places in zip(self.buffer.view(self._LIMBS, -1), self._places, strict=True):
             units = torch.round(rest * math.ldexp(1.0, places))
             rest -= units * math.ldexp(1.0, -places)

@@ -9,7 +9,7 @@ Of clients counts of whole numbers travel, so their scores have the same bits wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
@@ -86,8 +86,7 @@ def test_nets(
     if restat_seed is not None:
         statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
-    counts = torch.zeros(2, len(plan.costs), dtype=torch.int64)
-    losses = StatisticSum(len(plan.costs), len(bounds))
+    sums = StatisticSum(2 * len(plan.costs), len(bounds))
     mine = my_units(plan.costs, bounds, worker, num_workers)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
@@ -95,11 +94,17 @@ def test_nets(
         with bn.using(net.module, statistics.get(tier)):
             for _, piece in units:
                 found.append(_tested(net.module, *data.test_batch(*piece)))
-        correct, loss_of_batch = torch.stack(found).cpu().unbind(1)  # the one wait for all batches of a tier
-        counts[0, tier] += int(correct.sum())
-        for loss in loss_of_batch:
-            _add_loss(losses, counts, tier, loss)
-    return _scores(counts, losses, plan.num_test, allreduce_sum, statistics)
+        for of_batch in torch.stack(found).cpu():  # the one wait for all batches of a tier
+            of_tiers = torch.zeros(len(plan.costs), 2, dtype=torch.float64)
+            of_tiers[tier] = of_batch
+            sums.add(of_tiers.view(-1))
+    allreduce_sum(sums.buffer)
+    scores = []
+    for tier, (correct, loss) in enumerate(sums.total().view(-1, 2).tolist()):
+        is_held = loss < StatisticSum.LARGEST
+        mean_loss = loss / plan.num_test if is_held else float("inf")
+        scores.append(TierScore(int(correct) / plan.num_test, mean_loss, statistics.get(tier)))
+    return scores
 
 
 def _tested(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -107,28 +112,6 @@ def _tested(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     logits = module(inputs).float()
     loss = F.cross_entropy(logits, targets, reduction="sum")
     return torch.stack([(logits.argmax(1) == targets).sum().double(), loss.double()])
-
-
-def _add_loss(losses: StatisticSum, counts: Tensor, tier: int, loss: Tensor) -> None:
-    """Adds a loss; one that no sum can hold is counted instead, and makes the tier's loss infinite."""
-    value = torch.zeros(counts.shape[1], dtype=torch.float64)
-    value[tier] = loss
-    if bool(torch.isfinite(value[tier])):
-        losses.add(value)
-    else:
-        counts[1, tier] += 1
-
-
-def _scores(
-    counts: Tensor, losses: StatisticSum, num_test: int, allreduce_sum: AllreduceSum, statistics: Mapping[int, Tensor]
-) -> list[TierScore]:
-    allreduce_sum(counts.view(-1))
-    allreduce_sum(losses.buffer)
-    totals = losses.total().tolist()
-    return [
-        TierScore(int(correct) / num_test, float("inf") if bad else total / num_test, statistics.get(tier))
-        for tier, (correct, bad, total) in enumerate(zip(counts[0], counts[1], totals, strict=True))
-    ]
 
 
 def reestimate(

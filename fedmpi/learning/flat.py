@@ -8,8 +8,9 @@ however many layers the net has. Nothing is allocated once a rank has started.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -52,66 +53,18 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Sgd:
-    """torch's fused SGD. As a function: torch.optim.SGD as a class imports torch._dynamo, 2 s at the start of every
-    rank.
+class Optimizer:
+    """One of torch's fused optimizers, as a function for each group. As a class it would import torch._dynamo, 2 s at
+    the start of every rank.
     """
 
-    groups: list[Group]
-    momentum: float
+    updates: Sequence[Callable[..., None]]
 
     @torch.no_grad()
     def step(self, lr: float, left_out: Tensor | None = None) -> None:
         """Takes one step; none where `left_out` (0-dim float32, on the device) is 1."""
-        for group in self.groups:
-            sgd(
-                [group.parameter],
-                [group.gradient],
-                [group.momentum if self.momentum else None],
-                lr=lr,
-                momentum=self.momentum,
-                weight_decay=group.weight_decay,
-                found_inf=left_out,
-                fused=True,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-            )
-
-
-@dataclass(frozen=True)
-class AdamW:
-    """torch's fused AdamW.
-
-    I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101, Algorithm 2.
-    """
-
-    groups: list[Group]
-    beta1: float
-    beta2: float
-    eps: float
-
-    @torch.no_grad()
-    def step(self, lr: float, left_out: Tensor | None = None) -> None:
-        """Takes one step; none where `left_out` (0-dim float32, on the device) is 1."""
-        for group in self.groups:
-            adamw(
-                [group.parameter],
-                [group.gradient],
-                [group.momentum],
-                [group.squares],
-                [],
-                [group.steps],
-                lr=lr,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                eps=self.eps,
-                weight_decay=group.weight_decay,
-                found_inf=left_out,
-                fused=True,
-                amsgrad=False,
-                maximize=False,
-            )
+        for update in self.updates:
+            update(lr=lr, found_inf=left_out, fused=True, maximize=False)
 
 
 class FlatNet:
@@ -146,15 +99,29 @@ class FlatNet:
         """Returns another module of the same layout in the same buffers."""
         return FlatNet(module, self.layout, self._buffers)
 
-    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Sgd:
+    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Optimizer:
         """Returns SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
-        return Sgd(self._groups(weight_decay, own_decay), momentum)
+        updates = []
+        for group in self._groups(weight_decay, own_decay):
+            momenta = [group.momentum if momentum else None]
+            update = partial(sgd, [group.parameter], [group.gradient], momenta, weight_decay=group.weight_decay)
+            updates.append(partial(update, momentum=momentum, dampening=0.0, nesterov=False))
+        return Optimizer(updates)
 
     def adamw(
         self, *, beta1: float, beta2: float, eps: float, weight_decay: float, own_decay: Collection[str]
-    ) -> AdamW:
-        """Returns AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`."""
-        return AdamW(self._groups(weight_decay, own_decay), beta1, beta2, eps)
+    ) -> Optimizer:
+        """Returns AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`.
+
+        I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101, Algorithm 2.
+        """
+        updates = []
+        for group in self._groups(weight_decay, own_decay):
+            tensors = (group.parameter, group.gradient, group.momentum, group.squares)
+            lists = [[tensor] for tensor in tensors]
+            update = partial(adamw, *lists, [], [group.steps], weight_decay=group.weight_decay)
+            updates.append(partial(update, beta1=beta1, beta2=beta2, eps=eps, amsgrad=False))
+        return Optimizer(updates)
 
     def _groups(self, weight_decay: float, own_decay: Collection[str]) -> list[Group]:
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, Draws, batch_bounds
-from fedmpi.learning.flat import AdamW, FlatNet, Sgd
+from fedmpi.learning.flat import FlatNet
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0
@@ -73,7 +73,7 @@ class LocalTrainer:
         self._train = train
         self._own_decay = [name for name in net.params if name in own_decay]
         decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
-        self._optimizer: Sgd | AdamW = (
+        self._optimizer = (
             net.adamw(beta1=0.9, beta2=0.999, eps=1e-8, **decay)
             if train.optimizer == "adamw"
             else net.optimizer(momentum=train.momentum, **decay)

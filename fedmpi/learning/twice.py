@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -45,10 +44,9 @@ CHANGES = (
     "in training, which the next client on the same rank would inherit; take a layer that keeps nothing between batches"
 )
 
-Call = tuple[str, str, str]
-"""A call of a module: its dotted name, digests of its inputs (parameters included) and of its outputs."""
-Watch = Callable[[nn.Module], AbstractContextManager[list[Call]]]
-Result = tuple[Tensor, list[Call]]
+Call = tuple[tuple[str, bool, str], str]
+"""A call of a module: its dotted name, whether it trains and a digest of its inputs, parameters included; and a digest
+of its outputs."""
 
 
 def check_nets(
@@ -144,19 +142,13 @@ class _Trial:
         with bn.using(net.module, None), torch.no_grad():
             return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
-    def twice(self, one: FlatNet, two: FlatNet, watch: Watch) -> dict[str, tuple[Result, Result]]:
-        """Returns the results of tests and of training with client 0 in net `one`, and after client 1 in net `two`."""
-        trained = _watched(one, watch, lambda: self.train(one, 0))
-        tested = _watched(one, watch, lambda: self.test(one))
+    def results(self, one: FlatNet, two: FlatNet) -> list[tuple[Tensor, Tensor]]:
+        """Returns what tests, and then what training with client 0 give in net `one`, and after client 1 in `two`."""
+        trained = self.train(one, 0)
+        tested = self.test(one)
         self.train(two, 1)
-        tested_then = _watched(two, watch, lambda: self.test(two))
-        trained_then = _watched(two, watch, lambda: self.train(two, 0))
-        return {"tests": (tested, tested_then), "training": (trained, trained_then)}
-
-
-def _watched(net: FlatNet, watch: Watch, action: Callable[[], Tensor]) -> Result:
-    with watch(net.module) as calls:
-        return action(), calls
+        tested_after = self.test(two)
+        return [(tested, tested_after), (trained, self.train(two, 0))]
 
 
 def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> str:
@@ -172,25 +164,30 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
                 raise admission.refusal(model, net.module, module, problem.format(buffer))
 
     refuse_other_buffers(again, "has other values in its buffer {!r} each time it is made; make them the same")
-    results = trial.twice(net, again, lambda module: nullcontext([]))
+    results = trial.results(net, again)
     refuse_other_buffers(net, "changes its buffer {!r} " + CHANGES)
-    different = [what for what, (first, then) in results.items() if not _are_same(first[0], then[0])]
-    if not different:
-        return _digest(first[0] for first, _ in results.values())
-    module = ""
-    what = different[0]
-    fresh = (net.with_module(make_net()), net.with_module(make_net()))
-    for where, (first, then) in trial.twice(*fresh, _recorded).items():
-        for call, call_then in zip(first[1], then[1], strict=False):
-            if not module and call[:2] == call_then[:2] and call != call_then:
-                module = call[0]
-                what = where  # inner modules end first, so this is the smallest one
+    if all(_are_same(*pair) for pair in results):
+        return _digest(first for first, _ in results)
+    module, is_training = _culprit(trial, make_net) or ("", _are_same(*results[0]))
+    what = "training" if is_training else "tests"
     raise admission.refusal(model, net.module, module, f"gives other results in {what} {KEEPS}")
 
 
-@contextmanager
-def _recorded(net: nn.Module) -> Iterator[list[Call]]:
-    """Records the calls of all modules within the block, each when it ends."""
+def _culprit(trial: _Trial, make_net: Callable[[], nn.Module]) -> tuple[str, bool] | None:
+    """Returns the smallest module that gives other outputs for the same inputs, and whether in training; None if
+    only gradients differ."""
+    fresh = [trial.trainer.net.with_module(make_net()) for _ in range(2)]
+    first, second = (_record_calls(net.module) for net in fresh)
+    trial.results(*fresh)
+    outputs_of = dict(first)
+    for call, outputs in second:  # inner modules end first
+        if outputs_of.get(call, outputs) != outputs:
+            return call[:2]
+    return None
+
+
+def _record_calls(net: nn.Module) -> list[Call]:
+    """Returns the list to which each later call of a module is added when it ends."""
     calls: list[Call] = []
     inputs_of_open: list[str] = []
 
@@ -198,17 +195,13 @@ def _recorded(net: nn.Module) -> Iterator[list[Call]]:
         inputs_of_open.append(_digest(costs.tensors_in([inputs, kwargs, *module.parameters()])))
 
     def end(name: str, module: nn.Module, inputs: object, outputs: object) -> None:
-        calls.append((name, inputs_of_open.pop(), _digest(costs.tensors_in(outputs))))
+        call = (name, module.training, inputs_of_open.pop())
+        calls.append((call, _digest(costs.tensors_in(outputs))))
 
-    handles = []
     for name, module in net.named_modules():
-        handles.append(module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True))
-        handles.append(module.register_forward_hook(partial(end, name)))
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+        module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
+        module.register_forward_hook(partial(end, name))
+    return calls
 
 
 def _are_same(one: Tensor, two: Tensor) -> bool:
