@@ -72,18 +72,16 @@ def _origins(runs: Iterable[Run]) -> str:
 
 
 def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
-    """Lists the keys that tell these settings apart: names of sections alone, or with the options that all settings
-    have, where those say enough.
+    """Lists the keys that tell these settings apart: names of sections alone, where those say enough, or all whose
+    values differ.
     """
-    keys = dict.fromkeys(key for setting in found for key in setting)
-    differ = [key for key in keys if len({setting.get(key) for setting in found}) > 1]
-    differ.sort(key=lambda key: not key.endswith(".name"))
+    values: dict[str, set[str]] = {}
+    for key, value in chain.from_iterable(setting.items() for setting in found):
+        values.setdefault(key, set()).add(value)
+    differ = sorted((key for key, own in values.items() if len(own) > 1), key=lambda key: not key.endswith(".name"))
     sections = [key for key in differ if _is_of_section(key)]
-    shared = [key for key in differ if key.endswith(".name") or all(key in setting for setting in found)]
-    for telling in (sections, shared):
-        if telling and len({tuple(setting.get(key) for key in telling) for setting in found}) == len(found):
-            return telling
-    return differ
+    names = {tuple(setting.get(key) for key in sections) for setting in found}
+    return sections if len(names) == len(found) else differ
 
 
 def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
