@@ -4,7 +4,6 @@ A test that needs `cifar10_root` skips, and says why, where the shared data are 
 """
 
 import hashlib
-import io
 import json
 import os
 import pickle
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import h5py
 import numpy as np
@@ -24,7 +23,7 @@ import pytest
 from fedmpi import registry
 from fedmpi.errors import UserError
 
-__all__ = ["SOURCES", "RunData", "cifar10_root", "no_network", "pickle_as_python2", "run_data", "write_cifar100"]
+__all__ = ["SOURCES", "RunData", "cifar10_root", "no_network", "run_data", "write_cifar100"]
 
 SOURCES = {name: options.source for name, options in registry.built_in("data") if options.source}
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -77,46 +76,15 @@ def restore_cifar10(folder: Path) -> None:
             assert folder.is_dir()
 
 
-class Python2Pickler(pickle._Pickler):
-    """Writes text and bytes as the `str` of Python 2, as in the distributed files."""
-
-    dispatch: ClassVar[dict] = dict(pickle._Pickler.dispatch)
-
-    def save_str2(self, value: bytes | str) -> None:
-        raw = value if isinstance(value, bytes) else value.encode("latin1")
-        head = pickle.SHORT_BINSTRING + bytes([len(raw)]) if len(raw) < 256 else self.long_head(raw)
-        self.write(head + raw)
-        self.memoize(value)
-
-    @staticmethod
-    def long_head(raw: bytes) -> bytes:
-        return pickle.BINSTRING + len(raw).to_bytes(4, "little")
-
-    dispatch[bytes] = save_str2
-    dispatch[str] = save_str2
-
-
-def pickle_as_python2(value: object) -> bytes:
-    """Protocol 2 with numpy's old module path: byte for byte the kind of file that Toronto distributes."""
-    buffer = io.BytesIO()
-    Python2Pickler(buffer, protocol=2).dump(value)
-    return buffer.getvalue().replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
-
-
 def write_cifar100(folder: Path, num_train: int, num_test: int) -> dict[str, str]:
     """Random images in CIFAR-100's files below `folder`, with the entries that are read; returns the md5 of each."""
     generator = np.random.default_rng(0)
-    contents: dict[str, dict[str, object]] = {"meta": {"fine_label_names": [f"fine{i}" for i in range(100)]}}
-    for name, count in (("train", num_train), ("test", num_test)):
-        contents[name] = {
-            "filenames": [f"{name}_{i}.png" for i in range(count)],
-            "fine_labels": [int(label) for label in generator.integers(0, 100, count)],
-            "data": generator.integers(0, 256, (count, 3072), dtype=np.uint8),
-        }
     folder.mkdir(parents=True)
     md5s = {}
-    for name, content in contents.items():
-        raw = pickle_as_python2(content)
+    for name, count in (("train", num_train), ("test", num_test)):
+        labels = [int(label) for label in generator.integers(0, 100, count)]
+        images = generator.integers(0, 256, (count, 3072), dtype=np.uint8)
+        raw = pickle.dumps({"fine_labels": labels, "data": images}, protocol=2)
         (folder / name).write_bytes(raw)
         md5s[name] = hashlib.md5(raw, usedforsecurity=False).hexdigest()
     return md5s

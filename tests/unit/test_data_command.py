@@ -1,7 +1,6 @@
 """`fedmpi data`: its words, what it prints, its exit codes; and that a run itself never opens a socket."""
 
 import io
-import os
 import tarfile
 from pathlib import Path
 
@@ -9,13 +8,11 @@ import pytest
 from data_fixtures import SOURCES, RunData
 from golden_file import Told
 
-import fedmpi.main
 from fedmpi import registry
 from fedmpi.data import files
 from fedmpi.data.dataset import load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
-from fedmpi.mpi.communicator import SerialComm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -68,22 +65,6 @@ def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: No
     line = str(caught.value)
     told(line)
     assert "\n" not in line
-
-
-def test_a_run_without_its_data_ends_with_one_line(
-    no_network: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In this process, which keeps its own signal handlers and environment."""
-    monkeypatch.setattr("fedmpi.mpi.starting.world", lambda limit_s: SerialComm())
-    monkeypatch.setattr("fedmpi.main.claimed", lambda: (0, 1))
-    monkeypatch.setattr("fedmpi.running.start.check_model", lambda *_: None)  # takes seconds, and is not asked here
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr(os, "environ", dict(os.environ))
-    code = fedmpi.main.main(["data.name=cifar10", f"data.root={tmp_path}", f"output.dir={tmp_path / 'runs'}"])
-    error = capsys.readouterr().err
-    assert code == 2 and error.count("\n") == 1
-    assert f"fedmpi data fetch cifar10 --data-dir {tmp_path}" in error
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---- list, fetch

@@ -59,13 +59,7 @@ def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) 
     assert partition.sizes.sum() == len(partition.indices) == len(np.unique(partition.indices))
     assert partition.indices.min() >= 0 and partition.indices.max() < 1437 and partition.sizes.min() >= 1
     assert np.array_equal(np.concatenate([partition.client(i) for i in range(num_clients)]), partition.indices)
-
-
-@pytest.mark.parametrize("options", COMPLETE, ids=label_of)
-@pytest.mark.parametrize("num_clients", [1, 20])
-def test_every_example_has_an_owner(options: PartitionOptions, num_clients: int) -> None:
-    partition = made(options, num_clients)
-    assert sorted(partition.indices) == list(range(1437))
+    assert len(partition.indices) == 1437 or options not in COMPLETE
 
 
 @pytest.mark.parametrize("options", ALL, ids=label_of)
@@ -206,9 +200,6 @@ def test_a_class_that_runs_out_by_hand(case: str) -> None:
     generator = ScriptedGenerator(*draws)
     drawn = dirichlet_equal._draw(np.array(mixtures, float), np.array(sizes), np.array(left), generator)
     assert drawn.tolist() == expected and not generator.draws
-
-
-# ---- quantity_skew
 
 
 # ---- shards
