@@ -43,13 +43,13 @@ class Keywords:
         by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         return cls(name, by_name, _hints(function))
 
-    def fields(self, base: type[BaseModel], without: Collection[str], may_be: Collection[str] = ()) -> dict[str, Any]:
+    def fields(self, base: type[BaseModel], without: Collection[str]) -> dict[str, Any]:
         """Returns pydantic's fields of a subclass of `base`: the options, which are all parameters but those `without`.
 
-        Raises `UnknownError` for a name that `base` has already, unless it is in `may_be`, and for a parameter that
-        YAML cannot give and that has no default.
+        Raises `UnknownError` for a name that `base` has already, and for a parameter that YAML cannot give and that has
+        no default.
         """
-        taken = {"name", *base.model_fields, *base.__class_vars__} - {*may_be}
+        taken = {"name", *base.model_fields, *base.__class_vars__}
         fields: dict[str, Any] = {}
         for key, parameter in self.parameters.items():
             is_needed = parameter.default is parameter.empty

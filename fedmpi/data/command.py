@@ -9,7 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
@@ -67,18 +67,16 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
     arguments, rest = parser.parse_known_args(argv)
     # argparse does not take words that stand behind options of a subcommand.
-    words = [word for word in rest if hasattr(arguments, "words") and not word.startswith("-")]
-    if unknown := [word for word in rest if word not in words]:
-        raise ConfigError("command line", f"cannot use {explain.found(unknown[0])}; see --help")
-    if words:
-        arguments.words = [*arguments.words, *words]
+    for word in rest:
+        if word.startswith("-") or not hasattr(arguments, "words"):
+            raise ConfigError("command line", f"cannot use {explain.found(word)}; see --help")
+        arguments.words.append(word)
     return arguments
 
 
 def list_sets(arguments: argparse.Namespace) -> None:
     """Prints a line for every data set: is it there, and what it is."""
     folder = arguments.data_dir or _DEFAULT_DIR
-    _folder(folder)
     print(f"data sets; files below {folder}")
     for name, section in registry.built_in("data"):
         if "path" in section.model_fields:
@@ -100,14 +98,11 @@ def state_of(options: DataOptions) -> str:
     return "to fetch"
 
 
-def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> DataOptions:
+def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> Any:
     """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
     if is_address(name):
-        config = _load(name, overrides, data_dir)
-    else:
-        config = _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir)
-    options: DataOptions = config.data
-    return options
+        return _load(name, overrides, data_dir).data
+    return _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir).data
 
 
 def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
@@ -128,7 +123,7 @@ def fetch(arguments: argparse.Namespace) -> None:
     print(f"{options.name}: {source.page}; terms: {source.terms}")
     if not options.files():
         raise DataError(options.name, "LEAF's files cannot be downloaded; fedmpi/data/README.md says how to make them")
-    folder = _root(options)
+    folder = below_home(options.root)
     if source.unpacked and files.are_here(options) and not arguments.force:
         print(f"{folder / source.unpacked[0]}: there already; --force loads it again")
         return
@@ -148,7 +143,6 @@ def prepare_set(arguments: argparse.Namespace) -> None:
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
-    _root(options)
     dataset = prepare.prepare(options, arguments.given and below_home(arguments.given))
     counts = dataset.counts
     groups = f", {counts['num_groups']:,} groups" if counts["num_groups"] else ""
@@ -176,15 +170,3 @@ def show(arguments: argparse.Namespace) -> None:
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
             raise DataError(f"--out {arguments.out}", f"cannot be drawn: {reason(error)}") from error
         print(f"drawn: {arguments.out}")
-
-
-def _root(options: DataOptions) -> Path:
-    return _folder(str(getattr(options, "root", _DEFAULT_DIR)))
-
-
-def _folder(data_dir: str) -> Path:
-    """Returns the data folder, which need not be there yet. Raises DataError if it is something else than a folder."""
-    folder = below_home(data_dir)
-    if folder.exists() and not folder.is_dir():
-        raise DataError(str(folder), "is not a folder; --data-dir (data.root) is the folder of all data sets")
-    return folder

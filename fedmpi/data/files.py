@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shlex
@@ -111,17 +110,6 @@ def read_text(path: Path) -> str:
     """Returns a whole file in UTF-8, every line end as a newline. Raises DataError if it is not such a file."""
     with guarded(path, "get the files again", "cannot be read as text"):
         return path.read_text(encoding="utf-8")
-
-
-def read_checked(path: Path, md5: str, advice: str) -> bytes:
-    """Returns the bytes of a file. Raises DataError if they do not have this md5 (where it is not empty)."""
-    with guarded(path, advice, "cannot be read"):
-        content = path.read_bytes()
-    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if md5 and digest != md5:
-        problem = f"damaged or cut off: its {len(content):,} bytes have md5 {digest}, expected {md5}"
-        raise DataError(str(path), f"{problem}; {advice}")
-    return content
 
 
 # ---- downloads

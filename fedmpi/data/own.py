@@ -19,18 +19,7 @@ from pydantic import Field, create_model
 
 from fedmpi.config.fields import Folder, Section, free
 from fedmpi.config.keywords import Keywords
-from fedmpi.data.dataset import (
-    ARRAYS,
-    DTYPES,
-    DataInfo,
-    DataOptions,
-    Dataset,
-    Kind,
-    Part,
-    check,
-    number_groups,
-    place_of,
-)
+from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
 from fedmpi.errors import DataError, UnknownError, UserError, as_one_line, counted, type_in_words
@@ -45,8 +34,6 @@ _EXPECTED = (
     f"or tokens, whole numbers (N, length) from 0 to {MAX_TOKEN}"
 )
 _CHUNK_PIXELS = 2**20
-# A function that makes as many examples as it is asked for does better than a subset of them.
-_MAY_BE_ARGUMENTS = ("num_train", "num_test")
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
 
 
@@ -245,9 +232,6 @@ class FunctionData(ArrayOptions):
         arrays: Arrays | Dataset = _call(self, f"data.name={self.name}")
         return arrays
 
-    def subset(self, part: Part) -> int:
-        return 0 if f"num_{part}" in self.keywords.parameters else super().subset(part)
-
 
 class FunctionPartition(PartitionOptions):
     """The options of a partition that is a function."""
@@ -292,7 +276,7 @@ def _of_function(name: str, function: Function, base: type[Section]) -> type[Sec
         raise UnknownError(f"{name!r} has no argument {missing[0]!r}; expected ({', '.join(given)}, **options)")
     by_groups = is_partition and "groups" in keywords.parameters
     without = (*given, "groups") if by_groups else given
-    fields = keywords.fields(base, without, _MAY_BE_ARGUMENTS)
+    fields = keywords.fields(base, without)
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
     made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)

@@ -37,7 +37,6 @@ MISTAKES = [
     ([], "list | fetch"),
     (["fetch"], "required: NAME | CONFIG.yaml;"),
     (["fetch", "no.yaml"], "no.yaml: no such file"),
-    (["list", "--data-dir", __file__], "test_data_command.py: is not a folder"),
     (["fetch", "cifar"], "data.name  no data 'cifar'. Did you mean 'cifar10'? Known names: digits,"),
     (["fetch", "har", "data.form=x"], "data.form  Input should be 'windows' or 'features', got 'x'"),
     (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'data.form'?"),

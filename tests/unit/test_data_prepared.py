@@ -129,7 +129,7 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
     monkeypatch.setattr(registry.options("data", "imdb"), "prepare", decode)
     (tmp_path / "file").touch()
     (tmp_path / "imdb.fedmpi.h5").mkdir()
-    for folder, named in (("file", "is not a folder"), (".", "a folder has that name")):
+    for folder, named in (("file", "cannot be written"), (".", "a folder has that name")):
         code, _, error = run_data("prepare", "imdb", "--from", tmp_path, "--data-dir", tmp_path / folder)
         assert code == 2 and named in error and error.count("\n") == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "imdb.fedmpi.h5"]

@@ -28,7 +28,7 @@ class Dirichlet(PartitionOptions):
     """Concentration, in all, not per class; 100 is close to IID, 0.01 close to one class per client."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Hsu et al.: per client q ~ Dir(alpha * prior), then equally many examples by q without replacement.
+        """Draws q ~ Dir(alpha * prior) for each client, then equally many examples by q without replacement.
 
         `prior` is the share of each class in `labels`. A class that runs out leaves q, which is
         renormalised; a client whose q has nothing left draws by what is left. Every example is used.
@@ -46,7 +46,7 @@ class Dirichlet(PartitionOptions):
 
 
 def _serve(sizes: Ints, left: Ints, concentration: NDArray[np.float64], generator: np.random.Generator) -> Ints:
-    """int64 (clients, classes): how many examples of each class each client gets out of `left` (classes,)."""
+    """Returns int64 (clients, classes): how many examples of each class each client gets out of `left` (classes,)."""
     left, need = left.copy(), sizes.copy()
     counts = np.zeros((len(sizes), len(left)), dtype=np.int64)
     q = generator.dirichlet(concentration, len(sizes))
@@ -98,7 +98,7 @@ class QuantitySkew(PartitionOptions):
     """Concentration (the paper's beta); small means that few clients have most of the examples."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Shuffled; each client has two examples and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
+        """Shuffles; gives each client two examples and floor differences of cumsum(q) of the rest, q ~ Dir(alpha)."""
         generator = numpy_generator("partition", seed)
         order = generator.permutation(len(labels))
         rest = _cut(self.alpha, len(labels) - num_clients * self.least_examples, num_clients, generator)

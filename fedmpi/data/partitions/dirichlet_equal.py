@@ -50,7 +50,7 @@ class DirichletEqual(PartitionOptions):
 
 
 def _draw(mixtures: Floats, sizes: Ints, left: Ints, generator: np.random.Generator) -> Ints:
-    """The classes of `sizes` (clients,) examples, client after client, each drawn by its client's row of `mixtures`.
+    """Draws the classes of `sizes` (clients,) examples, client after client, by each client's row of `mixtures`.
 
     `left` says how many examples of each class there are. All that are still needed are drawn at once, and those after
     the draw that empties a class are drawn anew: the same distribution as one by one, in at most `classes` steps.
@@ -75,7 +75,7 @@ def _draw(mixtures: Floats, sizes: Ints, left: Ints, generator: np.random.Genera
 
 
 def _first_emptied(classes: Ints, left: Ints) -> int:
-    """How many of `classes` can be served until one of them has run out, or all of them."""
+    """Returns how many of `classes` can be served until one of them has run out; else all of them."""
     counts = np.bincount(classes, minlength=len(left))
     emptied = np.flatnonzero((counts >= left) & (counts > 0))
     return min((1 + int(np.flatnonzero(classes == label)[left[label] - 1]) for label in emptied), default=len(classes))

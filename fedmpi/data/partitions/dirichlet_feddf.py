@@ -33,7 +33,7 @@ class DirichletFeddf(PartitionOptions):
 
 
 def feddf_lists(options: DirichletFeddf, labels: Ints, num_clients: int, seed: int) -> list[Ints]:
-    """One list of examples per client, before the recut: uneven, each >= floor(half of its group's mean size).
+    """Returns the list of each client before the recut: uneven, each >= floor(half of its group's mean size).
 
     All examples are shuffled and cut into ceil(n / 10) groups that share 10 N / n examples among
     10 clients; the last group has the clients and the examples that remain.
@@ -66,7 +66,7 @@ def _feddf_group(
 
 
 def _feddf_draw(alpha: float, by_class: list[Ints], members: int, generator: np.random.Generator) -> list[Ints] | None:
-    """Class after class, split by q ~ Dir(alpha) among those not yet full; None if q is zero for all of them."""
+    """Splits each class by q ~ Dir(alpha) among those not yet full. Returns None if q is zero for all of them."""
     full = sum(len(examples) for examples in by_class) / members
     lists: list[list[Ints]] = [[] for _ in range(members)]
     sizes = np.zeros(members, dtype=np.int64)

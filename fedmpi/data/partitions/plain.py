@@ -68,7 +68,7 @@ class Natural(PartitionOptions):
             yield from super().problems(config)
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """All examples of `groups_per_client` groups for each client; groups that are not needed belong to nobody.
+        """Gives each client all examples of `groups_per_client` groups; groups that are not needed belong to nobody.
 
         `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
         """

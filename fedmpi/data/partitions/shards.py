@@ -35,7 +35,7 @@ class Shards(PartitionOptions):
         return self.shards_per_client
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        """Of n labels, which are nearly independent draws among C classes, C (1 - (1 - 1 / C)^n) differ."""
+        """Counts on n labels that are nearly independent draws among C classes: C (1 - (1 - 1 / C)^n) differ."""
         classes, dealt = info.num_classes, self.shards_per_client
         num_different = classes * (1 - (1 - 1 / classes) ** dealt)
         return info.num_train / (dealt * num_clients) * num_different
@@ -89,7 +89,7 @@ class Lottery(PartitionOptions):
         return math.floor(self.balance * self.samples + 1e-9)
 
     def smallest_client_examples(self) -> int:
-        """What is set apart for a client: a whole shard of each class."""
+        """Returns what is set apart for a client: a whole shard of each class."""
         return self.samples * CLASSES_PER_CLIENT
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
@@ -102,7 +102,7 @@ class Lottery(PartitionOptions):
         yield from super().problems(config)
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Each client's distinct classes are drawn by how many shards of `samples` examples are left of each class.
+        """Draws each client's distinct classes by how many shards of `samples` examples are left of each class.
 
         The shard of its first class is taken whole, of the other floor(balance * samples) examples.
         """
@@ -125,7 +125,7 @@ class Lottery(PartitionOptions):
 
 
 def _distinct_classes(used: Ints, num_clients: int, per_client: int, generator: np.random.Generator) -> Ints:
-    """int64 (clients, per_client): distinct classes in each row, class c `used[c]` times in all.
+    """Returns int64 (clients, per_client): distinct classes in each row, class c `used[c]` times in all.
 
     Clients draw without replacement, by what is left of each class. A class of which as many shards are left as
     clients is open to all: so the last clients find enough classes. Clients draw in blocks, by what is left when
