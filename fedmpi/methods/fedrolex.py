@@ -39,14 +39,14 @@ from functools import cached_property
 from typing import Literal
 
 from fedmpi.config.fields import Shares
-from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.values import Client, MethodContext, TestedNet
+from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.rolling import Axis, followed, rolling_axes
 from fedmpi.models.width import Rounding
 
 
-class FedRolexOptions(HeteroFLOptions):
+class FedRolexOptions(ScaledOptions):
     name: str = "fedrolex"
     """Narrow nets by capacity, whose window of channels rolls from round to round (Alam et al. 2022)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)
@@ -56,11 +56,12 @@ class FedRolexOptions(HeteroFLOptions):
     """Weight of a client in the means: the same for all, or its number of training examples."""
 
 
-class FedRolex(HeteroFL):
+class FedRolex(WidthMethod):
     """A window of channels that rolls by one a round; means over the holders."""
 
     Options = FedRolexOptions
     has_full_net = True
+    label_aware = True
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)

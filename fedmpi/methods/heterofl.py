@@ -20,19 +20,15 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
 
 from __future__ import annotations
 
-from fedmpi.methods.widths import WidthMethod, WidthOptions
+from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.width import Rounding
 
 
-class HeteroFLOptions(WidthOptions):
+class HeteroFLOptions(ScaledOptions):
     name: str = "heterofl"
     """Narrow nets by capacity, nested, averaged by entry (Diao et al. 2021)."""
     rounding: Rounding = "round"
     """Channels of a layer: rounded to the nearest whole number (FedHM's tables) or up (the paper's code)."""
-    scaler: bool = True
-    """Divide activations by width / largest width in training, before every norm layer; in a net without any, after
-    every conv and linear layer but the last.
-    """
 
 
 class HeteroFL(WidthMethod):

@@ -23,8 +23,6 @@ from fedmpi.federation.tiers import equal_blocks
 from fedmpi.learning.local import Backward, Loss, plain_step
 from fedmpi.tensors import Params
 
-MakeNet = Callable[..., nn.Module]
-
 LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 """What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""
 
@@ -91,7 +89,7 @@ class MethodContext:
     """
 
     options: MethodOptions
-    make: MakeNet
+    make: Callable[..., nn.Module]
     train: Train = field(default_factory=Train)
     clients: Clients = field(default_factory=Clients)
     seed: int = 0

@@ -38,6 +38,13 @@ class WidthOptions(ServerOptions):
     """Channels of a layer: rounded up, or to the nearest whole number."""
 
 
+class ScaledOptions(WidthOptions):
+    scaler: bool = True
+    """Divide activations by width / largest width in training, before every norm layer; in a net without any, after
+    every conv and linear layer but the last.
+    """
+
+
 class WidthMethod(ServerMethod):
     """Nets of several widths, each a part of the widest; a tier's capacity is its width."""
 
