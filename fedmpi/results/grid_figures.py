@@ -88,7 +88,7 @@ def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: S
         if own[0].cell.row == "" and own[0].runs:
             records = [run.records for run in own[0].runs.values()]
             scale = printed_report.scale(table)
-            line = frame.curve(column, records, own[0].cell.given.net, table.quantity, labels.x, scale)
+            line = frame.curve(column, records, own[0].cell.net, table.quantity, labels.x, scale)
             figure.draw_line(axes, line, place)
         at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
         is_joined = labels.x == "row" and not ticks
@@ -122,6 +122,6 @@ def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None
     if labels.x == "relative_cost":
         return result.cost
     if labels.x == "params":
-        sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.given.net]
+        sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.net]
         return float(sizes[0]) if sizes else None
     return float(ticks.index(cell.row)) if cell.row in ticks else as_number(cell.row)

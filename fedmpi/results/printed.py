@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -120,21 +119,17 @@ Printed = dict[str, Table]
 """The tables and figures of a grid file, by name."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A cell with its place in its table."""
+class Cell(Given):
+    """A cell with its place in its table, and with the run and the slip of its column."""
 
     block: str
     column: str
     row: str
-    run: str
-    given: Given
-    slip: str
 
     @property
     def paper(self) -> float | None:
         """Returns the printed number, None if it is lost or only drawn."""
-        return float(self.given.value) if self.given.value not in ("", "lost") else None
+        return float(self.value) if self.value not in ("", "lost") else None
 
 
 def cells_of(printed: Printed, name: str) -> list[Cell]:
@@ -142,12 +137,14 @@ def cells_of(printed: Printed, name: str) -> list[Cell]:
     blocks = printed[name].blocks
     if isinstance(blocks, str):
         return cells_of(printed, blocks)
-    return [
-        Cell(block, label, row, given.run or column.run, given, given.slip or column.slip)
-        for block, columns in blocks.items()
-        for label, column in columns.items()
-        for row, given in column.cells.items()
-    ]
+    found = []
+    for block, columns in blocks.items():
+        for label, column in columns.items():
+            shared = {"block": block, "column": label, "run": column.run, "slip": column.slip}
+            for row, given in column.cells.items():
+                own = {key: value for key, value in given if value != ""}
+                found.append(Cell.model_validate({**shared, **own, "row": row}))
+    return found
 
 
 def mistakes(

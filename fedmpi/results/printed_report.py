@@ -62,12 +62,12 @@ class Result:
     @property
     def notes(self) -> list[str]:
         """Returns what a reader must know of the printed value and of ours."""
-        given = self.cell.given
+        cell = self.cell
         notes = {
-            f"the paper's slip: {self.cell.slip}": self.cell.slip,
-            f"not reproduced: {given.not_reproduced}": given.not_reproduced,
-            "the paper's text has lost this value": given.value == "lost",
-            "there is no config for it": not self.cell.run,
+            f"the paper's slip: {cell.slip}": cell.slip,
+            f"not reproduced: {cell.not_reproduced}": cell.not_reproduced,
+            "the paper's text has lost this value": cell.value == "lost",
+            "there is no config for it": not cell.run,
             f"{len(self.numbers)} of {len(self.runs)} seeds have this number": len(self.numbers) < len(self.runs),
         }
         return [note for note, is_so in notes.items() if is_so]
@@ -104,7 +104,7 @@ def _values(table: Table, cell: Cell, runs: Mapping[int, RunRecord], quantity: s
     """Returns this quantity of the runs that have it, by seed."""
     is_to_target = quantity.endswith("_to_target")
     target = table.targets.get(cell.block) if is_to_target else None
-    measure = Measure.model_validate({"quantity": quantity, "net": cell.given.net, "of": table.of, "target": target})
+    measure = Measure.model_validate({"quantity": quantity, "net": cell.net, "of": table.of, "target": target})
     numbers = {seed: frame.value(run, measure) for seed, run in runs.items()}
     return {seed: number for seed, number in numbers.items() if number is not None}
 
@@ -125,7 +125,7 @@ def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
     shown = content.printed[name]
     found = results(content, name, runs)
     footnotes = list(dict.fromkeys(note for result in found for note in result.notes))
-    decimals = [len(result.cell.given.value.partition(".")[2]) for result in found if result.cell.paper is not None]
+    decimals = [len(result.cell.value.partition(".")[2]) for result in found if result.cell.paper is not None]
     lines = []
     for block, of_block in groupby(found, key=lambda result: result.cell.block):
         for number, result in enumerate(of_block):
@@ -141,8 +141,8 @@ def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
 
 def _texts(result: Result, places: int) -> Sequence[str]:
     cell = result.cell
-    paper = cell.given.value or "-"
-    paper += "" if cell.given.std is None else f" ({cell.given.std:g})"
+    paper = cell.value or "-"
+    paper += "" if cell.std is None else f" ({cell.std:g})"
     ours = "-" if result.ours is None else f"{result.ours:.{places}f}"
     ours += "" if result.std is None else f" ({result.std:.{places}f})"
     # Adding 0 turns the -0.0 of a rounded difference into 0.0.
@@ -165,11 +165,11 @@ def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
                     "column": cell.column,
                     "row": cell.row,
                     "run": cell.run,
-                    "net": cell.given.net,
+                    "net": cell.net,
                     "quantity": table.quantity,
                     "unit": table.unit,
-                    "paper": cell.given.value,
-                    "paper_std": cell.given.std,
+                    "paper": cell.value,
+                    "paper_std": cell.std,
                     "ours": result.ours,
                     "ours_std": result.std,
                     "difference": result.difference,

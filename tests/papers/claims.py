@@ -73,9 +73,9 @@ def cells(paper: str, table: str) -> Iterator[tuple[Claim, Cell]]:
     tables = grid(paper).content.printed
     for one in cells_of(tables, table):
         key = "/".join((table, one.block, one.column, one.row))
-        said = {"slip": one.slip, "not_reproduced": one.given.not_reproduced, **document(paper)["cells"].get(key, {})}
-        if one.given.value and one.run:
-            yield Claim(key, one.given.value, tables[table].unit, said), one
+        said = {"slip": one.slip, "not_reproduced": one.not_reproduced, **document(paper)["cells"].get(key, {})}
+        if one.value and one.run:
+            yield Claim(key, one.value, tables[table].unit, said), one
 
 
 def sizes(paper: str) -> Iterator[tuple[Claim, list[Cell]]]:

@@ -135,7 +135,7 @@ def _computed(run: str) -> float:
 def _bar(of: Cell, of_a_round: Callable[[str], float]) -> float:
     """What the whole number of rounds that comes nearest to the printed number gives."""
     one = of_a_round(of.run)
-    return one * round(float(of.given.value) / one)
+    return one * round(float(of.value) / one)
 
 
 _LEVELS = {"full": "Original", "half": "1/2", "quarter": "1/4", "eighth": "1/8", "12th": "1/12"}

@@ -21,7 +21,7 @@ def checks(paper: str) -> Iterator[tuple[Claim, Callable[[], Ours]]]:
         for claim, cell in claims.cells(paper, table):
             yield claim, partial(compute, cell)
     for claim, cells in claims.sizes(paper):
-        runs = [(cell.run, cell.given.net) for cell in cells]
+        runs = [(cell.run, cell.net) for cell in cells]
         yield claim, lambda runs=runs: claims.common([size_of(paper, *run) for run in runs])
 
 

@@ -227,7 +227,7 @@ def test_values_as_the_papers_print_them(
 ) -> None:
     cells = printed.cells_of(grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed, table)
     [cell] = [cell for cell in cells if (cell.block, cell.column, cell.row) == (block, column, row)]
-    assert (cell.given.value, cell.run, cell.given.net) == (value, run, net)
+    assert (cell.value, cell.run, cell.net) == (value, run, net)
 
 
 @pytest.mark.parametrize("paper", DIGESTS)
@@ -238,7 +238,7 @@ def test_cells_name_nets_that_their_runs_test(paper: str) -> None:
             for cell in printed.cells_of(tables, name):
                 method = config(f"{paper}.yaml@{cell.run}").method
                 names = names_of_its_own(method.name) or {f"{tier:g}" for tier in method.tiers}
-                assert cell.given.net in names | {"clients"}, cell
+                assert cell.net in names | {"clients"}, cell
 
 
 @cache

@@ -76,7 +76,7 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
     tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
     results = []
     for cell in cells_of(tables, figure_name):
-        run = SimpleNamespace(records=[], nets=[{"name": cell.given.net, "params": 12345}])
+        run = SimpleNamespace(records=[], nets=[{"name": cell.net, "params": 12345}])
         results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, 0.5))
     monkeypatch.setattr(printed_report, "results", lambda *_: results)
     monkeypatch.setattr(frame, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
