@@ -5,10 +5,9 @@ Names every method, model, data set and partition that a config can use, a line 
 
 from __future__ import annotations
 
-import ast
+import re
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from fedmpi import registry
@@ -49,10 +48,6 @@ def summary(name: str, place: str) -> str:
     Importing the class would import torch, which takes seconds.
     """
     source = Path(__file__).parents[1].joinpath(*place.partition(":")[0].split(".")[1:]).with_suffix(".py")
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
-        for option, text in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
-            if isinstance(option, ast.AnnAssign) and isinstance(text, ast.Expr) and option.value:
-                target, value = ast.unparse(option.target), ast.unparse(option.value).strip("'")
-                if target == "name" and (value == name or (name.endswith(":") and value.startswith(name))):
-                    return " ".join(ast.literal_eval(text.value).split()).rstrip(".")
-    return ""
+    value = f'"{name}[^"]*"' if name.endswith(":") else f'"{name}"'
+    found = re.search(rf'    name: .*{value}.*\n    """([^"]*)"""', source.read_text(encoding="utf-8"))
+    return " ".join(found[1].split()).rstrip(".") if found else ""

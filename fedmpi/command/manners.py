@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Parser(argparse.ArgumentParser):
     """Prints `description` as help, in lines of 80 columns; raises a `ConfigError` for a mistake."""
 
-    def __init__(self, prog: str, description: str | None = None, **more: object) -> None:
+    def __init__(self, prog: str, description: str | None = None) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
         shown = description and filled(description)
         super().__init__(prog=prog, description=shown, formatter_class=formatter, allow_abbrev=False)

@@ -14,10 +14,8 @@ from pydantic.fields import FieldInfo
 from fedmpi import registry
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.config.yaml_text import MAX_SHOWN, Path, dotted, found
 
-Path = tuple[str | int, ...]
-"""Keys and list indices, from the top of a config."""
-MAX_SHOWN = 60
 _ALIASES = {"learning_rate": "lr", "epochs": "local_epochs", "gpu": "cuda"}
 """Other programs' words, whose spelling would suggest something else."""
 
@@ -32,16 +30,6 @@ class Problem:
 
 
 # Values, keys and names in a message.
-
-
-def found(value: Any) -> str:
-    """Returns a value as YAML would have it, on one line of about 60 characters."""
-    if value is None or isinstance(value, bool):
-        return {None: "nothing", True: "true", False: "false"}[value]
-    shown = repr(value)
-    if len(shown) <= MAX_SHOWN:
-        return shown
-    return f"{shown[: MAX_SHOWN - 25]}...{shown[-15:]} ({len(shown)} characters)"
 
 
 def listed(names: Iterable[str]) -> str:
@@ -67,24 +55,6 @@ def suggest(word: Any, known: Iterable[str]) -> str:
 def did_you_mean(words: Iterable[str]) -> str:
     meant = " or ".join(map(repr, words))
     return f" Did you mean {meant}?" if meant else ""
-
-
-def dotted(path: Path) -> str:
-    """Writes `method.rank_ratio[2]`; a key that is not a plain word is quoted and shortened."""
-    shown = ""
-    for key in path:
-        if isinstance(key, int):
-            shown += f"[{key}]"
-        else:
-            word = key if re.fullmatch(r"[\w-]+", key, re.ASCII) else repr(key)
-            shown += ("." if shown else "") + (word if len(word) <= MAX_SHOWN else f"{word[: MAX_SHOWN - 3]}...")
-    return shown
-
-
-def split(key: str) -> Path:
-    """Reads `method.rank_ratio[2]` as ("method", "rank_ratio", 2)."""
-    parts = re.findall(r"\[\d+\]|[^.\[\]]+", key)
-    return tuple(int(part[1:-1]) if part.startswith("[") else part for part in parts)
 
 
 # The fields of sections.

@@ -20,10 +20,10 @@ from pydantic import ValidationError, create_model
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
-from fedmpi.config.explain import Problem, dotted, found
+from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.config.yaml_text import Tree, YamlError, leaves, nested
+from fedmpi.config.yaml_text import Tree, YamlError, dotted, found, leaves, nested
 from fedmpi.errors import ConfigError, reason
 from fedmpi.store.files import read_bytes
 
@@ -163,7 +163,7 @@ def load(
     problems += invalid
     if config is not None and not problems:
         sections = config.sections.values()
-        problems = [Problem(explain.split(key), text) for one in sections for key, text in one.problems(config)]
+        problems = [Problem(yaml_text.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:
         raise report(where, tree, problems)
     config._where = where

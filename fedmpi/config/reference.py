@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -44,17 +43,17 @@ def reference() -> str:
 def allowed(schema: Mapping[str, Any]) -> str:
     """Returns what a JSON schema allows, in words: `number > 0`."""
     if "anyOf" in schema:
-        return " or ".join(map(allowed, schema["anyOf"]))
+        return "/".join(map(allowed, schema["anyOf"]))
     if "enum" in schema or "const" in schema:
-        return " or ".join(f"'{value}'" for value in schema.get("enum", [schema.get("const")]))
+        return "/".join(f"'{value}'" for value in schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "array":
         items = schema.get("prefixItems") or [schema["items"]]
         return f"list of {f'{len(items)} ' if 'prefixItems' in schema else ''}{allowed(items[0])}"
     if kind in ("integer", "number"):
         bounds = [f" {sign} {schema[key]:g}" for key, sign in _SIGNS.items() if abs(schema.get(key, _FAR)) < _FAR]
-        return {"integer": "whole number", "number": "number"}[kind] + " and".join(bounds)
-    return {"boolean": "true or false", "string": "text", "null": "null"}.get(str(kind), "section")
+        return kind + " and".join(bounds)
+    return {"boolean": "true/false", "string": "text", "null": "null"}.get(str(kind), "section")
 
 
 def _sections() -> Iterator[str]:
@@ -107,18 +106,11 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
         if not info.is_required():
             value = info.get_default(call_default_factory=True)
             default = yaml_text.flow(canonical(list(value) if isinstance(value, tuple) else value))
-        meaning = _shortened(explain.described(info), values)
+        meaning = explain.described(info).rstrip(".")
         extra = info.json_schema_extra
         if isinstance(extra, dict) and extra.get("changes_results") is False:
             meaning += " *resume*"
         yield _Row(f"{above}{key}", values, default, meaning, owner)
-
-
-def _shortened(meaning: str, values: str) -> str:
-    """Returns the first sentence up to an aside; all of a text that tells values apart, which would be cut within."""
-    if "'" in values or meaning.count("`") >= 4:
-        return meaning.rstrip(".")
-    return re.split(r"(?<=[^.]\.) (?=[`A-Z])|;|, as | \(", meaning)[0].rstrip(".:")
 
 
 def _lines(rows: Iterable[_Row]) -> Iterator[str]:
@@ -128,10 +120,9 @@ def _lines(rows: Iterable[_Row]) -> Iterator[str]:
         names = owners.setdefault(row._replace(owner=""), [])
         names += [row.owner] if row.owner not in names else []
     for row, names in owners.items():
-        takes = row.allowed.replace(" or ", "/").replace("whole number", "integer")
         of = f" ({', '.join(names)})" if any(names) else ""
         default = f", `{row.default}`" if row.default else ""
-        yield f"- `{row.key}`{of}: {takes}{default}. {row.meaning}"
+        yield f"- `{row.key}`{of}: {row.allowed}{default}. {row.meaning}"
     yield ""
 
 

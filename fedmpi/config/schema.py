@@ -29,7 +29,7 @@ from fedmpi.config.fields import (
     free,
     named,
 )
-from fedmpi.config.yaml_text import leaves
+from fedmpi.config.yaml_text import dotted, flow, found, leaves
 from fedmpi.errors import counted
 
 _SERVER_DEVICE = ("mpi", "server_device")
@@ -294,8 +294,8 @@ class Config(Section):
         lines = []
         for key in changed:
             if key[-1] == "name" or not any(key[: len(section)] == section for section in renamed):
-                here, there = (_short(side[key]) if key in side else "nothing" for side in (ours, theirs))
-                lines.append(f"{'.'.join(key)}: run has {there}, you ask {here}")
+                asked = found(ours.get(key))
+                lines.append(f"{dotted(key)}: run has {found(theirs.get(key))}, you ask {asked}")
         return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
@@ -320,13 +320,19 @@ class Config(Section):
         return frozenset(keys)
 
 
+def is_setting(path: tuple[Any, ...]) -> bool:
+    """Returns True if the value at this path of a config decides results, and is no seed: runs that differ by their
+    seeds alone are repetitions."""
+    return path != ("seed",) and path[:2] not in Config.free_keys()
+
+
+def settings(values: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the text of each setting of a config's plain values, by its dotted key."""
+    return {dotted(path): flow(value) for path, value in leaves(values) if is_setting(path)}
+
+
 def canonical(value: Any) -> Any:
     """Makes 1 of 1.0: they are the same setting."""
     if isinstance(value, (list, tuple)):
         return [canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 60 else f"{shown[:40]}...{shown[-15:]}"

@@ -19,6 +19,8 @@ Path = tuple[str | int, ...]
 """Keys and list indices, from the top of a document."""
 
 MAX_DEPTH = 10
+MAX_SHOWN = 60
+"""Characters of a value or a key in a message."""
 
 _SCALARS: tuple[tuple[str, str, str], ...] = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
@@ -147,6 +149,34 @@ def dump(plain: Mapping[str, Any]) -> str:
 def flow(value: Any) -> str:
     """Writes one value on one line, as it can stand in an override."""
     return str(yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=10**6)).strip()[1:-1]
+
+
+def found(value: Any) -> str:
+    """Returns a value as YAML would have it, on one line of about 60 characters."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    shown = repr(value)
+    if len(shown) <= MAX_SHOWN:
+        return shown
+    return f"{shown[: MAX_SHOWN - 25]}...{shown[-15:]} ({len(shown)} characters)"
+
+
+def dotted(path: Path) -> str:
+    """Writes `method.rank_ratio[2]`; a key that is not a plain word is quoted and shortened."""
+    shown = ""
+    for key in path:
+        if isinstance(key, int):
+            shown += f"[{key}]"
+        else:
+            word = key if re.fullmatch(r"[\w-]+", key, re.ASCII) else repr(key)
+            shown += ("." if shown else "") + (word if len(word) <= MAX_SHOWN else f"{word[: MAX_SHOWN - 3]}...")
+    return shown
+
+
+def split(key: str) -> Path:
+    """Reads `method.rank_ratio[2]` as ("method", "rank_ratio", 2)."""
+    parts = re.findall(r"\[\d+\]|[^.\[\]]+", key)
+    return tuple(int(part[1:-1]) if part.startswith("[") else part for part in parts)
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Any, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.config import explain
+from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     # argparse does not take words that stand behind options of a subcommand.
     for word in rest:
         if word.startswith("-") or not hasattr(arguments, "words"):
-            raise ConfigError("command line", f"cannot use {explain.found(word)}; see --help")
+            raise ConfigError("command line", f"cannot use {yaml_text.found(word)}; see --help")
         arguments.words.append(word)
     return arguments
 

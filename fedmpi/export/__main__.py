@@ -29,11 +29,9 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import get_args
 
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.errors import ConfigError
-from fedmpi.export import FormatName
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +50,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     which.add_argument("--tier")
     which.add_argument("--client", type=int)
     parser.add_argument("--round", default="last", metavar="best|last|N")
-    parser.add_argument("--format", choices=get_args(FormatName))
+    parser.add_argument("--format", choices=["pt2", "safetensors", "onnx"])
     parser.add_argument("--dense", action="store_true")
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")

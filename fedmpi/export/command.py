@@ -10,11 +10,10 @@ from pathlib import Path
 from fedmpi import costs
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
-from fedmpi.export import format_of, tier_name
-from fedmpi.export.formats import FORMATS, Pt2, input_text, preprocessing, usage
+from fedmpi.export.formats import Pt2, format_of, input_text, preprocessing, usage
 from fedmpi.export.measure import BATCHES, check, compared, latency
-from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of_client, net_of_tier
-from fedmpi.export.saved import SavedRound, saved_round
+from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of
+from fedmpi.export.saved import saved_round
 from fedmpi.methods.hermes import Hermes
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
@@ -26,7 +25,7 @@ _SAID_AT = 13
 
 def export(arguments: Namespace) -> int:
     """Returns the exit code: 1 where the file's accuracy is not the reported one. Raises `UserError`."""
-    form = FORMATS[format_of(arguments.out, arguments.format)]
+    form = format_of(arguments.out, arguments.format)
     saved = saved_round(arguments.run, arguments.round, arguments.overrides)
     whole = net_of(saved, arguments.tier, arguments.client, dense=arguments.dense)
     if arguments.check and not whole.accuracy.num_tested:
@@ -45,15 +44,6 @@ def export(arguments: Namespace) -> int:
     lines = usage(path, trained, form, arguments.overrides).splitlines()
     show("\n".join(["  use it:", *(f"    {line}" for line in lines)]))
     return code
-
-
-def net_of(saved: SavedRound, tier: str | float | None, client: int | None, *, dense: bool) -> TrainedNet:
-    """Returns the net of a client, or of a tier (both None: the only one). Raises `UserError`."""
-    if client is not None and tier is not None:
-        raise ConfigError("--client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
-    if client is not None:
-        return net_of_client(saved, client, dense=dense)
-    return net_of_tier(saved, None if tier is None else tier_name(tier), dense=dense)
 
 
 def write(trained: TrainedNet, form: Pt2, out: str | os.PathLike[str] | None) -> Path:

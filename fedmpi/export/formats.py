@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,9 +22,9 @@ import fedmpi
 from fedmpi.config import yaml_text
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError, one_line
-from fedmpi.export import FormatName
 from fedmpi.export.nets import TrainedNet
 
+FormatName = Literal["pt2", "safetensors", "onnx"]
 Answers = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> logits (B, num_classes)."""
 # Else the runtime notes its use, and leaves a file in the temporary folder.
@@ -122,6 +122,21 @@ print(net.run(None, {{"input": x}})[0].argmax(1))"""
 FORMATS: dict[FormatName, Pt2] = {form.name: form for form in (Pt2(), Safetensors(), Onnx())}
 
 
+def format_of(out: str | os.PathLike[str] | None, asked: FormatName | None) -> Pt2:
+    """Returns the format of a file: the one asked for, else that of the file's ending, else pt2.
+
+    Raises ConfigError where the ending is another format's, or nobody's. A name may end in a number: `net-0.25`.
+    """
+    ending = Path(out or "").suffix
+    by_ending: dict[str, FormatName] = {f".{name}": name for name in FORMATS}
+    if ending not in by_ending and ending[1:2].isalpha():
+        raise ConfigError("--out", f"no format ends in {ending}; allowed: {', '.join(by_ending)}, or no ending")
+    found = by_ending.get(ending)
+    if asked and found and asked != found:
+        raise ConfigError("--out", f"ends in {ending}, but the format is {asked}; leave one of them out")
+    return FORMATS[asked or found or "pt2"]
+
+
 def _package(name: str, form: FormatName) -> Any:
     """Imports it. Raises `ConfigError` that says how to install it."""
     try:
@@ -157,10 +172,13 @@ def _tracing(form: FormatName, trained: TrainedNet) -> Iterator[None]:
         logging.disable(before)
 
 
+def dtype_of(info: DataInfo) -> str:
+    return "int64" if info.kind == "tokens" else "float32"
+
+
 def input_text(info: DataInfo) -> str:
     """Returns the type and shape of an input: `float32 (batch, 1, 8, 8)`."""
-    dtype = "int64" if info.kind == "tokens" else "float32"
-    return f"{dtype} ({', '.join(['batch', *map(str, info.example_shape)])})"
+    return f"{dtype_of(info)} ({', '.join(['batch', *map(str, info.example_shape)])})"
 
 
 def preprocessing(info: DataInfo) -> str:
@@ -184,7 +202,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "format": "fedmpi net 1",
         "net": trained.name,
         "form": trained.form,
-        **({"cut": True} if trained.is_cut else {}),
+        "cut": trained.is_cut,
         "input": input_text(info),
         "preprocessing": preprocessing(info),
         "input_shape": list(info.example_shape),
@@ -230,7 +248,7 @@ def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
 
 def _inputs(info: DataInfo, arrays: str) -> str:
     """Returns lines that make `x`: zeros of the right shape and type, prepared as the run does it."""
-    kind = f"{arrays}.{'int64' if info.kind == 'tokens' else 'float32'}"
+    kind = f"{arrays}.{dtype_of(info)}"
     shape = ", ".join(map(str, (1, *info.example_shape)))
     lines = ["# your examples, any number", f"x = {arrays}.zeros(({shape}), dtype={kind})"]
     if info.kind == "image" and (info.mean or info.std):

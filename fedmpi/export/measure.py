@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,25 +37,25 @@ def latency(answers: Answers, inputs: Tensor) -> Measurement:
 
 @dataclass(frozen=True)
 class Checked:
-    """Answers to the test examples beside those of a net."""
+    """Answers to the test examples of a net, beside its own."""
 
-    correct: int
-    expected: int
-    num_tested: int
-    num_other: int
-    """Predictions that are not the net's own."""
-    largest_difference: float
-    """Between two logits."""
+    trained: TrainedNet
     num_allowed: int
     """Predictions that may differ."""
+    correct: int = 0
+    num_other: int = 0
+    """Predictions that are not the net's own."""
+    largest_difference: float = 0.0
+    """Between two logits."""
 
     @property
     def holds(self) -> bool:
-        return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
+        return max(abs(self.correct - self.trained.accuracy.correct), self.num_other) <= self.num_allowed
 
     def verdict(self) -> str:
         """Says it in words."""
-        wanted = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
+        accuracy = self.trained.accuracy
+        wanted = f"{self.correct} of {accuracy.num_tested} right, expected {accuracy.correct}"
         return f"{'ok' if self.holds else 'FAIL'}: {wanted}; {self.difference()}"
 
     def difference(self) -> str:
@@ -74,14 +74,14 @@ def check(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
 @torch.no_grad()
 def compared(answers: Answers, trained: TrainedNet, num_allowed: int = 0) -> Checked:
     """Compares answers to the test examples with those of the net."""
-    correct = 0
-    num_other = 0
-    largest = 0.0
+    checked = Checked(trained, num_allowed)
     for inputs, targets in trained.batches():
         found = answers(inputs)
         own = trained.net(inputs)
-        correct += int((found.argmax(1) == targets).sum())
-        num_other += int((found.argmax(1) != own.argmax(1)).sum())
-        largest = max(largest, float((found - own).abs().max()))
-    accuracy = trained.accuracy
-    return Checked(correct, accuracy.correct, accuracy.num_tested, num_other, largest, num_allowed)
+        checked = replace(
+            checked,
+            correct=checked.correct + int((found.argmax(1) == targets).sum()),
+            num_other=checked.num_other + int((found.argmax(1) != own.argmax(1)).sum()),
+            largest_difference=max(checked.largest_difference, float((found - own).abs().max())),
+        )
+    return checked

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
-from fedmpi.errors import ConfigError, RunDirError
+from fedmpi.errors import ConfigError
 from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
@@ -35,7 +35,6 @@ from fedmpi.report.records import net_scores
 from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
-from fedmpi.store.checkpoint import KIND
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,20 @@ class TrainedNet:
         """Returns two inputs, laid out in memory as those of a test."""
         inputs = self.saved.setup.data.test_batch(0, 2)[0]
         return inputs if len(inputs) == 2 else inputs.repeat_interleave(2, 0)
+
+
+def tier_name(tier: str | float) -> str:
+    """Returns `0.5` for 0.5, as the records have it."""
+    return tier if isinstance(tier, str) else f"{tier:g}"
+
+
+def net_of(saved: SavedRound, tier: str | None, client: int | None, *, dense: bool = False) -> TrainedNet:
+    """Returns the net of a client, or of a tier (both None: the only one). Raises `UserError`."""
+    if client is None:
+        return net_of_tier(saved, tier, dense=dense)
+    if tier is not None:
+        raise ConfigError("--client", f"a net is of a client or of a tier, got both client {client} and tier {tier}")
+    return net_of_client(saved, client, dense=dense)
 
 
 def net_of_tier(saved: SavedRound, tier: str | None = None, *, dense: bool = False) -> TrainedNet:
@@ -136,9 +149,6 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
     reported = net_scores(saved.record).get(name, {}).get("accuracy")
     wanted = num_statistics(flat.module)
     found = saved.snapshot.statistics.get(name)
-    if found is not None and (found.shape != (wanted,) or not torch.isfinite(found).all()):
-        why = f"its statistics of net {name} have shape {list(found.shape)} or are not finite; expected [{wanted}]"
-        raise RunDirError(f"the {KIND} of round {saved.number}", f"{why}; take another round")
     num_test = setup.data.info.num_test
     if reported is not None and (found is not None or not wanted):
         return Accuracy(round(reported * num_test), num_test, reported), found
@@ -262,10 +272,9 @@ def _multiplied_out(layer: LowRank | Kernels) -> nn.Module:
 
 
 def _put(net: nn.Module, statistics: Tensor) -> None:
-    layers = batch_norms(net)
-    parts = iter(statistics.split([n for layer in layers for n in (layer.num_features,) * 2]))
-    for layer in layers:
-        layer.running_mean = next(parts).clone()
-        layer.running_var = next(parts).clone()
+    for layer in batch_norms(net):
+        mean, variance, statistics = statistics.tensor_split([layer.num_features, 2 * layer.num_features])
+        layer.running_mean = mean.clone()
+        layer.running_var = variance.clone()
         layer.num_batches_tracked = torch.zeros((), dtype=torch.int64)
         layer.track_running_stats = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
@@ -20,6 +20,9 @@ from fedmpi.running.folder import config_of
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
+
+Round = Literal["last", "best"] | int
+"""A saved round: the last one, the one of the highest mean accuracy, or by its number."""
 
 
 @dataclass(frozen=True)

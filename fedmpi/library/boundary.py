@@ -15,7 +15,7 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import ValidationError, validate_call
 
-from fedmpi.config import explain
+from fedmpi.config import yaml_text
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.learning.determinism import settings_kept
 from fedmpi.running.interruption import ENDING
@@ -58,7 +58,7 @@ def _problems(error: ValidationError, parameters: list[str]) -> list[str]:
     for one in error.errors(include_url=False):
         place = one["loc"][0]
         argument = parameters[place] if isinstance(place, int) else place
-        value = "" if one["type"].startswith("missing") else f", got {explain.found(one['input'])}"
+        value = "" if one["type"].startswith("missing") else f", got {yaml_text.found(one['input'])}"
         lines.setdefault(argument, f"{argument}: {one['msg']}{value}")
     return [*lines.values()]
 

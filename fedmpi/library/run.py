@@ -18,11 +18,11 @@ from fedmpi.data.dataset import load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import class_counts
 from fedmpi.errors import DataError, UserError
-from fedmpi.export import FormatName, Round, format_of, measure, tier_name
-from fedmpi.export.command import net_of, write
-from fedmpi.export.formats import FORMATS
-from fedmpi.export.nets import TrainedNet, cut_net
-from fedmpi.export.saved import SavedRound, chosen_round, saved_round
+from fedmpi.export import measure
+from fedmpi.export.command import write
+from fedmpi.export.formats import FormatName, format_of
+from fedmpi.export.nets import TrainedNet, cut_net, net_of, tier_name
+from fedmpi.export.saved import Round, SavedRound, chosen_round, saved_round
 from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.report.records import scalars
 from fedmpi.report.table_text import markdown_lines
@@ -145,7 +145,7 @@ class Run(reader.Run):
         Raises UserError, also where `check` finds that the file has not the net's accuracy: the reported one, or where
         the test took statistics of each batch, that with statistics of the training data.
         """
-        written_as = FORMATS[format_of(path, format)]
+        written_as = format_of(path, format)
         trained = self._net(tier, client, round, dense=dense)
         written = write(trained, written_as, path)
         if check and not (result := measure.check(written, trained, written_as)).holds:
@@ -180,7 +180,7 @@ class Run(reader.Run):
         if number not in self._opened:
             self._opened.clear()
             self._opened[number] = saved_round(self.path, str(number), self.overrides)
-        return net_of(self._opened[number], tier, client, dense=dense)
+        return net_of(self._opened[number], None if tier is None else tier_name(tier), client, dense=dense)
 
     @cached_property
     def _opened(self) -> dict[int, SavedRound]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from fedmpi.config.settings import settings
+from fedmpi.config.schema import settings
 from fedmpi.errors import ConfigError
 from fedmpi.report.records import divergences
 from fedmpi.results.figure import Line, Panel

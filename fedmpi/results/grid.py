@@ -33,7 +33,7 @@ from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
 from fedmpi.config.load import load, without_overrides
-from fedmpi.config.settings import is_setting
+from fedmpi.config.schema import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
@@ -295,7 +295,7 @@ def _method(word: str, base: Path | None, shipped: Mapping[str, Path]) -> dict[s
     if word in shipped:
         return {"config": str(shipped[word])}
     known = f"Known: {', '.join(shipped)}, or a path"
-    raise ConfigError("--methods", f"no method {explain.found(word)}.{explain.suggest(word, shipped)} {known}")
+    raise ConfigError("--methods", f"no method {yaml_text.found(word)}.{explain.suggest(word, shipped)} {known}")
 
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:

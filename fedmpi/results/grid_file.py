@@ -197,7 +197,7 @@ class GridFile(Section):
                 meant = explain.suggest(name, known)
                 yield (
                     path,
-                    f"{explain.found(name)} cannot stand here.{meant} Allowed: {explain.listed(known) or 'none'}",
+                    f"{yaml_text.found(name)} cannot stand here.{meant} Allowed: {explain.listed(known) or 'none'}",
                 )
         yield from self._mistakes_of_tuning()
         yield from printed.mistakes(self.printed, self.settings, self.methods)
@@ -306,7 +306,7 @@ def read(path: Path) -> Grid:
     tree = read_yaml(path, str(path))
     values = tree.plain()
     if not isinstance(values, dict):
-        raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {explain.found(values)}")
+        raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {yaml_text.found(values)}")
     try:
         content = GridFile.model_validate(values)
         problems = [Problem(place, what) for place, what in content.mistakes()]

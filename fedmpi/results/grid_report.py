@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from fedmpi.config import yaml_text
-from fedmpi.config.settings import settings as settings_of
+from fedmpi.config.schema import settings as settings_of
 from fedmpi.errors import UserError, counted
 from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores

@@ -99,7 +99,7 @@ def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     for name, section in ((run[2], grid.content.settings), (run[3], grid.content.methods)):
         if name not in section:
             known = f"Known: {explain.listed(section)}"
-            raise ConfigError(address, f"no {explain.found(name)}.{explain.suggest(name, section)} {known}")
+            raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
     path, below = base_of(grid, run[2], run[3])
     config = load(path, given, below=_words(below))
     config._where = address

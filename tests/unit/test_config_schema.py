@@ -10,8 +10,7 @@ from golden_file import Told
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config
-from fedmpi.config.settings import is_setting, settings
+from fedmpi.config.schema import Config, is_setting, settings
 
 TEXTS = [*"1e3 no true 010 08 1_0 0x10 1:30 ~ # *x .inf 2026-01-01".split(), "", " a", "a: b"]
 
