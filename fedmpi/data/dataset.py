@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -158,10 +158,10 @@ def load_data(options: DataOptions) -> Dataset:
     Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
     """
     info = options.used()
-    whole = options.read()
-    dataset = check(f"data.name={options.name}", whole, info, [part for part in PARTS if options.subset(part)])
-    dataset = _subset(dataset, "train", info.num_train)
-    dataset = _subset(dataset, "test", info.num_test)
+    dataset = options.read()
+    for part in PARTS:
+        dataset = _subset(dataset, part, options.subset(part))
+    check(f"data.name={options.name}", dataset, info)
     return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))
 
 
@@ -207,12 +207,12 @@ def short_digest(digest: str) -> str:
 
 
 def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
-    """Returns `dataset` with `number` examples of a part, in file order. Raises DataError.
+    """Returns `dataset` with `number` examples of a part, in file order; 0 keeps all. Raises DataError.
 
     The choice depends on the data and the number alone: runs of several seeds have the same examples.
     """
     x, y, groups = dataset.part(part)
-    if number == len(y):
+    if number in (0, len(y)):
         return dataset
     strata, kind = (y, "classes") if groups is None else (groups, "groups")
     if problem := _subset_problem(number, len(y), len(np.unique(strata)), kind):
@@ -244,12 +244,9 @@ def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDA
     return numbers.astype(np.int64), np.array(test_numbers, dtype=np.int64)
 
 
-def check(where: str, dataset: Dataset, info: DataInfo, larger: Collection[Part] = ()) -> Dataset:
-    """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`.
-
-    The parts in `larger` may have more examples than `info` says.
-    """
-    problems = [line for part in PARTS for line in _problems_of_part(dataset, info, part, part in larger)]
+def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
+    """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`."""
+    problems = [line for part in PARTS for line in _problems_of_part(dataset, info, part)]
     num_groups = dataset.counts["num_groups"]
     if not problems and num_groups != info.num_groups:  # a number without examples would be a client without any
         problems = [f"the training examples come from {num_groups} groups, expected {info.num_groups}"]
@@ -258,12 +255,10 @@ def check(where: str, dataset: Dataset, info: DataInfo, larger: Collection[Part]
     return dataset
 
 
-def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part, may_be_larger: bool) -> Iterator[str]:
+def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[str]:
     x, labels, groups = dataset.part(part)
     words = "training" if part == "train" else "test"
     count = info.num_train if part == "train" else info.num_test
-    if may_be_larger:
-        count = max(count, len(labels))
     if count == 0:
         yield f"there are no {words} examples: too little data, or other options leave none"
         return
