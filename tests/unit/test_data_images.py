@@ -1,6 +1,5 @@
 """Reading data sets: real CIFAR-10 against torchvision, files in CIFAR-100's format, digits, and what is refused."""
 
-import gzip
 import hashlib
 import subprocess
 import sys
@@ -99,22 +98,6 @@ def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        (None, "cannot be read"),
-        (gzip.compress(b"1,2,3\n" * 10)[:-6], "cannot be read"),
-        (gzip.compress(b"1,2,3\n4,5,6\n"), "cannot reshape"),
-    ],
-)
-def test_damaged_digits(tmp_path: Path, raw: bytes | None, expected: str) -> None:
-    path = tmp_path / "digits.csv.gz"
-    if raw is not None:
-        path.write_bytes(raw)
-    line = refusal(lambda: digits.read_table(path))
-    assert str(path) in line and expected in line
 
 
 # ---- synthetic, and what all data sets share

@@ -94,10 +94,3 @@ def test_damaged_files_are_one_line(small: Path, file: str, content: bytes | Non
     for path in sorted((small / "aclImdb").glob(file)):
         path.unlink() if content is None else path.write_bytes(content)
     assert problem in refusal(lambda: small_options().prepare(small))
-
-
-def test_what_is_promised() -> None:
-    info = Imdb().info()
-    assert (info.kind, info.example_shape, info.num_classes, info.vocabulary_size) == ("tokens", (500,), 2, 1001)
-    info = Imdb(split="three_quarters").info()
-    assert (info.num_train, info.num_test) == (100 * 375, 12_500)  # PriSM's 100 clients with 375 reviews each

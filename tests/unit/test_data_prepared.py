@@ -43,22 +43,6 @@ def test_another_recipe_is_one_line(options: Har) -> None:
     assert '"test_share":0.2' in line and "change the config, or run `fedmpi data prepare har" in line
 
 
-def test_no_hdf5_and_cut_off(options: Har, told: Told) -> None:
-    content = options.path.read_bytes()
-    flipped = content[:4000] + bytes([content[4000] ^ 1]) + content[4001:]
-    for damaged, problem in (
-        (content[:-100], "is truncated"),
-        (content[:100], "is truncated"),
-        (b"<html>404</html>", "was not written by fedmpi"),
-        (b"", "is empty"),
-        (flipped, "is damaged: its digest does not match its bytes"),
-    ):
-        options.path.write_bytes(damaged)
-        line = refused(options)
-        assert problem in line
-        told(line, r"\d+ bytes of \d+")
-
-
 @pytest.mark.parametrize(
     ("name", "values", "problem"),
     [

@@ -6,7 +6,6 @@ The file is read where the installed package keeps it; importing scikit-learn it
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
 from fedmpi.data.files import guarded
-from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 from fedmpi.seeds import mix
 
@@ -41,7 +39,9 @@ class Digits(DataOptions):
         package = importlib.util.find_spec("sklearn")
         if package is None or not package.submodule_search_locations:
             raise DataError("data.name=digits", "the package scikit-learn is not installed; pip install scikit-learn")
-        table = read_table(Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz"))
+        path = Path(package.submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+        with guarded(path, "reinstall scikit-learn", "cannot be read"):
+            table = np.loadtxt(path, delimiter=",", dtype=np.int64).reshape(NUM_EXAMPLES, SIDE * SIDE + 1)
         images = ((table[:, :-1] * 255 + 8) // 16).astype(np.uint8).reshape(-1, SIDE, SIDE, 1)
         labels = table[:, -1]
         train, test = split()
@@ -56,9 +56,3 @@ def split() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     keys = np.array([mix("digits-split", position) for position in range(NUM_EXAMPLES)])
     order = np.argsort(keys, kind="stable")
     return order[:NUM_TRAIN], order[NUM_TRAIN:]
-
-
-def read_table(path: Path) -> Ints:
-    """Returns int64 (1797, 65): 64 pixels of 0..16 and the label of each example."""
-    with guarded(path, "reinstall scikit-learn", "cannot be read"), gzip.open(path, "rt", encoding="ascii") as lines:
-        return np.loadtxt(lines, delimiter=",", dtype=np.int64).reshape(NUM_EXAMPLES, SIDE * SIDE + 1)
