@@ -54,7 +54,7 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
     if getattr(config.data, "reads_to_know", False):
         notes.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
     if not arguments.measure:
-        return plan.text("json") if arguments.json else "\n".join([plan.text("text"), *wrapped(*notes)])
+        return json.dumps(asdict(plan), indent=2) if arguments.json else "\n".join([str(plan), *wrapped(*notes)])
     from fedmpi.command.measured_plan import estimated, lines, measured_round
 
     repeatable_cublas()
@@ -62,4 +62,4 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
     estimate = estimated(config, plan, measured_round(config))
     if arguments.json:
         return json.dumps({**asdict(plan), "measured": estimate}, indent=2)
-    return "\n".join([plan.text("text"), *wrapped(*notes, *lines(estimate))])
+    return "\n".join([str(plan), *wrapped(*notes, *lines(estimate))])

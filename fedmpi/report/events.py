@@ -1,7 +1,7 @@
 """The records of a run for TensorBoard.
 
 Written as the record comes, by tensorboard's own coding of events: its `SummaryWriter` has a thread that dies with a
-traceback of its own where the disk is full, and forgets what was in its queue.
+traceback of its own where the disk is full, and then waits for ever for its queue.
 """
 
 from __future__ import annotations

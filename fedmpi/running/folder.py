@@ -20,6 +20,9 @@ from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
 _OPTION = "--init-from"
+# A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
+_DYING_S = 20.0
+_ENDING_S = 5.0
 _AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 
@@ -42,10 +45,6 @@ class Origin:
         if new_run is not None and Path(new_run).resolve().is_relative_to(folder):
             raise ConfigError(_OPTION, f"--run-dir={new_run} is not outside {folder}, which is only read; take another")
         return origin
-
-    def checkpoints(self) -> list[tuple[int, Path]]:
-        """Lists (round, path) of each checkpoint that may be taken, newest first."""
-        return [found for found in self.run_dir.checkpoints() if self.round in (None, found[0])]
 
 
 def config_of(folder: RunDir, overrides: Sequence[Override] = (), *, trains: bool = False) -> Config:
@@ -90,26 +89,30 @@ def _label(config: Config, origin: Origin | None) -> str:
     return f"{named}-seed{config.seed}"
 
 
-def take(folder: RunDir, config: Config, *, resumes: bool, has_origin: bool) -> None:
-    """Writes at once which run it is, so that whatever happens next can be resumed. Rank 0 holds the lock."""
+def claim(
+    stack: ExitStack, folder: RunDir, config: Config, comm: Communicator, request: RunRequest, *, resumes: bool
+) -> RunLock:
+    """Locks the run directory until `stack` closes, on rank 0; a run that resumes waits for another one to end.
+
+    Writes at once which run it is, so that whatever happens next can be resumed. Raises `RunDirError`.
+    """
+    patience_s = _DYING_S if comm.size < comm.started_size else _ENDING_S
+    until_s = time.monotonic() + (patience_s if resumes else 0.0)
+    while True:
+        try:
+            lock = stack.enter_context(RunLock(folder))
+            break
+        except RunDirError:
+            if time.monotonic() >= until_s:
+                raise
+        with comm.traffic.counted("idle"):
+            time.sleep(0.1)
     if not resumes:
         folder.refuse_run()  # another may have come and gone since it was opened
     folder.failure_path.unlink(missing_ok=True)
-    if not has_origin and not folder.config_path.exists():  # else it is a run only once its first state is saved
+    if request.origin is None and not folder.config_path.exists():  # else it is a run once its first state is saved
         write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-
-
-def lock_within(patience_s: float, stack: ExitStack, folder: RunDir, comm: Communicator) -> RunLock:
-    """Takes the lock until `stack` closes; waits for one that is held. Raises `RunDirError`."""
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            return stack.enter_context(RunLock(folder))
-        except RunDirError:
-            if time.monotonic() >= until:
-                raise
-            with comm.traffic.counted("idle"):
-                time.sleep(0.1)
+    return lock
 
 
 def slurm_job() -> str:

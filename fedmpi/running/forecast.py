@@ -9,7 +9,6 @@ hundred MB of libraries and without client memories, of which one at a time is r
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -90,11 +89,7 @@ class Forecast:
         return self.test_macs_per_run / max(self.test_macs_per_run + training, 1.0)
 
     def __repr__(self) -> str:
-        return self.text("text")
-
-    def text(self, form: str) -> str:
-        """Returns the plan as `form` says, "text" or "json"."""
-        return json.dumps(asdict(self), indent=2) if form == "json" else _text(self)
+        return _text(self)
 
 
 def forecast(config: Config, num_ranks: int, method: methods.Method | None = None) -> Forecast:
@@ -152,7 +147,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tiers=tuple(tiers),
         warnings=(),
     )
-    warnings = [*remarks(config, info, method, num_workers, per_round), *start.tried_partition(config)]
+    warnings = [*remarks(config, info, method, num_workers, per_round)]
     if plan.test_share > _LARGE_SHARE and num_tests > 1:
         warnings.append(
             f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"

@@ -7,12 +7,11 @@ the source of what is not built in (`user_code`) with what the manifest notes of
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import json
 import os
 import platform
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import torch
 import fedmpi
 from fedmpi import registry
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.errors import counted, one_line
+from fedmpi.errors import one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
@@ -34,7 +33,7 @@ _DEVICES = ("cpu", "device", "server_device", "gpu")
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment")
 # Variables that choose other kernels on the same machine. Measured with torch 2.15 on an AVX-512 CPU: MKL_CBWR changes
 # a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
-# ATEN_CPU_CAPABILITY is part of "cpu".
+# ATEN_CPU_CAPABILITY is part of "cpu". The last three are of GPUs.
 VARIABLES = (
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
@@ -45,30 +44,31 @@ VARIABLES = (
     "DNNL_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "DNNL_DEFAULT_FPMATH_MODE",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
 )
-GPU_VARIABLES = ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 _MOST_CHARACTERS = 100
-_MOST_HOSTS = 3
+_MOST_RANKS = 3
 _MAX_SOURCE_BYTES = 2**27
 
 
 def computed_with(worker_device: str, server_device: str, device: Device) -> dict[str, str]:
     """Returns what this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
-    variables = VARIABLES + (GPU_VARIABLES if device.has_gpu else ())
     found = {
-        **{name: version for name, version in manifest.versions().items() if name != "torchvision"},
+        **manifest.versions(),
         "python": ".".join(platform.python_version_tuple()[:2]),  # its last number changes no results
         "fedmpi": f"{fedmpi.__version__} (code {_digest_of_code(Path(fedmpi.__file__).parent)})",
         "libc": " ".join(platform.libc_ver()),
         "cpu": f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})",
         "device": worker_device,
         "server_device": server_device,
-        "environment": " ".join(f"{name}={os.environ[name]}" for name in variables if name in os.environ),
+        "environment": " ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ),
     }
-    if "torchvision" in sys.modules:  # where the model is one of its
-        found["torchvision"] = importlib.metadata.version("torchvision")
     if device.has_gpu:
-        found["gpu"] = _gpu(device)
+        used = device.train if device.train != "cpu" else device.server
+        cudnn: Any = torch.backends.cudnn
+        found["gpu"] = f"{torch.cuda.get_device_name(used)} (CUDA {torch.version.cuda}, cuDNN {cudnn.version()})"
     return found
 
 
@@ -91,13 +91,6 @@ def _cpu_model() -> str:
     return next(names, platform.machine())
 
 
-def _gpu(device: Device) -> str:
-    used = device.train if device.train != "cpu" else device.server
-    cudnn: Callable[[], int | None] = torch.backends.cudnn.version
-    libraries = f"CUDA {torch.version.cuda}, cuDNN {cudnn()}"
-    return f"{torch.cuda.get_device_name(used)} ({libraries})"
-
-
 def changes(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Returns a warning that names all that differs and may change bits; '' if nothing does."""
     names = [name for name in COMPARED if name in then and name in now and then[name] != now[name]]
@@ -113,76 +106,64 @@ def _short(value: object) -> str:
 
 
 def user_code(config: Config) -> dict[str, Any]:
-    """Returns what the manifest notes of code that is not built in: an entry for each section that names some."""
-    sources = {section: _source(section, getattr(config, section).name) for section in NAMED_SECTIONS}
-    sources = {section: entry for section, entry in sources.items() if entry}
+    """Returns what the manifest notes of code that is not built in: an entry for each section that names some.
+
+    It has the name, the module that defines it, and, if that is a file, the file and its digest.
+    """
+    sources = {}
+    for section in NAMED_SECTIONS:
+        name = getattr(config, section).name
+        if registry.is_built_in(section, name):
+            continue
+        defined = registry.load_class(section, name)
+        entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
+        file = getattr(sys.modules.get(entry["module"]), "__file__", None)
+        if file and os.path.isfile(file):
+            digest = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
+            entry |= {"file": file, "digest": digest}
+        sources[section] = entry
     return {manifest.USER_CODE: sources} if sources else {}
-
-
-def _source(section: str, name: str) -> dict[str, str]:
-    """Returns the module that defines `name`, its file and the file's digest if it has one; {} for a built-in name."""
-    if registry.is_built_in(section, name):
-        return {}
-    defined = registry.load_class(section, name)
-    entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
-    file = getattr(sys.modules.get(entry["module"]), "__file__", None)
-    if file and os.path.isfile(file):
-        digest = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
-        entry |= {"file": file, "digest": digest}
-    return entry
 
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:
     """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
-    changed = unlike_sources(manifest.user_code(run_dir), config)
+    before = manifest.user_code(run_dir)
+    changed = [
+        f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
+        for section, entry in user_code(config).get(manifest.USER_CODE, {}).items()
+        if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
+    ]
     if not changed:
         return ""
     which = " and of ".join(changed)
     return f"the source of {which} has changed since the last start; the rounds from here on may differ"
 
 
-def unlike_sources(before: Mapping[str, Mapping[str, Any]], config: Config) -> list[str]:
-    """Names the user's code whose source is not the one in `before` (as `manifest.user_code` has it)."""
-    return [
-        f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
-        for section, entry in user_code(config).get(manifest.USER_CODE, {}).items()
-        if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
-    ]
-
-
 Row = Mapping[str, str]
 
 
-def gathered(comm: Communicator, row: Row) -> list[Row]:
-    """Returns the rows of all ranks. Every rank calls it with its own."""
-    own = {**row, "host": comm.host, "rank": str(comm.started_as)}
-    return [json.loads(text) for text in comm.allgather_text(json.dumps(own))]
+def gathered(comm: Communicator, own: Row) -> list[Row]:
+    """Returns the rows of all ranks, each with the rank as `who`. Every rank calls it with its own."""
+    row = {**own, "who": f"rank {comm.started_as} ({comm.host})"}
+    return [json.loads(text) for text in comm.allgather_text(json.dumps(row))]
 
 
 def merged(rows: Sequence[Row]) -> dict[str, str]:
     """Returns all that the ranks have; different values of a name are joined."""
-    values: dict[str, set[str]] = {}
-    for row in rows:
-        for name in row.keys() - {"host", "rank"}:
-            values.setdefault(name, set()).add(row[name])
-    return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
+    names = sorted({name for row in rows for name in row} - {"who"})
+    return {name: " and ".join(sorted({row[name] for row in rows if name in row})) for name in names}
 
 
 def differing_values(rows: Sequence[Row], name: str) -> str:
     """Returns which ranks have which value, the rarest first; '' if all that have one have the same."""
-    having: dict[str, list[Row]] = {}
+    having: dict[str, list[str]] = {}
     for row in rows:
         if name in row:
-            having.setdefault(row[name], []).append(row)
+            having.setdefault(row[name], []).append(row["who"])
     if len(having) < 2:
         return ""
-    rarest_first = sorted(having, key=lambda value: len(having[value]))
-    return "; ".join(f"{_short(value)} on {_who(having[value])}" for value in rarest_first)
-
-
-def _who(rows: Sequence[Row]) -> str:
-    """Returns `rank 2 (node3)`, or of several `14 ranks (node1, node2, node4 and 3 more)`."""
-    hosts = list(dict.fromkeys(row["host"] for row in rows))
-    more = f" and {len(hosts) - _MOST_HOSTS} more" if len(hosts) > _MOST_HOSTS else ""
-    count = f"rank {rows[0]['rank']}" if len(rows) == 1 else counted(len(rows), "rank")
-    return f"{count} ({', '.join(hosts[:_MOST_HOSTS])}{more})"
+    parts = []
+    for value, ranks in sorted(having.items(), key=lambda item: len(item[1])):
+        more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
+        parts.append(f"{_short(value)} on {', '.join(ranks[:_MOST_RANKS])}{more}")
+    return "; ".join(parts)

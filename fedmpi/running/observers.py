@@ -1,11 +1,10 @@
-"""Observers that may fail: TensorBoard's events, and the classes that `output.observers` names."""
+"""Observers that may fail: TensorBoard's events, the page, and the classes that `output.observers` names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from fedmpi import registry
@@ -14,28 +13,22 @@ from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line, one
 from fedmpi.report.terminal import warn
 
 HOOKS = ("run_started", "round_done", "run_ended")
+Makers = Mapping[str, Callable[[], object]]
+"""Name of an observer -> what makes it."""
 
 
-@dataclass(frozen=True)
-class Observed:
-    """One observer: how it is made, and what its failure means, in words."""
-
-    make: Callable[[], object]
-    without: str
-
-
-def named(config: Config) -> list[Observed]:
+def named(config: Config) -> Makers:
     """Returns the user's observers, imported but not made. Raises `ConfigError` for classes that are none."""
-    observed = []
+    makers = {}
     wrong = []
     for place in config.output.observers:
         try:
-            observed.append(Observed(_class(place), f"the observer {place} is called no more"))
+            makers[place] = _class(place)
         except UnknownError as error:
             wrong.append(str(error))
     if wrong:
         raise ConfigError("output.observers", *wrong)
-    return observed
+    return makers
 
 
 def _class(place: str) -> type:
@@ -60,29 +53,29 @@ def _misspelled(found: object) -> Iterator[str]:
 class Observers:
     """Calls the hooks of all. One that raises is reported once and called no more; each hears of its own copy."""
 
-    def __init__(self, observed: Sequence[Observed]) -> None:
-        self._made: list[tuple[Observed, object]] = []
-        for one in observed:
-            with self._reported_once(one, "making it"):
-                self._made.append((one, made := one.make()))
+    def __init__(self, makers: Makers) -> None:
+        self._made: dict[str, object] = {}
+        for name, make in makers.items():
+            with self._reported_once(name, "making it"):
+                self._made[name] = made = make()
                 for line in _misspelled(made):
                     warn(f"{type(made).__name__}.{line}")
 
     def call(self, hook: str, value: object) -> None:
         """Calls `hook(value)` of every observer that has it."""
-        for one, made in self._made[:]:
+        for name, made in [*self._made.items()]:
             call: Callable[[object], object] | None = getattr(made, hook, None)
             if call is not None:
-                with self._reported_once(one, hook):
+                with self._reported_once(name, hook):
                     call(deepcopy(value))
 
     @contextmanager
-    def _reported_once(self, one: Observed, what: str) -> Iterator[None]:
+    def _reported_once(self, name: str, what: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
             if not isinstance(error, (Exception, SystemExit)):
                 raise
-            self._made = [pair for pair in self._made if pair[0] is not one]
+            self._made.pop(name, None)
             why = error.text() if isinstance(error, UserError) else f"{what} raised {as_one_line(error)}"
-            warn(one_line(f"{one.without}: {why}"))
+            warn(one_line(f"the observer {name} is called no more: {why}"))

@@ -1,134 +1,193 @@
-"""Where a run begins: at round 1, or after its newest checkpoint."""
+"""Where a run begins: at round 1, after its newest checkpoint, or with a state that another run has saved.
+
+The latter (`--init-from RUN[@ROUND]`) is a new run with rounds, records and a directory of its own; it may have other
+settings. Its manifest names RUN. What the clients remember comes along where the settings that shape it are those of
+RUN. RUN is only read, and may run.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
+from fedmpi import methods
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
-from fedmpi.data.dataset import place_of, short_digest
+from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.errors import RunDirError, RunStateError
-from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
-from fedmpi.store import checkpoint, manifest
+from fedmpi.running.folder import Origin, RunRequest
+from fedmpi.running.start import method_context
+from fedmpi.store import checkpoint, manifest, memory
+from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
+from fedmpi.tensors import specs_of
+
+# Settings that shape what clients remember.
+_SHAPING = ("method.", "model.", "clients.", "data.", "partition.", "seed:")
 
 
-def with_server_device(config: Config, comm: Communicator, folder: RunDir) -> tuple[Config, str]:
-    """Returns the config in the words of the run in `folder`, and the kind of device that its server has computed on so
-    far; of a new run the config as it is, and ''. Raises `StartupError` on all ranks where another is asked for.
+def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
+    """Reads the newest whole checkpoint of a run that continues with `config`; None where no round is saved.
+
+    Raises RunDirError where the run had another config.
     """
-
-    def find() -> tuple[str, str]:
-        asked = config.mpi.server_device
-        if not comm.is_root or not (newest := _of_newest(folder)):
-            return asked, ""
-        number, said, had = newest
-        if asked not in ("auto", had):
-            kind = "a GPU" if had == "cuda" else "the CPU"
-            raise RunStateError(
-                str(folder.path),
-                f"the run has computed the server's part on {kind}, by its checkpoint of round {number}, "
-                f"and you ask mpi.server_device={asked}; {had} or auto continues it; "
-                f"--init-from={shlex.quote(str(folder.path))} begins a new run from that state, with {asked}",
-            )
-        return said, had
-
-    said, had = json.loads(comm.allgather_text(json.dumps(together(comm, find)))[0])
-    mpi = config.mpi.model_copy(update={"server_device": said})
-    return config.model_copy(update={"mpi": mpi}), had
-
-
-def _of_newest(folder: RunDir) -> tuple[int, str, str] | None:
-    """Returns the round of the newest checkpoint that is whole, what its config says of the server's device, and the
-    kind that was taken; None if there is none.
-    """
-    for number, path in folder.checkpoints():
-        with contextlib.suppress(RunDirError, KeyError):
-            snapshot = checkpoint.load(path)
-            return number, snapshot.config["mpi"]["server_device"], snapshot.versions["server_device"]
-    return None
+    snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(config, info, found))
+    if snapshot is None:
+        return None
+    begin_anew = f"--init-from={shlex.quote(str(run_dir.path))} begins a new run from that state"
+    asked = config.mpi.server_device
+    _, had = _server_device(snapshot)
+    if asked not in ("auto", had):
+        raise RunStateError(
+            str(run_dir.path),
+            f"the run has computed the server's part on {'a GPU' if had == 'cuda' else 'the CPU'}, by its checkpoint "
+            f"of round {snapshot.round}, and you ask mpi.server_device={asked}; {had} or auto continues it; "
+            f"{begin_anew}, with {asked}",
+        )
+    if differences := _as_begun(config, snapshot).diff(snapshot.config):
+        raise RunStateError(
+            str(run_dir.path),
+            f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
+            f"--resume needs the same; {begin_anew} with these settings",
+        )
+    return snapshot
 
 
-def restore(setup: Setup, run_dir: RunDir, *, resume: bool) -> checkpoint.Snapshot | None:
-    """Returns the newest whole checkpoint (rank 0 only), or None to begin at round 1. Raises `StartupError` for another
-    config or other data.
-    """
-
-    def find() -> checkpoint.Snapshot | None:
-        if not (resume and setup.comm.is_root):
-            return None
-        snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(setup, found))
-        if snapshot is None:
-            print(*wrapped(_begins(run_dir, setup.config)), sep="\n", flush=True)
-            return None
-        differences = setup.config.diff(snapshot.config)
-        if differences:
-            raise RunStateError(
-                str(run_dir.path),
-                f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
-                f"--resume needs the same; --init-from={shlex.quote(str(run_dir.path))} begins a new run from that "
-                "state with these settings",
-            )
-        check_data(setup, run_dir, snapshot)
-        if other_bits := made_with.changes(snapshot.versions, setup.computed_with):
-            warn(other_bits)
-        if changed := made_with.changed_sources(run_dir, setup.config):
-            warn(changed)
-        return snapshot
-
-    return together(setup.comm, find)
-
-
-def _begins(run_dir: RunDir, config: Config) -> str:
-    """Says why a run that may continue begins at round 1."""
-    begins = "no round is saved yet, so it begins again" if manifest.read_starts(run_dir) else "a new run begins"
-    return f"nothing to continue in {run_dir.path}: {begins} at round 1, with {config.where}"
-
-
-def _problem(setup: Setup, snapshot: checkpoint.Snapshot) -> str:
+def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
     """Says why this run cannot continue from a checkpoint that is whole; '' for another config, which is refused."""
-    if setup.config.diff(snapshot.config):
+    config = _as_begun(config, snapshot)
+    if config.diff(snapshot.config):
         return "" if snapshot.config.keys() & {"seed", "method"} else "holds a config that is none"
-    if (snapshot.seed, snapshot.config_hash) != (setup.config.seed, setup.config.hash()):
+    if (snapshot.seed, snapshot.config_hash) != (config.seed, config.hash()):
         return "holds a seed or a hash that is not its config's"
-    return checkpoint.unfit(snapshot.server, setup.method.state_specs())
+    return checkpoint.unfit(snapshot.server, methods.create(method_context(config, info)).state_specs())
 
 
-def check_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> None:
+def _server_device(snapshot: Snapshot) -> tuple[str, str]:
+    """Returns what the run's config says of the server's device, and the kind that was taken."""
+    return snapshot.config.get("mpi", {}).get("server_device", "auto"), snapshot.versions.get("server_device", "auto")
+
+
+def _as_begun(config: Config, snapshot: Snapshot) -> Config:
+    return _with_server_device(config, _server_device(snapshot)[0])
+
+
+def _with_server_device(config: Config, asked: str) -> Config:
+    return config.model_copy(update={"mpi": config.mpi.model_copy(update={"server_device": asked})})
+
+
+def share(config: Config, comm: Communicator, saved: Snapshot | None) -> tuple[Config, str, int]:
+    """Returns, on all ranks, what rank 0 has read: the config with the run's own word for the server's device, the kind
+    that was taken so far ('' for a new run), and the rounds that are done.
+    """
+    found = [*_server_device(saved), saved.round] if saved else [config.mpi.server_device, "", 0]
+    asked, had, done = json.loads(comm.allgather_text(json.dumps(found))[0])
+    return _with_server_device(config, asked), had, done
+
+
+def begin(
+    setup: Setup, run_dir: RunDir, saved: Snapshot | None, request: RunRequest, *, resumes: bool
+) -> tuple[Snapshot | None, dict[str, Any]]:
+    """Returns the state that this start continues, None to begin at round 1, and what the manifest says of a state of
+    another run. Rank 0 only. Raises RunDirError for other data, or another method than that of the other run.
+    """
+    if saved is not None:
+        check_data(setup, run_dir, saved)
+        for line in (
+            made_with.changes(saved.versions, setup.computed_with),
+            made_with.changed_sources(run_dir, setup.config),
+        ):
+            if line:
+                warn(line)
+        return saved, {}
+    if request.origin is not None:
+        return _begin_from(setup, run_dir, request.origin)
+    if resumes:
+        begins = "no round is saved yet, so it begins again" if manifest.read_starts(run_dir) else "a new run begins"
+        line = f"nothing to continue in {run_dir.path}: {begins} at round 1, with {setup.config.where}"
+        print(*wrapped(line), sep="\n", flush=True)
+    return None, {}
+
+
+def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
     """Raises `RunDirError` if a run was computed with other data, or another partition of them, than `setup` has."""
-    if snapshot.data_digest != setup.data_digest:
-        raise _other_data(setup, run_dir, snapshot)
+    digests = {snapshot.data_digest}
+    saved = None
     if run_dir.partition_path.exists():
         saved, digest = partition.saved(run_dir.partition_path)
-        if digest != setup.data_digest:
-            raise _other_data(setup, run_dir, snapshot)
-        if not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
-            raise RunDirError(
-                str(run_dir.partition_path),
-                "is not the partition that this config gives with this numpy and these data; use those of the run",
-            )
+        digests.add(digest)
+    if digests != {setup.data_digest}:
+        data = snapshot.config["data"]
+        key = next((key for key in DATA_PLACES if key in data), "")
+        was = f"digest {short_digest(snapshot.data_digest)}" + (f", data.{key}={data[key]}" if key else "")
+        advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
+        has = short_digest(setup.data_digest)
+        raise RunDirError(
+            place_of(setup.config.data),
+            f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was}); {advice}, or "
+            "begin another run with another --run-dir",
+        )
+    if saved and not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
+        raise RunDirError(
+            str(run_dir.partition_path),
+            "is not the partition that this config gives with this numpy and these data; use those of the run",
+        )
 
 
-def _other_data(setup: Setup, run_dir: RunDir, snapshot: checkpoint.Snapshot) -> RunDirError:
-    data = snapshot.config["data"]
-    key = next((key for key in DATA_PLACES if key in data), "")
-    has = short_digest(setup.data_digest)
-    had = short_digest(snapshot.data_digest)
-    was = f"digest {had}, data.{key}={data[key]}" if key else f"digest {had}"
-    advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
-    problem = f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was})"
-    return RunDirError(place_of(setup.config.data), f"{problem}; {advice}, or begin another run with another --run-dir")
+def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot, dict[str, Any]]:
+    """Saves a state of another run as the checkpoint of round 0, so that a resume needs the other run no more."""
+    parent = _load(origin)
+    config = setup.config
+    state = setup.method.initial_state()
+    where = str(origin.run_dir.path)
+    if problem := checkpoint.unfit(parent.server, specs_of(state.items(), channels_last=False)):
+        raise RunStateError(where, f"does not fit this config: its round {parent.round} {problem}")
+    changes = config.diff(parent.config)
+    is_alike = not any(line.startswith(_SHAPING) for line in changes)
+    memories = {
+        client: setup.memories.put(client, 0, memory.load(origin.run_dir, client, version))
+        for client, version in (parent.clients if is_alike else {}).items()
+    }
+    snapshot = replace(
+        parent,
+        round=0,
+        server=parent.server if is_alike else {name: parent.server[name] for name in state},
+        clients=memories,
+        config=config.to_dict(),
+        config_hash=config.hash(),
+        seed=config.seed,
+        versions=setup.computed_with,
+        data_digest=setup.data_digest,
+        statistics={},
+    )
+    checkpoint.save(run_dir, snapshot, keep=1)
+    return snapshot, {manifest.INIT_FROM: {"run": where, "round": parent.round, "config": changes}}
 
 
-def initial_state(setup: Setup, snapshot: checkpoint.Snapshot | None) -> ServerState:
+def _load(origin: Origin) -> Snapshot:
+    """Reads the newest whole checkpoint of `origin`, its memories included. Raises RunDirError."""
+    try:
+        snapshot = checkpoint.load_newest_intact(origin.run_dir, warn, only=origin.round)
+    except RunDirError:  # of which there was a warning for each checkpoint
+        snapshot = None
+    if snapshot is not None:
+        return snapshot
+    which = "" if origin.round is None else f" of round {origin.round}"
+    saved = ", ".join(str(number) for number, _ in origin.run_dir.checkpoints()) or "none"
+    problem = f"holds no whole checkpoint{which} to begin from; saved rounds: {saved}"
+    raise RunStateError(str(origin.run_dir.path), problem)
+
+
+def initial_state(setup: Setup, snapshot: Snapshot | None) -> ServerState:
     """Returns the state before the next round; only rank 0 has one."""
     if not setup.comm.is_root:
         return ServerState()

@@ -12,7 +12,6 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError, counted
 from fedmpi.learning.evaluate import ClientScores
-from fedmpi.mpi.communicator import Loss
 from fedmpi.report.best import Best
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
@@ -24,7 +23,7 @@ from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
-from fedmpi.running.observers import Observed, Observers
+from fedmpi.running.observers import Makers, Observers
 from fedmpi.running.remarks import remarks
 from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
@@ -45,7 +44,7 @@ class Server:
         snapshot: checkpoint.Snapshot | None,
         request: RunRequest,
         advice: Advice,
-        observed: Sequence[Observed],
+        observed: Makers,
     ) -> None:
         """Continues after `snapshot`, None for round 1; `stack` ends what is opened here."""
         config = setup.config
@@ -67,9 +66,9 @@ class Server:
         self._memories = setup.memories.versions() if setup.method.keeps_memory else set()
         self._is_due = False
         self._has_untrained = False
-        self._losses: list[dict[str, Any]] = []
+        self._losses: list[Mapping[str, Any]] = []
         self._save_errors: list[dict[str, Any]] = []
-        self._observers = Observers([*_own_observers(setup, folder), *observed])
+        self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(lock.beat)
 
@@ -132,16 +131,9 @@ class Server:
     def _tell(self, text: str) -> None:
         self.say("\n".join(wrapped(text)))
 
-    def report_losses(self, losses: Sequence[Loss], round_number: int) -> None:
-        """Says which ranks died, and that the others are in this round."""
-        comm = self._setup.comm
-        for loss in losses:
-            entries = loss.entries(round_number)
-            left = f"{comm.size} of {comm.started_size} ranks are left, in round {round_number}"
-            then = f"; rank {comm.members[0]} is the server now" if loss.server else ""
-            took = f"recovery took {entries[0]['recovery_s']:.3f} s"
-            self._tell(f"lost {loss.names()}: {left}{then}; {took}")
-            self._losses = self._losses + entries
+    def report_losses(self, losses: Sequence[Mapping[str, Any]]) -> None:
+        """Puts the ranks that died on record (`Loss.entries`): in the next record, and in the manifest."""
+        self._losses = [*self._losses, *losses]
         if losses:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
@@ -262,15 +254,13 @@ class Server:
             warn(f"{what} is not written: {error.text()}")
 
 
-def _own_observers(setup: Setup, folder: RunDir) -> list[Observed]:
+def _own_observers(setup: Setup, folder: RunDir) -> Makers:
     """Returns fedmpi's own observers; what they show is in the records, too."""
-    output = setup.config.output
-    found = []
-    if output.tensorboard:
-        found.append(Observed(Events, "no more TensorBoard events (rounds.jsonl has the same numbers)"))
-    if output.report:
+    makers: dict[str, Callable[[], object]] = {}
+    if setup.config.output.tensorboard:
+        makers["TensorBoard"] = Events
+    if setup.config.output.report:
         # By its name: what reads runs is above what makes them.
         page = import_module("fedmpi.results.page").FinalPage(setup, folder)
-        instead = f"no {folder.page_path.name}: fedmpi show {folder.path} --html writes it"
-        found.append(Observed(lambda: page, instead))
-    return found
+        makers[f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"] = lambda: page
+    return makers

@@ -8,7 +8,7 @@ same lines and exit code 2.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedmpi import costs, methods, registry, seeds
+from fedmpi import costs, methods, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config
@@ -68,30 +68,14 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     labels = dataset.train_y
     groups = dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
-    material = TrainingData(info, dataset, partition)
+    data = TrainingData(info, dataset, partition)
     if config.evaluation.on == "validation":
-        material = together(comm, lambda: _validated(config, material))
-    together(comm, lambda: _check_batches(config, material.info, material.partition))
-    return material
-
-
-def tried_partition(config: Config) -> Iterator[str]:
-    """Makes, for a plan, a partition of the user's own, which may fail on the run's labels.
-
-    Yields a line where it is not tried, because that would take files of a built-in data set. Raises `UserError`.
-    """
-    name = config.partition.name
-    data = config.data
-    if registry.is_built_in("partition", name):
-        return
-    if not data.reads_to_know and any(hasattr(data, key) for key in DATA_PLACES):
-        yield (
-            f"partition.name={name} was not tried, because a plan reads no files of {data.name}; "
-            f"python -m fedmpi.check {name} tries it on made-up examples"
+        held_out, training, validation = together(
+            comm, lambda: hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         )
-        return
-    examples = load_data(data)
-    make_partition(config.partition, examples.train_y, config.clients.count, config.seed, examples.groups)
+        data = TrainingData(replace(info, num_test=len(held_out.test_y)), held_out, training, validation)
+    together(comm, lambda: _check_batches(config, data.info, data.partition))
+    return data
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -111,12 +95,6 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
         dataset = together(comm, lambda: lending.taken(lent) or own or load_data(config.data))
     _check_alike(config, comm, (own or dataset).digest)
     return dataset
-
-
-def _validated(config: Config, whole: TrainingData) -> TrainingData:
-    """Takes validation data of each client, whose examples are the same as in a run that is tested."""
-    dataset, training, validation = hold_out(whole.dataset, whole.partition, VALIDATION_SHARE, config.seed)
-    return TrainingData(replace(whole.info, num_test=len(dataset.test_y)), dataset, training, validation)
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
@@ -337,12 +315,9 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         name = setup.config.model.name
         return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
 
-    digests = setup.comm.allgather_text(together(setup.comm, check))
-    members = setup.comm.members
-    first = setup.workers[0]
-    others = ", ".join(str(members[rank]) for rank in setup.workers if digests[rank] != digests[first])
-    if not others:
+    digest = together(setup.comm, check)
+    rows = made_with.gathered(setup.comm, {"bits": digest} if digest else {})
+    if not (found := made_with.differing_values(rows, "bits")):
         return ()
-    where = f"the same client trained on rank {members[first]} and on rank {others}"
     why = "so results depend on which rank trains whom; use processors of one kind"
-    return (f"{where} gives other bits, {why}",)
+    return (f"the same client trained on several ranks gives other bits, {why}; digests: {found}",)

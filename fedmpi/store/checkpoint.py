@@ -143,19 +143,22 @@ def unfit(server: Params, specs: Mapping[str, Spec]) -> str:
 
 
 def load_newest_intact(
-    run_dir: RunDir, warn: Callable[[str], None], problem_of: Callable[[Snapshot], str] = lambda snapshot: ""
+    run_dir: RunDir,
+    warn: Callable[[str], None],
+    problem_of: Callable[[Snapshot], str] = lambda snapshot: "",
+    only: int | None = None,
 ) -> Snapshot | None:
     """Loads the newest checkpoint that is whole, its client memories included; None if no round was saved yet.
 
-    `warn` gets one line for each file that is skipped: damaged ones, and those of which `problem_of` has something to
-    say. Raises RunDirError if all are: no kill leaves a run like that (files are written whole or not at all), so
-    whether to begin again and lose its records is not ours to decide.
+    Looks at that of round `only` if one is given. `warn` gets one line for each file that is skipped: damaged ones, and
+    those of which `problem_of` has something to say. Raises RunDirError if all are: no kill leaves a run like that
+    (files are written whole or not at all), so whether to begin again and lose its records is not ours to decide.
     """
-    found = run_dir.checkpoints()
-    for round_number, path in found:
+    found = [(number, path) for number, path in run_dir.checkpoints() if only in (None, number)]
+    for number, path in found:
         try:
             snapshot = load(path)
-            check(run_dir, snapshot, round_number, path)
+            check(run_dir, snapshot, number, path)
             if problem := problem_of(snapshot):
                 raise RunDirError(str(path), problem)
             return snapshot

@@ -31,8 +31,6 @@ MISSING = (FileNotFoundError, NotADirectoryError)
 TEMPORARY = r"\.(.+)\.[0-9a-f]{16}\.tmp"
 """The pattern of a temporary file's name, with the name that the file is to get."""
 
-# The errors of file systems that cannot sync a directory; the rename has taken place all the same.
-_NO_DIRECTORY_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES})
 _ADVICE = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "delete something of yours there, or ask for a larger quota",
@@ -92,14 +90,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(path: Path) -> None:
+    """Makes a rename last. A file system that cannot sync a folder has renamed all the same."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with contextlib.suppress(OSError):
         os.fsync(handle)
-    except OSError as error:
-        if error.errno not in _NO_DIRECTORY_SYNC:
-            raise
-    finally:
-        os.close(handle)
+    os.close(handle)
 
 
 def remove(path: Path) -> bool:

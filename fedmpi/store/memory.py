@@ -57,8 +57,7 @@ class MemoryStore:
 
     def versions(self) -> set[tuple[int, int, str]]:
         """Returns (client, round, digest) of every version on disk."""
-        clients = self._run_dir.clients_with_memory()
-        return {(client, *version) for client in clients for version in self._run_dir.memory_versions(client)}
+        return set(self._run_dir.memories())
 
     def delete(self, versions: Iterable[tuple[int, int, str]]) -> None:
         """Deletes these versions, (client, round, digest) of each."""

@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,7 +25,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.store.files import TEMPORARY, make_folder, remove, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
-_CHECKPOINT = re.compile(r"round-(\d{6,18})\.h5")
+_CHECKPOINT = re.compile(r"round-(\d{6}|[1-9]\d{6,17})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
 # A submission may be written while its job starts, so its temporary files stay.
 _LEFT_BEHIND = re.compile(r"(?!\.submitted)" + TEMPORARY)
@@ -131,8 +130,9 @@ class RunDir:
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """Returns (round, path) of every file named exactly as a checkpoint is, newest first."""
-        found = [(int(name[1]), path) for path, name in _matching(self.checkpoints_dir, _CHECKPOINT)]
-        return sorted(((number, path) for number, path in found if path == self.checkpoint_path(number)), reverse=True)
+        names = (_CHECKPOINT.fullmatch(path.name) for path in self.checkpoints_dir.glob("round-*.h5"))
+        rounds = sorted((int(name[1]) for name in names if name), reverse=True)
+        return [(number, self.checkpoint_path(number)) for number in rounds]
 
     def last_saved(self) -> int:
         """Returns the round of the newest checkpoint, after which a resume continues; 0 for none."""
@@ -145,19 +145,15 @@ class RunDir:
             return f"rounds 1 to {last} are saved"
         return "round 1 is saved" if last else "no round is saved"
 
-    def client_dir(self, client: int) -> Path:
-        return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client)
-
     def memory_path(self, client: int, round_number: int, digest: str) -> Path:
-        return self.client_dir(client) / f"{round_number}-{digest}.h5"
+        return self.memory_dir / str(client // CLIENTS_PER_FOLDER) / str(client) / f"{round_number}-{digest}.h5"
 
-    def memory_versions(self, client: int) -> Iterator[tuple[int, str]]:
-        """Yields (round, digest) of every version of one client's memory that is on disk."""
-        return ((int(name[1]), name[2]) for _, name in _matching(self.client_dir(client), _MEMORY))
-
-    def clients_with_memory(self) -> Iterator[int]:
-        for folder in _listed(self.memory_dir):
-            yield from (int(client.name) for client in _listed(folder) if client.name.isdecimal())
+    def memories(self) -> Iterator[tuple[int, int, str]]:
+        """Yields (client, round, digest) of every version of a client's memory that is on disk."""
+        for path in self.memory_dir.glob("*/*/*.h5"):
+            name = _MEMORY.fullmatch(path.name)
+            if name and path.parent.name.isdecimal():
+                yield int(path.parent.name), int(name[1]), name[2]
 
     def make(self, folder: Path) -> None:
         """Makes `folder` inside the run directory, which must still be there. Raises RunDirError."""
@@ -170,15 +166,6 @@ class RunDir:
         for path in self.path.rglob(".*.tmp"):
             if _LEFT_BEHIND.fullmatch(path.name):
                 remove(path)
-
-    def remove_unbegun(self) -> None:
-        """Deletes what a start has made here, if no run has begun; only for the holder of the lock."""
-        if not self.holds_run():
-            shutil.rmtree(self.memory_dir, ignore_errors=True)
-            remove(self.lock_path)
-            with contextlib.suppress(OSError):  # what others have put there stays
-                self.checkpoints_dir.rmdir()
-                self.path.rmdir()
 
     def _with_folders(self) -> RunDir:
         self.checkpoints_dir.mkdir(exist_ok=True)
@@ -216,16 +203,3 @@ def runs_below(folder: Path) -> Iterator[RunDir]:
         yield run
     for path in inner:
         yield from runs_below(path)
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def _matching(folder: Path, pattern: re.Pattern[str]) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in _listed(folder):
-        if match := pattern.fullmatch(path.name):
-            yield path, match

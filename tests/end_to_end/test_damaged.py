@@ -62,8 +62,8 @@ def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Harm:
 
 
 DAMAGE: dict[str, tuple[Harm, str]] = {
-    "cut off": (lambda whole, _: whole[: len(whole) // 2], "is truncated"),
-    "empty": (lambda whole, _: b"", "is empty"),
+    "cut off": (lambda whole, _: whole[: len(whole) // 2], "is damaged"),
+    "empty": (lambda whole, _: b"", "was not written by fedmpi"),
     "a bit of the values": (lambda whole, _: _flipped(whole, 0.5), "its digest does not match"),
     "another format": (lambda whole, _: whole.replace(b"format 3", b"format 2", 1), "has format 2"),
     "another kind": (lambda whole, folder: (folder / "partition.h5").read_bytes(), "is a partition file"),

@@ -106,7 +106,7 @@ def test_a_kill_before_the_state_is_saved_leaves_no_run(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.running.init_from.checkpoint.save", die)
+        patch.setattr("fedmpi.running.resuming.checkpoint.save", die)
         patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
         with pytest.raises(KeyboardInterrupt):
             run_main("rounds=1", "--init-from", str(parent), "--run-dir", str(folder))
@@ -148,7 +148,7 @@ def test_other_settings_take_the_server_s_net_alone(
 def test_what_does_not_fit_is_one_line(
     run_main: RunMain, parent: Path, tmp_path: Path, origin: str, words: tuple[str, ...], line: str
 ) -> None:
-    """Exit code 2, the other run is as it was, and nothing is left."""
+    """Exit code 2, the other run is as it was, and there is no new one."""
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "config.yaml").write_text("seed: 1\n")
     before = content(parent)
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_one_line(
     code, _out, errors = run_main("rounds=5", "--init-from", origin.format(**names), *given, *new)
     assert code == 2 and line in rejoined(errors) and len(rejoined(errors).splitlines()) == 1, errors
     assert narrow(errors) or len(errors.splitlines()) == 1  # which is what a mistake in the words has
-    assert content(parent) == before and not (tmp_path / "new").exists()
+    assert content(parent) == before and not RunDir(tmp_path / "new").holds_run()
 
 
 @pytest.mark.parametrize("harm", ["another format", "no memory"])

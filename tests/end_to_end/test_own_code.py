@@ -138,19 +138,3 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     elsewhere = save_npz(tmp_path / "other", **other)
     code, _, errors = run_main("rounds=3", f"data.path={elsewhere}", "--run-dir", run, "--resume")
     assert code == 2 and f"data.path={elsewhere}: holds other data" in errors
-
-
-def test_a_plan_tries_a_partition_of_the_user_s(run_main: RunMain, mine: Path) -> None:
-    """A plan tries it where the labels are at hand. It reads no file of a built-in set, and says so."""
-    mine.write_text(
-        f"{mine.read_text()}\n\ndef ones(labels, num_clients, seed):\n    return [labels * 0] * num_clients\n"
-    )
-    small, twice = ("plan", *SMALL), "to more than one client"
-    for data in (("data.name=digits",), ("data.name=mysets:blobs",)):
-        code, _, errors = run_main(*small, *data, "partition.name=mysets:ones")
-        assert code == 2 and twice in errors and len(errors.splitlines()) == 1, errors
-        code, out, errors = run_main(*small, *data, "partition.name=mysets:rows")
-        assert code == 0 and "tried" not in out, errors
-    code, out, errors = run_main(*small, "data.name=cifar10", "data.root=/nowhere", "partition.name=mysets:ones")
-    told = " ".join(out.split())
-    assert code == 0 and "partition.name=mysets:ones was not tried, " in told, errors

@@ -42,14 +42,15 @@ def test_all_changes_are_one_line() -> None:
     assert "torch" in made_with.changes({"torch": ["no", "text"]}, now)  # a checkpoint may hold anything
 
 
-def rows(values: Sequence[str | None], hosts: str = "aaaaaa") -> list[dict[str, str]]:
+def rows(values: Sequence[str | None]) -> list[dict[str, str]]:
     found = [{} if value is None else {"cpu": value} for value in values]
-    return [{**row, "host": hosts[rank], "rank": str(rank)} for rank, row in enumerate(found)]
+    return [{**row, "who": f"rank {rank} (a)"} for rank, row in enumerate(found)]
 
 
 def test_the_rarest_come_first() -> None:
-    ranks = rows(["x", "x", "y", "x", None, "x"], "aabcde")
-    assert made_with.differing_values(ranks, "cpu") == "y on rank 2 (b); x on 4 ranks (a, c, e)"
+    ranks = rows(["x", "x", "y", "x", None, "x"])
+    some = "rank 0 (a), rank 1 (a), rank 3 (a) and 1 more"
+    assert made_with.differing_values(ranks, "cpu") == f"y on rank 2 (a); x on {some}"
     # Whichever node is first.
     assert made_with.merged(ranks) == made_with.merged(rows(["y", "x", "x"])) == {"cpu": "x and y"}
 

@@ -113,7 +113,13 @@ def test_damaged_ones_are_skipped_with_a_line_that_names_them(run_dir: RunDir) -
     run_dir.checkpoint_path(3).write_bytes(whole[2])
     found, lines = newest(run_dir)
     assert found == 2
-    expected = ["is empty", "is truncated", "is damaged", "was not written by fedmpi", "holds round 2, not the round"]
+    expected = [
+        "was not written by fedmpi",
+        "is damaged",
+        "is damaged",
+        "was not written by fedmpi",
+        "holds round 2, not the round",
+    ]
     assert len(lines) == 5
     for number, line, reason in zip((7, 6, 5, 4, 3), lines, expected, strict=True):
         assert f"round-00000{number}.h5: " in line and reason in line and "\n" not in line
@@ -126,7 +132,9 @@ def test_a_checkpoint_whose_memory_is_lost_is_skipped(harm: str, run_dir: RunDir
         version = store.put(5, round_number, {"residual": torch.full((3,), float(round_number))})
         checkpoint.save(run_dir, snapshot(round_number, clients={5: version}))
     path = run_dir.memory_path(5, *version)
-    first = run_dir.memory_path(5, 1, next(digest for number, digest in run_dir.memory_versions(5) if number == 1))
+    first = run_dir.memory_path(
+        5, 1, next(digest for client, number, digest in run_dir.memories() if (client, number) == (5, 1))
+    )
     contents = {"missing": None, "damaged": path.read_bytes()[:-1], "of another version": first.read_bytes()}[harm]
     path.unlink() if contents is None else path.write_bytes(contents)
     found, lines = newest(run_dir)
@@ -139,7 +147,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_begun_again(run_dir: Run
     lines: list[str] = []
     with told.by(RunDirError):
         checkpoint.load_newest_intact(run_dir, lines.append)
-    assert len(lines) == 2 and all("is empty" in line for line in lines)
+    assert len(lines) == 2 and all("was not written by fedmpi" in line for line in lines)
 
 
 def test_what_checkpoints_refer_to(run_dir: RunDir) -> None:
@@ -263,7 +271,7 @@ def test_the_same_parameters_are_the_same_version(run_dir: RunDir) -> None:
     version = store.put(1, 2, params(1.0))
     before = run_dir.memory_path(1, *version).read_bytes()
     assert store.put(1, 2, params(1.0)) == version
-    assert list(run_dir.memory_versions(1)) == [version]
+    assert list(run_dir.memories()) == [(1, *version)]
     assert run_dir.memory_path(1, *version).read_bytes() == before
     assert store.put(1, 2, params(2.0)) != version
 
@@ -278,7 +286,7 @@ def test_damage_and_mix_ups_are_refused(run_dir: RunDir, monkeypatch: pytest.Mon
     with told.by(RunDirError, r"[0-9a-f]{32}"):
         store.get(1, mine)
     path.write_bytes(whole[:-1])
-    with pytest.raises(RunDirError, match="is truncated"):
+    with pytest.raises(RunDirError, match="is damaged"):
         store.get(1, mine)
     path.unlink()
     with pytest.raises(RunDirError, match="no such file"):

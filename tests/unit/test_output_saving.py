@@ -15,7 +15,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
-from fedmpi.running.observers import Observed, Observers
+from fedmpi.running.observers import Observers
 from fedmpi.store import files
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
@@ -70,14 +70,14 @@ def test_records_are_never_made_anew(run_dir: RunDir, tmp_path: Path, told: Told
 
 
 def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
-    observers = Observers([Observed(Events, "no more events")])
+    observers = Observers({"TensorBoard": Events})
     observers.call("run_started", Started({}, run_dir.path, 0))
     observers.call("round_done", {"round": 1, "loss": 1.0})
     run_dir.tensorboard_dir.rename(run_dir.path / "elsewhere")
     for number in (2, 3):
         observers.call("round_done", {"round": number, "loss": 1.0})
     errors = capsys.readouterr().err
-    assert errors.count("no more events:") == 1 and "No such file" in errors
+    assert errors.count("the observer TensorBoard ") == 1 and "No such file" in errors
 
 
 def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:

@@ -15,7 +15,7 @@ from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import filled, folded, warn
 from fedmpi.results import show
 from fedmpi.running.forecast import forecast
-from fedmpi.running.observers import Observed, Observers
+from fedmpi.running.observers import Observers
 from fedmpi.store.checkpoint import load_newest_intact
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
@@ -40,7 +40,7 @@ def test_a_plan() -> None:
     large = {"params": 21_328_292, "activation_bytes": 123_456_789, "down_bytes": 85_310_000, "up_bytes": 85_310_000}
     long = [replace(tier, name=name, **large) for tier, name in zip(plan.tiers, SIX, strict=True)]
     for tiers in (plan.tiers, tuple(long)):
-        text = replace(plan, tiers=tiers).text("text")
+        text = str(replace(plan, tiers=tiers))
         assert len(widest(text)) <= COLUMNS, widest(text)
         assert all(tier.name in text and size(tier.down_bytes) in text for tier in tiers)
     assert plan.warnings
@@ -111,8 +111,7 @@ def test_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatc
         def run_started(self, value: object) -> None:
             raise ValueError(30 * "word ")
 
-    failing = Observed(Fails, "the observer fails:Fails is called no more")
-    Observers([failing]).call("run_started", 1)
+    Observers({"fails:Fails": Fails}).call("run_started", 1)
     monkeypatch.chdir(tmp_path)
     (run := RunDir(Path("run"))).checkpoints_dir.mkdir(parents=True)
     run.checkpoint_path(1).write_text("no checkpoint")
