@@ -153,23 +153,16 @@ def _texts(result: Result, places: int) -> Sequence[str]:
 
 
 def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
-    """Returns all tables as one CSV, with exact numbers."""
+    """Returns all tables as one CSV, with exact numbers: what the grid file says of each cell, then ours."""
     rows: list[dict[str, object]] = []
     for name, table in content.printed.items():
         for result in results(content, name, runs):
-            cell = result.cell
             rows.append(
                 {
                     "table": name,
-                    "block": cell.block,
-                    "column": cell.column,
-                    "row": cell.row,
-                    "run": cell.run,
-                    "net": cell.net,
                     "quantity": table.quantity,
                     "unit": table.unit,
-                    "paper": cell.value,
-                    "paper_std": cell.std,
+                    **result.cell.model_dump(),
                     "ours": result.ours,
                     "ours_std": result.std,
                     "difference": result.difference,

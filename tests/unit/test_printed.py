@@ -95,7 +95,7 @@ def test_numbers_by_hand() -> None:
     markdown = table.markdown()
     assert "- nobody, nowhere" in markdown and "in %, best round" in markdown
     rows = list(csv.DictReader(printed_report.comma_separated(content(), runs).splitlines()))
-    assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["run"], rows[2]["paper"]) == ("70.0", "0 1", "iid/one", "lost")
+    assert (rows[0]["ours"], rows[0]["seeds"], rows[0]["run"], rows[2]["value"]) == ("70.0", "0 1", "iid/one", "lost")
     assert {row["table"] for row in rows} == {"table1", "table2", "figure1", "figure2"}
 
 
