@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
-from typing import Any
 
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import settings as settings_of
@@ -168,8 +168,7 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
     for (setting, method), choice in results.choices.items():
         trials = results.grid.content.methods[method].trials
         for key, chosen in trials[choice.trial].items():
-            values = [trial.get(key) for trial in trials]
-            tried: set[Any] = {number for number in values if type(number) in (int, float)}
+            tried = {trial[key] for trial in trials if type(trial.get(key)) in (int, float)}
             if len(tried) > 2 and chosen in (min(tried), max(tried)):
                 edge = "lowest" if chosen == min(tried) else "highest"
                 line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(chosen)}"
@@ -307,10 +306,9 @@ def _majority(values: Mapping[str, str]) -> str:
 def values_csv(results: Results) -> str:
     """Returns every run's numbers as CSV, exact."""
     rows: list[dict[str, object]] = []
-    for record in results.runs:
-        run = record.run
-        row = {"phase": run.phase, "setting": run.setting, "method": run.method, "trial": run.trial, "seed": run.seed}
-        rows.append(row | {name: value(record, measure) for name, measure in results.grid.content.measures.items()})
+    for run in results.runs:
+        numbers = {name: value(run, measure) for name, measure in results.grid.content.measures.items()}
+        rows.append({**asdict(run.run), **numbers})
     return table_text.comma_separated(rows)
 
 
