@@ -5,7 +5,6 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -117,20 +116,6 @@ def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:
     assert len(set(map(str, styles))) == 21
     for one, other in itertools.combinations(styles, 2):
         assert one[0] != other[0] or (one[1] != other[1] and one[2] != other[2])
-
-
-def test_a_band_is_the_range_over_seeds_in_the_rounds_that_all_have() -> None:
-    """Two seeds; the second has no round 3, and moves more. A third has not tested yet."""
-
-    def records(num_bytes: int, *shares: float) -> list[dict[str, Any]]:
-        cost = {"protocol_down_bytes": num_bytes, "protocol_up_bytes": 0}
-        return [{"round": number, "tiers": {"1": {"accuracy": y}}, **cost} for number, y in enumerate(shares, 1)]
-
-    seeds = [records(10, 0.2, 0.4, 0.6), records(14, 0.6, 0.5), []]
-    line = frame.curve("ours", seeds, "1", x="bytes")
-    assert (line.x, line.low, line.high) == ([12.0, 24.0], [0.2, 0.4], [0.6, 0.5])
-    assert line.y == pytest.approx([0.4, 0.45])
-    assert frame.curve("ours", seeds[:1], "1").low == ()
 
 
 def curves(**options) -> Figure:

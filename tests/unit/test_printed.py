@@ -220,11 +220,15 @@ def points_of(axes: Axes, label: str) -> list[list[float]]:
 
 
 def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
-    """0.2 and 0.4 are 30 %, 0.5 and 0.7 are 60 %; round 2 is tested by one seed only. FedHM is not run."""
-    runs = [ran("iid/one", 0, 0.2, 0.3, 0.5), ran("iid/one", 1, 0.4, None, 0.7)]
+    """0.2 and 0.4 are 30 %, 0.5 and 0.7 are 60 %; round 2 is tested by one seed only, a third seed is not tested yet.
+    FedHM is not run. In round 1 seeds move 5 and 7.5 parameters up, in three rounds 15 and 22.5."""
+    runs = [ran("iid/one", 0, 0.2, 0.3, 0.5), ran("iid/one", 1, 0.4, None, 0.7, protocol_up_bytes=30)]
+    (alone, *_) = drawn("figure1", runs[:1])
+    assert points_of(alone, "FedAvg") == [[1, 20], [2, 30], [3, 50]] and not alone.collections
+    runs.append(ran("iid/one", 2, None, None, None))
     first, second = drawn("figure1", runs)
     assert points_of(first, "FedAvg") == [[1, 30], [3, 60]] == points_of(second, "FedAvg")
-    assert points_of(drawn("figure2", runs)[0], "FedAvg") == [[5, 30], [15, 60]]
+    assert points_of(drawn("figure2", runs)[0], "FedAvg") == [[6.25, 30], [18.75, 60]]
     assert (first.get_title(), first.get_xlabel(), first.get_ylabel()) == ("IID", "Communication round", "Top-1 (%)")
     [band] = first.collections
     assert {round(y, 6) for x, y in band.get_paths()[0].vertices if x == 1} == {20, 40}

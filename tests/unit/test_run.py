@@ -11,7 +11,6 @@ from written_runs import a_run
 import fedmpi
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.results.frame import points
 from fedmpi.results.run import Run, read_runs
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
@@ -25,10 +24,6 @@ def test_numbers_are_the_files_own(tmp_path: Path) -> None:
     run = Run(a_run(tmp_path / "run", [{"1": 0.25, "0.5": 0.5}, {"1": 0.75, "clients": 0.5}], rounds=5))
     assert (run.num_rounds, run.seed, run.done, run.is_finished) == (5, 0, 2, False)
     assert run.tested == ["clients", "1", "0.5"]
-    assert points(run.records, "1") == [(1, 1, 0.25), (2, 2, 0.75)] and points(run.records, "0.5", "loss") == [
-        (1, 1, 0.5)
-    ]
-    assert points(run.records, "clients", x="bytes") == [(2, 300, 0.5)] and points(run.records, "clients", "loss") == []
     assert run.seconds == {"local_training": 4.0, "idle": 2.0, "other": 1.0}
     assert [row["name"] for row in run.nets] == ["1", "0.5"]
     assert (run.best.best["0.5"], run.best.best_round["1"]) == (0.5, 2)
