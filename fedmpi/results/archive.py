@@ -28,6 +28,8 @@ from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+_IN_FILE = {"run": "wanted", "records": "rounds"}
+"""The names of fields in the file, where they differ."""
 _KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *_COSTS)
 
 
@@ -116,40 +118,37 @@ def initial_digest(config: Config) -> str:
     return digest_of_tensors(model if is_of_model else state)
 
 
-def pack(digest: str, runs: Sequence[RunRecord]) -> bytes:
-    """Returns the bytes of the file: gzip without a date, of JSON."""
-    made_with = list({json.dumps(run.made_with, sort_keys=True): run.made_with for run in runs}.values())
+def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
+    """Writes the runs of the grid with this digest: gzip without a date, of JSON."""
+    made_with: list[Mapping[str, Any]] = []
     rows = []
     for run in runs:
-        values = asdict(run)
-        del values["note"]["grid"]  # it is that of the whole file
-        row = {"wanted": values.pop("run"), **values, "made_with": made_with.index(run.made_with)}
-        row["rounds"] = row.pop("records")
-        rows.append(row)
+        row = asdict(run)
+        if run.made_with not in made_with:
+            made_with.append(run.made_with)
+        row["made_with"] = made_with.index(run.made_with)
+        del row["note"]["grid"]  # it is that of the whole file
+        rows.append({_IN_FILE.get(key, key): value for key, value in row.items()})
     whole = {"grid": digest, "made_with": made_with, "runs": rows}
     text = json.dumps(json_safe(whole), separators=(",", ":"), allow_nan=False)
-    return gzip.compress(text.encode(), 9, mtime=0)
+    write_atomic(folder / FILE, gzip.compress(text.encode(), 9, mtime=0))
 
 
-def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
-    write_atomic(folder / FILE, pack(digest, runs))
-
-
-def read(folder: Path) -> tuple[str, list[RunRecord]]:
-    """Reads (digest of the grid, runs); nothing where there is no such file. Raises RunDirError."""
+def read(folder: Path) -> list[RunRecord]:
+    """Reads all runs; [] where there is no such file. Raises RunDirError."""
     packed = read_whole(folder / FILE)
     if packed is None:
-        return "", []
+        return []
     try:
         whole = json.loads(gzip.decompress(packed))
         runs = []
         for row in whole["runs"]:
-            row["run"] = GridRun(**row["wanted"])
-            row["note"] = Note(**{**row["note"], "grid": whole["grid"]})
-            row["made_with"] = whole["made_with"][row["made_with"]]
-            row["records"] = row["rounds"]
-            runs.append(RunRecord(**{field.name: row[field.name] for field in fields(RunRecord)}))
-        return whole["grid"], runs
+            values = {field.name: row[_IN_FILE.get(field.name, field.name)] for field in fields(RunRecord)}
+            values["run"] = GridRun(**values["run"])
+            values["note"] = Note(**{**values["note"], "grid": whole["grid"]})
+            values["made_with"] = whole["made_with"][values["made_with"]]
+            runs.append(RunRecord(**values))
+        return runs
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         why = f"holds no records of a grid ({error}); restore it, or remove it if the runs are still there"
         raise RunDirError(str(folder / FILE), why) from None

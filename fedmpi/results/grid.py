@@ -40,7 +40,7 @@ from fedmpi.report import table_text
 from fedmpi.results import archive, figure, grid_figures, grid_report, launch, printed, slurm
 from fedmpi.results.answers import Choices, Results, answer_all, choose
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import DEFAULT_MEASURES, Grid, read
+from fedmpi.results.grid_file import Grid, read
 from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
@@ -64,12 +64,9 @@ class GridFolder:
     budget: float = 1.0
 
     @cached_property
-    def _archive(self) -> tuple[str, list[RunRecord]]:
-        return archive.read(self.results)
-
-    @cached_property
     def archived(self) -> Mapping[GridRun, RunRecord]:
-        return {record.run: record for record in self._archive[1]}
+        """Returns the runs whose records are in the results' folder."""
+        return {record.run: record for record in archive.read(self.results)}
 
     def folder_of(self, run: GridRun) -> RunDir:
         return RunDir(self.out / run.folder_name)
@@ -101,12 +98,14 @@ class GridFolder:
             path = base_of(self.grid, run.setting, run.method)[0]
             words = [*overrides(self.grid, run), *self.words]
             try:
+                config = load(path, words)
                 if self.budget != 1:
-                    words += budget_words(self.budget, load(path, words))
-                jobs[run] = launch.plan_job(f"{run.name} seed {run.seed}", self.folder_of(run), path, words)
+                    config = load(path, [*words, *budget_words(self.budget, config)])
             except ConfigError as error:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None
+            jobs[run] = Job(f"{run.name} seed {run.seed}", self.folder_of(run), config)
+            jobs[run].refuse_other()
         return jobs
 
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
@@ -137,30 +136,18 @@ class GridFolder:
 
     def collect(self) -> Results:
         """Returns all finished runs with the answers that they give. Raises RunDirError where no run is finished."""
-        runs = self.finished()
-        if not runs and self.grid.content.methods:
+        finished = self.finished()
+        if not finished and self.grid.content.methods:
             text = f"no run is finished, neither in {self.out} nor in {self.results}"
             raise RunDirError(str(self.grid.path), text)
-        firsts: dict[tuple[str, str], GridRun] = {}
-        for run in runs:
-            if run.phase == "final":
-                firsts.setdefault((run.setting, run.method), run)
-        jobs = self.jobs(list(firsts.values()))
-        records = list(runs.values())
-        return Results(
-            self.grid,
-            self.choices(),
-            records,
-            answer_all(self.grid, records),
-            {(run.setting, run.method): job.config for run, job in jobs.items()},
-            self.changes,
-        )
-
-    @property
-    def changes(self) -> str:
-        """Says what the command line changes in all runs; empty if nothing."""
+        # One run of each setting and method says what its config is.
+        examples = {(run.setting, run.method): run for run in finished if run.phase == "final"}
+        jobs = self.jobs(list(examples.values()))
+        configs = {key: jobs[run].config for key, run in examples.items()}
+        records = list(finished.values())
         changed = [*self.words, *([f"rounds x {self.budget:g}"] if self.budget != 1 else [])]
-        return f"set on all runs: {', '.join(changed)}" if changed else ""
+        changes = f"set on all runs: {', '.join(changed)}" if changed else ""
+        return Results(self.grid, self.choices(), records, answer_all(self.grid, records), configs, changes)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -179,7 +166,7 @@ def _grid(given: Sequence[str]) -> int:
         show("\n".join(_state_lines(folder, arguments)))
         return 0
     if arguments.slurm is not None:
-        return _hand_over(folder, arguments, ["fedmpi", "grid", *given])
+        return _hand_over(folder, arguments)
     code = 0 if arguments.report else _make(folder, arguments)
     if code == 0 or (code == FAILED and folder.finished()):
         _report(folder)
@@ -262,40 +249,31 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
     """Makes a grid file of methods and seeds, and writes it there."""
-    measures = {name: measure.model_dump(exclude_defaults=True) for name, measure in DEFAULT_MEASURES.items()}
-    document = {
-        "title": "Methods compared",
-        "methods": _methods(arguments.methods, arguments.file),
-        "seeds": list(arguments.seeds or (0, 1, 2)),
-        "measures": measures,
-    }
+    methods: dict[str, dict[str, Any]] = {}
+    for name, section in _methods(arguments.methods, arguments.file):
+        if name in methods:
+            raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
+        methods[name] = section
+    document = {"title": "Methods compared", "methods": methods, "seeds": list(arguments.seeds or (0, 1, 2))}
     path = make_folder(out.resolve()) / "grid.yaml"
     write_text(path, yaml_text.dump(document))
     return read(path)
 
 
-def _methods(names: str, base: Path | None) -> dict[str, dict[str, Any]]:
-    """Returns the `methods` section: of a base config with each method's name, or of a config for each method."""
+def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the name of each method and its section: a config of its own, or the base config with its name."""
     shipped = {path.stem.removesuffix("_digits"): path for path in sorted(CONFIGS.glob("*_digits.yaml"))}
-    shipped = {name: path for name, path in shipped.items() if not name.startswith("base")}
-    methods: dict[str, dict[str, Any]] = {}
-    for word in shipped if names == "all" else names.split(","):
-        name = label(word) if is_address(word) else word
-        if name in methods:
-            raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
-        methods[name] = _method(word, base, shipped)
-    return methods
-
-
-def _method(word: str, base: Path | None, shipped: Mapping[str, Path]) -> dict[str, Any]:
-    if is_address(word):
-        return {"config": located(str(Path(word).resolve()))}
-    if base is not None:
-        return {"config": str(base.resolve()), "set": {"method": {"name": word}}}
-    if word in shipped:
-        return {"config": str(shipped[word])}
-    known = f"Known: {', '.join(shipped)}, or a path"
-    raise ConfigError("--methods", f"no method {yaml_text.found(word)}.{explain.suggest(word, shipped)} {known}")
+    known = [name for name in shipped if not name.startswith("base")]
+    for word in known if names == "all" else names.split(","):
+        if is_address(word):
+            yield label(word), {"config": located(str(Path(word).resolve()))}
+        elif base is not None:
+            yield word, {"config": str(base.resolve()), "set": {"method": {"name": word}}}
+        elif word in known:
+            yield word, {"config": str(shipped[word])}
+        else:
+            problem = f"no method {yaml_text.found(word)}.{explain.suggest(word, known)}"
+            raise ConfigError("--methods", f"{problem} Known: {', '.join(known)}, or a path")
 
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
@@ -318,20 +296,15 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
     """Makes what is left of the trials, then of the final runs; returns the exit code."""
     for phase in ("tuning", "final"):
         jobs = _jobs_if_left(folder, arguments, phase)
-        if jobs:
-            code = launch.make(
-                jobs,
-                ranks=arguments.ranks,
-                at_once=arguments.jobs or max(1, mpirun.cores() // arguments.ranks),
-                launcher=arguments.launcher,
-                before_start=lambda job: write_note(folder.grid, job),
-            )
-            if code:
-                return code
+        for job in jobs:
+            write_note(folder.grid, job)
+        at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
+        if jobs and (code := launch.make(jobs, ranks=arguments.ranks, at_once=at_once, launcher=arguments.launcher)):
+            return code
     return 0
 
 
-def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Sequence[str]) -> int:
+def _hand_over(folder: GridFolder, arguments: argparse.Namespace) -> int:
     """Writes the Slurm job of the trials, or of the final runs once all trials are finished; returns the exit code."""
     jobs = _jobs_if_left(folder, arguments, "tuning") or _jobs_if_left(folder, arguments, "final")
     if not jobs:
@@ -345,7 +318,6 @@ def _hand_over(folder: GridFolder, arguments: argparse.Namespace, command: Seque
         launcher=arguments.launcher,
         options=arguments.slurm,
         submit=arguments.submit,
-        command=command,
     )
     for job in jobs:
         write_note(folder.grid, job)

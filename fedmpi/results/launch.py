@@ -12,17 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
-from fedmpi.config.load import load
+from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError, UserError, counted, reason
 from fedmpi.mpi.mpirun import environment, start_words
 from fedmpi.report.terminal import wrapped
 from fedmpi.results.run import Run
 from fedmpi.running.stopping import SIGNAL
-from fedmpi.store.files import make_folder, writing
+from fedmpi.store.files import make_folder, write_text, writing
 from fedmpi.store.run_dir import RunDir
 
 _POLL_S = 0.1
@@ -33,27 +33,28 @@ _INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make. `name` is what progress lines call it; `config` is that of `path` with the overrides."""
+    """A run to make. `name` is what progress lines call it."""
 
     name: str
     folder: RunDir
-    path: Path | None
-    overrides: tuple[str, ...]
     config: Config
 
     def run(self) -> Run:
         """Returns the run as its folder shows it now."""
         return Run(self.folder.path)
 
+    def refuse_other(self) -> None:
+        """Raises RunDirError where the folder has a run of another config."""
+        run = self.run()
+        if run.has_begun() and (found := differences(self.config, run.values)):
+            text = f"was run with another config: {'; '.join(found)}; take another --out"
+            raise RunDirError(str(self.folder.path), text)
 
-def plan_job(name: str, folder: RunDir, path: Path | None, overrides: Sequence[str]) -> Job:
-    """Reads the config of a run. Raises `UserError`, also where the folder has a run of another config."""
-    job = Job(name, folder, path, tuple(overrides), load(path, overrides))
-    run = job.run()
-    if run.has_begun() and (found := differences(job.config, run.values)):
-        text = f"was run with another config: {'; '.join(found)}; take another --out"
-        raise RunDirError(str(folder.path), text)
-    return job
+
+def write_config(job: Job) -> None:
+    """Writes the config that the run takes: the user may edit the file it comes from while the run waits."""
+    make_folder(job.folder.path)
+    write_text(job.folder.submitted_config_path, yaml_text.dump(job.config.to_dict()))
 
 
 def differences(config: Config, saved: Mapping[str, Any]) -> list[str]:
@@ -64,14 +65,7 @@ def differences(config: Config, saved: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def make(
-    jobs: Sequence[Job],
-    *,
-    ranks: int = 1,
-    at_once: int = 1,
-    launcher: str | None = None,
-    before_start: Callable[[Job], None] = lambda job: None,
-) -> int:
+def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str | None = None) -> int:
     """Makes what is left of the runs, `at_once` at a time, each on so many ranks. Prints a line for each event.
 
     Returns the exit code: 0 if all runs are finished, 1 if some failed, 75 if runs were asked to stop or had no time
@@ -80,13 +74,7 @@ def make(
     left = [job for job in jobs if not job.run().is_finished]
     if len(left) < len(jobs):
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
-    words = start_words(ranks, launcher)
-    environ = environment(ranks, at_once)
-
-    def start(job: Job, number: int) -> _Process:
-        before_start(job)
-        return _Process(job, f"[{number}/{len(left)}] {job.name}", words, environ)
-
+    start = partial(_Process, start_words(ranks, launcher), environment(ranks, at_once))
     signals: set[int] = set()
     numbers = (SIGNAL, *_INTERRUPTS)
     handlers = [signal.signal(number, lambda number, frame: signals.add(number)) for number in numbers]
@@ -97,11 +85,11 @@ def make(
             signal.signal(number, handler)
 
 
-def _make_all(jobs: Sequence[Job], start: Callable[[Job, int], _Process], at_once: int, signals: set[int]) -> int:
+def _make_all(jobs: Sequence[Job], start: Callable[[Job, str], _Process], at_once: int, signals: set[int]) -> int:
     """Returns the exit code. All processes end before it returns or raises."""
     waiting = deque(enumerate(jobs, 1))
     processes: list[_Process] = []
-    codes: set[int] = set()
+    codes = {0}
     try:
         while processes or (waiting and TO_CONTINUE not in codes):
             if signals & _INTERRUPTS:
@@ -114,7 +102,7 @@ def _make_all(jobs: Sequence[Job], start: Callable[[Job, int], _Process], at_onc
                     process.popen.send_signal(SIGNAL)
             if waiting and len(processes) < at_once and TO_CONTINUE not in codes:
                 number, job = waiting.popleft()
-                processes.append(start(job, number))
+                processes.append(start(job, f"[{number}/{len(jobs)}] {job.name}"))
                 continue
             for process in [one for one in processes if one.popen.poll() is not None]:
                 processes.remove(process)
@@ -122,27 +110,23 @@ def _make_all(jobs: Sequence[Job], start: Callable[[Job, int], _Process], at_onc
             time.sleep(_POLL_S)
     finally:
         _end(processes)
-    return next((code for code in (TO_CONTINUE, FAILED) if code in codes), 0)
+    return max(codes)  # to continue is more than to have failed
 
 
 class _Process:
     """The process that makes one run."""
 
-    def __init__(self, job: Job, title: str, words: Sequence[str], environ: dict[str, str]) -> None:
+    def __init__(self, words: Sequence[str], environ: dict[str, str], job: Job, title: str) -> None:
         self._job = job
         self._title = title
         self._log = job.folder.path.with_name(f"{job.folder.path.name}.log")
         self._started_s = time.monotonic()
-        config = [] if job.path is None else [str(job.path)]
-        program = [sys.executable, "-m", "fedmpi.main", *config, *job.overrides]
-        command = [*words, *program, "--run-dir", str(job.folder.path)]
-        is_resumed = job.folder.holds_run()
-        if is_resumed:
-            command.append("--resume")
-        make_folder(self._log.parent)
+        write_config(job)
+        program = [sys.executable, "-m", "fedmpi.main", str(job.folder.submitted_config_path)]
+        command = [*words, *program, "--run-dir", str(job.folder.path), "--resume"]
         with writing(self._log), open(self._log, "ab") as output:
             self.popen = _started(command, output.fileno(), environ)
-        self._print(f"{'resumed' if is_resumed else 'started'}, log {self._log}")
+        self._print(f"started, log {self._log}")
 
     def report_end(self) -> int:
         """Prints how the run stands after the end of the process. Returns 0 if it is finished, else 75 or 1."""

@@ -1,7 +1,6 @@
 """Writes the Slurm job of runs, and hands it to sbatch: `fedmpi grid FILE --slurm KEY=VALUE ... [--submit]`.
 
-FOLDER/job.sbatch   the job, an array with a task for each run if there are several; slurm/job.sbatch is its template
-RUN/submitted.yaml  the config that the job takes: the user may edit the file it comes from while the job waits
+FOLDER/job.sbatch   the job, an array with a task for each run; slurm/job.sbatch is its template
 RUN/submitted.json  the number of the job that is to make the run
 
 The job runs in the folder in which the command was called, with the same interpreter, so that it finds the same code.
@@ -17,17 +16,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedmpi.command.given import check_ranks
-from fedmpi.config import yaml_text
 from fedmpi.config.load import read_tree
 from fedmpi.errors import UserError, counted, one_line
 from fedmpi.mpi.mpirun import launcher_words, mpirun_beside_python
 from fedmpi.report.ending import RUNNING
-from fedmpi.results.launch import Job, differences
+from fedmpi.results.launch import Job, differences, write_config
 from fedmpi.store.files import make_folder, write_text
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -74,40 +71,33 @@ def hand_over(
     launcher: str | None,
     options: Sequence[str],
     submit: bool,
-    command: Sequence[str],
 ) -> int:
     """Writes the job of the runs that are neither finished nor under way; hands it to sbatch where `submit` says so.
 
     Returns the exit code. Raises `UserError`, before anything is written for a mistake in the request.
     """
-    left = {number: job for number, job in enumerate(jobs, 1) if not job.run().is_finished}
-    num_finished = len(jobs) - len(left)
-    queue = _queued_jobs() if left else set()
-    under_way = [number for number, job in left.items() if job.run().jobs() & queue or job.run().state == RUNNING]
-    for number in under_way:
-        _check_waiting_config(left.pop(number))
-    for job in left.values():
-        check_ranks(job.config, ranks)
-    where = f"{num_finished} finished, {len(under_way)} running or in the queue, {len(left)} left"
-    print(f"{counted(len(jobs), 'run')}: {where}", flush=True)
+    queue = _queued_jobs()
+    left: dict[int, Job] = {}
+    for number, job in enumerate(jobs, 1):
+        run = job.run()
+        if run.state == RUNNING or run.jobs() & queue:
+            _check_waiting_config(job)
+        elif not run.is_finished:
+            check_ranks(job.config, ranks)
+            left[number] = job
+    print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished, running or in the queue", flush=True)
     if not left:
         return 0
-    own = dict(option.partition("=")[::2] for option in options)
-    array = ",".join(map(str, left)) + own.pop("array", "") if len(jobs) > 1 else ""
-    lines = [
-        f"# Written by: {one_line(shlex.join(command))}",
-        *_sbatch_lines(name, ranks, folder, array, own),
-        *_start_lines(ranks, launcher),
-    ]
+    head = [*_sbatch_lines(name, ranks, folder, left, options), *_start_lines(ranks, launcher)]
     for job in left.values():
-        make_folder(job.folder.path)
-        write_text(job.folder.submitted_config_path, yaml_text.dump(job.config.to_dict()))
+        write_config(job)
     file = make_folder(folder) / "job.sbatch"
-    write_text(file, _filled(_filled((_FILES / "job.sbatch").read_text(), "job", lines), "runs", _run_lines(jobs)))
+    write_text(file, _filled(_filled((_FILES / "job.sbatch").read_text(), "job", head), "runs", _run_lines(jobs)))
     print(f"written: {file}", flush=True)
     if submit:
-        return _submit(file, {f"_{number}" if array else "": job for number, job in left.items()})
-    print("look at it, then give the same command with --submit", flush=True)
+        _submit(file, left)
+    else:
+        print("look at it, then give the same command with --submit", flush=True)
     return 0
 
 
@@ -118,12 +108,12 @@ def _filled(template: str, part: str, lines: Sequence[str]) -> str:
     return before + "\n".join(lines) + "\n" + after
 
 
-def _sbatch_lines(name: str, ranks: int, folder: Path, array: str, own: Mapping[str, str]) -> list[str]:
+def _sbatch_lines(name: str, ranks: int, folder: Path, tasks: Iterable[int], given: Sequence[str]) -> list[str]:
     """Returns the `#SBATCH` lines: the defaults, and the user's options in place of them or behind them."""
-    log = str(folder).replace("%", "%%") + f"/slurm-{'%A_%a' if array else '%j'}.log"
-    options = {"job-name": name, "array": array, "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
-    if not array:
-        del options["array"]
+    own = dict(option.partition("=")[::2] for option in given)
+    own["array"] = ",".join(map(str, tasks)) + own.get("array", "")
+    log = str(folder).replace("%", "%%") + "/slurm-%A_%a.log"
+    options = {"job-name": name, "array": "", "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
     if "no-requeue" in own:
         del options["requeue"]
     return [f"#SBATCH --{key}" + (f"={_quoted(value)}" if value else "") for key, value in options.items()]
@@ -138,15 +128,11 @@ def _quoted(value: str) -> str:
 
 def _run_lines(jobs: Sequence[Job]) -> list[str]:
     """Returns the config and the run directory of each task, as bash reads them."""
-    runs = []
-    for job in jobs:
-        config, run_dir = (
-            shlex.quote(str(path.absolute())) for path in (job.folder.submitted_config_path, job.folder.path)
-        )
-        runs.append(f"run=({config}) run_dir={run_dir}")
-    if len(runs) == 1:
-        return runs
-    return ["case $SLURM_ARRAY_TASK_ID in", *(f"  {number}) {run} ;;" for number, run in enumerate(runs, 1)), "esac"]
+    lines = ["case ${SLURM_ARRAY_TASK_ID:-1} in"]
+    for number, job in enumerate(jobs, 1):
+        config = shlex.quote(str(job.folder.submitted_config_path.absolute()))
+        lines.append(f"  {number}) run=({config}) run_dir={shlex.quote(str(job.folder.path.absolute()))} ;;")
+    return [*lines, "esac"]
 
 
 def _start_lines(ranks: int, launcher: str | None) -> list[str]:
@@ -157,6 +143,7 @@ def _start_lines(ranks: int, launcher: str | None) -> list[str]:
     else:
         start = launcher_words(ranks, launcher)
     return [
+        f"# Written by: {one_line(f'{sys.argv[0]} {shlex.join(sys.argv[1:])}')}",
         f"cd {shlex.quote(os.getcwd())}",
         f"source {shlex.quote(str(_FILES / 'life_cycle.sh'))}",
         f"export PYTHONPATH={shlex.quote(os.environ.get('PYTHONPATH', ''))}",
@@ -184,19 +171,16 @@ def _check_waiting_config(job: Job) -> None:
         raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
 
 
-def _submit(file: Path, waiting: Mapping[str, Job]) -> int:
-    """Hands the file to sbatch. Leaves in the folder of each run the number of its job, which ends in the run's key."""
+def _submit(file: Path, tasks: Mapping[int, Job]) -> None:
+    """Hands the file to sbatch. Leaves in the folder of each run the number of its task."""
     if shutil.which("sbatch") is None:
         raise UserError("--submit", "no sbatch in PATH; give this command where Slurm is")
-    num_starts = {end: len(job.run().starts) for end, job in waiting.items()}  # the job may start at once
+    num_starts = {task: len(job.run().starts) for task, job in tasks.items()}  # the job may start at once
     number = _call(["sbatch", "--parsable", str(file)], None).strip().partition(";")[0]
-    runs = next(iter(waiting.values())).folder.path.parent
-    print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(runs))}", flush=True)
-    submitted = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    for end, job in waiting.items():
-        note = {"job": f"{number}{end}", "starts": num_starts[end], "submitted": submitted}
+    print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(file.parent))}", flush=True)
+    for task, job in tasks.items():
+        note = {"job": f"{number}_{task}", "starts": num_starts[task]}
         write_text(job.folder.submission_path, json.dumps(note) + "\n")
-    return 0
 
 
 def _call(command: Sequence[str], environ: Mapping[str, str] | None) -> str:

@@ -15,7 +15,7 @@ from small_runs import SMALL, Finished, finished, run_all
 from fedmpi.config.load import load
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.results.launch import plan_job
+from fedmpi.results.launch import Job
 from fedmpi.results.slurm import hand_over
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
@@ -95,11 +95,9 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     monkeypatch.chdir(user)
     monkeypatch.syspath_prepend(user)
     words = (*SHORT, "method={name: mine:Mine}")
-    jobs = [
-        plan_job(f"{n}", RunDir(user / f"run-{n}"), ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"])
-        for n in (0, 1)
-    ]
-    given = {"ranks": 3, "launcher": None, "options": ["time=10"], "submit": True, "command": ["fedmpi"]}
+    configs = [load(ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"]) for n in (0, 1)]
+    jobs = [Job(f"{n}", RunDir(user / f"run-{n}"), config) for n, config in enumerate(configs)]
+    given = {"ranks": 3, "launcher": None, "options": ["time=10"], "submit": True}
     assert hand_over(jobs, name="mine", folder=user / "job", **given) == 0
     must_end_well(cluster, jobs[0].run().submission["job"].partition("_")[0])
     run_all(jobs[1].config, SerialComm(), tmp_path / "alone")

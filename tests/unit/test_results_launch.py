@@ -4,27 +4,29 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from launched import LIMIT_S, all_end, descendants
 from small_runs import finished, run_all
-from studied_runs import write_config
+from studied_runs import write_config as write_base
 
+from fedmpi.config.load import load
 from fedmpi.errors import UserError
 from fedmpi.main import main
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results import launch
-from fedmpi.results.launch import Job, make, plan_job
+from fedmpi.results.launch import Job, make, write_config
 from fedmpi.store.run_dir import RunDir
 
 
 @pytest.fixture
 def plan(tmp_path: Path) -> "list[Job]":
     """Three runs of two rounds, of seeds 0, 1 and 2."""
-    config = write_config(tmp_path / "base.yaml", "method.name=fedavg", "rounds=2")
+    base = write_base(tmp_path / "base.yaml", "method.name=fedavg", "rounds=2")
     out = tmp_path / "out"
-    return [plan_job(f"avg seed {n}", RunDir(out / f"avg-seed{n}"), config, [f"seed={n}"]) for n in range(3)]
+    return [Job(f"avg seed {n}", RunDir(out / f"avg-seed{n}"), load(base, [f"seed={n}"])) for n in range(3)]
 
 
 @pytest.fixture
@@ -40,18 +42,10 @@ def write_script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def make_one_round(job: Job, folder: Path) -> None:
-    """In this process, which has no time for another one."""
-    words = [str(job.path), *job.overrides, "mpi.time_limit_s=0.001", "--run-dir", str(folder)]
-    assert main(words) == 75
-
-
 @pytest.mark.slow
 def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
     """To the bits of one process; the same command again makes nothing."""
-    begun = []
-    assert make(plan[:2], at_once=2, before_start=lambda job: begun.append(job.name)) == 0
-    assert begun == ["avg seed 0", "avg seed 1"] and all(job.run().is_finished for job in plan[:2])
+    assert make(plan[:2], at_once=2) == 0 and all(job.run().is_finished for job in plan[:2])
     out, _ = capsys.readouterr()
     assert [line.split()[0] for line in out.splitlines() if line.startswith("[")][:2] == ["[1/2]", "[2/2]"]
     assert out.count("finished (") == 2 and out.count("started, log") == 2
@@ -63,12 +57,13 @@ def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_a_run_on_ranks_continues(plan: list[Job], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_ranks_continues(plan: list[Job]) -> None:
     """After its first round, stopped for lack of time."""
     job = plan[0]
-    make_one_round(job, job.folder.path)
-    assert make([job], ranks=2) == 0 and job.run().done == 2
-    assert "resumed, log" in capsys.readouterr().out
+    write_config(job)
+    words = [str(job.folder.submitted_config_path), "mpi.time_limit_s=0.001", "--run-dir", str(job.folder.path)]
+    assert main(words) == 75
+    assert make([job], ranks=2) == 0 and job.run().done == 2 and len(job.run().starts) == 2
 
 
 def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +72,7 @@ def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.C
     assert make(plan[:1]) == 1
     assert "failed with exit code 1" in " ".join(capsys.readouterr().out.split())
     says = 'echo "in use: x"; echo "    y"; exit 2'
-    write_script(python, f"case $* in *seed=0*) {says} ;; *) exit 3 ;; esac")
+    write_script(python, f"case $* in *seed0*) {says} ;; *) exit 3 ;; esac")
     assert make(plan) == 1
     lines = " ".join(capsys.readouterr().out.split())
     assert "[1/3] avg seed 0: failed with exit code 2 (0 s): in use: x y; see " in lines
@@ -116,7 +111,7 @@ def test_a_folder_of_another_config_is_refused(plan: list[Job]) -> None:
     with pytest.raises(
         UserError, match="was run with another config: rounds: run has 2, you ask 3; take another --out"
     ):
-        plan_job("x", plan[0].folder, plan[0].path, [*plan[0].overrides, "rounds=3"])
+        replace(plan[0], config=plan[0].config.model_copy(update={"rounds": 3})).refuse_other()
 
 
 def test_a_program_that_cannot_be_started_is_one_line(plan: list[Job], tmp_path: Path) -> None:
@@ -130,11 +125,11 @@ def test_a_program_that_cannot_be_started_is_one_line(plan: list[Job], tmp_path:
 def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Path) -> None:
     """SIGTERM to the process that makes a run on two ranks."""
     script = tmp_path / "make.py"
-    words = (str(plan[0].path), str(plan[0].folder.path))
+    words = (str(tmp_path / "base.yaml"), str(plan[0].folder.path))
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom fedmpi.results.launch import make, plan_job\n"
-        "from fedmpi.store.run_dir import RunDir\n"
-        'job = plan_job("x", RunDir(Path(sys.argv[2])), Path(sys.argv[1]), ["rounds=100000"])\n'
+        "import sys\nfrom pathlib import Path\nfrom fedmpi.config.load import load\n"
+        "from fedmpi.results.launch import Job, make\nfrom fedmpi.store.run_dir import RunDir\n"
+        'job = Job("x", RunDir(Path(sys.argv[2])), load(sys.argv[1], ["rounds=100000"]))\n'
         "sys.exit(make([job], ranks=2))\n"
     )
     process = subprocess.Popen([sys.executable, str(script), *words], cwd=Path(__file__).parents[2])

@@ -17,7 +17,7 @@ from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.mpirun import environment
 from fedmpi.results import slurm
-from fedmpi.results.launch import Job, plan_job
+from fedmpi.results.launch import Job
 from fedmpi.results.run import Run
 from fedmpi.results.slurm import hand_over, sbatch_option
 from fedmpi.store.lock import RunLock
@@ -43,13 +43,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(folder: Path, *seeds: int, **changed: Any) -> list[Job]:
     words = [f"{key.replace('_', '.')}={value}" for key, value in changed.items()]
     config = write_config(folder / "base.yaml", "method.name=fedavg", "rounds=1")
-    return [plan_job(f"run {n}", RunDir(Path("out") / f"run-{n}"), config, [f"seed={n}", *words]) for n in seeds]
+    return [Job(f"run {n}", RunDir(Path("out") / f"run-{n}"), load(config, [f"seed={n}", *words])) for n in seeds]
 
 
 def submit(jobs: list[Job], *options: str, **changed: Any) -> int:
     given = {"name": "grid", "folder": Path("out").absolute(), "ranks": 1, "launcher": None, "submit": False}
-    words = ["fedmpi", "grid", "my grid.yaml"]
-    return hand_over(jobs, **{**given, "options": options, "command": words, **changed})
+    return hand_over(jobs, **{**given, "options": options, **changed})
 
 
 def lines(folder: Path) -> list[str]:
@@ -72,6 +71,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: tuple[int, str, str]) 
 def test_a_job_of_several_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an array of what is left. Ours are overridden by the user's options, the last of them counts."""
     monkeypatch.setenv("PYTHONPATH", "/my code")
+    monkeypatch.setattr(sys, "argv", ["fedmpi grid", "my grid.yaml"])
     jobs = plan(folder, 0, 1, 2, 3)
     run_all(jobs[2].config, SerialComm(), jobs[2].folder.path)
     given = ["time=02:00:00", "gres=gpu:4", "exclusive", "no-requeue", 'comment=it\'s "so"', "array=%2"]
@@ -94,15 +94,16 @@ def as_root() -> dict[str, str]:
 
 @pytest.mark.slow
 def test_a_single_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No array; a folder with blanks, per cent and equals signs. bash runs what was written, from another folder, with
-    the user's own code. Words after the file's name go to the run. A finished run ends with 0, too."""
+    """A folder with blanks, per cent and equals signs. bash runs what was written, without Slurm, from another folder,
+    with the user's own code. Words after the file's name go to the run. A finished run ends with 0, too."""
     (folder / "small.py").write_text(OWN_DATA)
     monkeypatch.syspath_prepend(folder)
     own = ["data={name: small:vectors}", "model={name: mlp, hidden: [8]}"]
-    job = plan_job("x", RunDir(folder / "50% lr=0.1" / "run"), plan(folder, 0)[0].path, own)
+    plan(folder)
+    job = Job("x", RunDir(folder / "50% lr=0.1" / "run"), load(folder / "base.yaml", own))
     assert submit([job], folder=folder / "50% lr=0.1") == 0
     text = (folder / "50% lr=0.1" / "job.sbatch").read_text()
-    assert "--array" not in text and f'#SBATCH --output="{folder}/50%% lr=0.1/slurm-%j.log"\n' in text
+    assert f'#SBATCH --output="{folder}/50%% lr=0.1/slurm-%A_%a.log"\n' in text
     environ = {"PATH": "/usr/bin:/bin", "HOME": "/tmp", **as_root()}
     for _ in range(2):
         done = subprocess.run(
@@ -118,7 +119,7 @@ def test_submitting(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert submit(jobs, submit=True) == 0
     assert calls[-1] == ["sbatch", "--parsable", f"{folder}/out/job.sbatch"]
     out = capsys.readouterr().out
-    assert "2 runs: 0 finished, 0 running or in the queue, 2 left" in out and "submitted job 17" in out
+    assert "2 of 2 runs left" in out and "submitted job 17" in out
     assert Run(jobs[1].folder.path).state == "queued" and Run(jobs[1].folder.path).submission["job"] == "17_2"
     answering(monkeypatch, sbatch=(0, "18\n", ""), squeue=(0, "17_2\n16\n", ""))
     assert submit(jobs, submit=True) == 0
@@ -149,7 +150,7 @@ def test_a_config_that_is_edited_while_it_waits(folder: Path, monkeypatch: pytes
     answering(monkeypatch, sbatch=(0, "17\n", ""), squeue=(0, "", ""))
     jobs = plan(folder, 0)
     assert submit(jobs, submit=True) == 0
-    answering(monkeypatch, squeue=(0, "17\n", ""))
+    answering(monkeypatch, squeue=(0, "17_1\n", ""))
     before = lines(folder)
     with pytest.raises(UserError, match="run has 0.05, you ask 0.7; cancel its job first, or take another --out$"):
         submit(plan(folder, 0, train_lr=0.7))
