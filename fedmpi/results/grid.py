@@ -73,7 +73,8 @@ class GridFolder:
 
     def notes(self) -> Mapping[str, Note]:
         """Returns what was noted when each run began, by the name of its folder."""
-        return read_notes(self.out) | {run.folder_name: record.note for run, record in self.archived.items()}
+        notes = {name: note for name, note in read_notes(self.out).items() if RunDir(self.out / name).has_config()}
+        return notes | {run.folder_name: record.note for run, record in self.archived.items()}
 
     def refuse_changed(self) -> None:
         """Raises RunDirError where the questions, or what they rest on, have changed since a run began."""
@@ -165,10 +166,8 @@ def _grid(given: Sequence[str]) -> int:
     if arguments.list:
         show("\n".join(_state_lines(folder, arguments)))
         return 0
-    if arguments.slurm is not None:
-        return _hand_over(folder, arguments)
     code = 0 if arguments.report else _make(folder, arguments)
-    if code == 0 or (code == FAILED and folder.finished()):
+    if arguments.slurm is None and (code == 0 or (code == FAILED and folder.finished())):
         _report(folder)
     return code
 
@@ -186,10 +185,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/grid-NAME)")
     parser.add_argument("--results", type=Path, help="the folder of records and report (default OUT/results)")
-    slurm.add_arguments(parser)
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
+    what = "make the runs by a Slurm job with these long options of sbatch (array=%%4: four runs at a time)"
+    does.add_argument("--slurm", nargs="*", type=slurm.sbatch_option, metavar="KEY=VALUE", help=what)
+    parser.add_argument("--submit", action="store_true", help="hand the Slurm job to sbatch, too")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.submit and arguments.slurm is None:
         raise ConfigError("command line", "--submit needs --slurm")
@@ -293,35 +294,26 @@ def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) 
 
 
 def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
-    """Makes what is left of the trials, then of the final runs; returns the exit code."""
+    """Makes what is left of the trials, then of the final runs, or hands the first of these to Slurm; returns the exit
+    code.
+    """
     for phase in ("tuning", "final"):
         jobs = _jobs_if_left(folder, arguments, phase)
+        if not jobs:
+            continue
         for job in jobs:
             write_note(folder.grid, job)
+        start = {"ranks": arguments.ranks, "launcher": arguments.launcher}
+        if arguments.slurm is not None:
+            slurm.hand_over(jobs, folder.out.resolve(), options=arguments.slurm, submit=arguments.submit, **start)
+            return 0
         at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
-        if jobs and (code := launch.make(jobs, ranks=arguments.ranks, at_once=at_once, launcher=arguments.launcher)):
+        code = launch.make(jobs, at_once=at_once, **start)
+        if code:
             return code
-    return 0
-
-
-def _hand_over(folder: GridFolder, arguments: argparse.Namespace) -> int:
-    """Writes the Slurm job of the trials, or of the final runs once all trials are finished; returns the exit code."""
-    jobs = _jobs_if_left(folder, arguments, "tuning") or _jobs_if_left(folder, arguments, "final")
-    if not jobs:
+    if arguments.slurm is not None:
         show("all runs are finished; no job is written")
-        return 0
-    code = slurm.hand_over(
-        jobs,
-        name=folder.grid.path.stem,
-        folder=folder.out.resolve(),
-        ranks=arguments.ranks,
-        launcher=arguments.launcher,
-        options=arguments.slurm,
-        submit=arguments.submit,
-    )
-    for job in jobs:
-        write_note(folder.grid, job)
-    return code
+    return 0
 
 
 def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:

@@ -43,13 +43,6 @@ _FORMS = {
 """The pattern that an option's value must match, and its description in a message."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--slurm` and `--submit`."""
-    what = "make the runs by a Slurm job with these long options of sbatch (array=%%4: four runs at a time)"
-    parser.add_argument("--slurm", nargs="*", type=sbatch_option, metavar="KEY=VALUE", help=what)
-    parser.add_argument("--submit", action="store_true", help="hand the job to sbatch, too")
-
-
 def sbatch_option(text: str) -> str:
     """Checks a word behind `--slurm`: `key=value` or `key`. It is an argparse type."""
     option = re.fullmatch(r"(?:--)?([a-z]+(?:-[a-z0-9]+)*)(?:=(.+))?", text)
@@ -63,18 +56,11 @@ def sbatch_option(text: str) -> str:
 
 
 def hand_over(
-    jobs: Sequence[Job],
-    *,
-    name: str,
-    folder: Path,
-    ranks: int,
-    launcher: str | None,
-    options: Sequence[str],
-    submit: bool,
-) -> int:
+    jobs: Sequence[Job], folder: Path, *, ranks: int, launcher: str | None, options: Sequence[str], submit: bool
+) -> None:
     """Writes the job of the runs that are neither finished nor under way; hands it to sbatch where `submit` says so.
 
-    Returns the exit code. Raises `UserError`, before anything is written for a mistake in the request.
+    Raises `UserError`, before anything is written for a mistake in the request.
     """
     queue = _queued_jobs()
     left: dict[int, Job] = {}
@@ -87,8 +73,8 @@ def hand_over(
             left[number] = job
     print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished, running or in the queue", flush=True)
     if not left:
-        return 0
-    head = [*_sbatch_lines(name, ranks, folder, left, options), *_start_lines(ranks, launcher)]
+        return
+    head = [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)]
     for job in left.values():
         write_config(job)
     file = make_folder(folder) / "job.sbatch"
@@ -98,7 +84,6 @@ def hand_over(
         _submit(file, left)
     else:
         print("look at it, then give the same command with --submit", flush=True)
-    return 0
 
 
 def _filled(template: str, part: str, lines: Sequence[str]) -> str:
@@ -108,12 +93,12 @@ def _filled(template: str, part: str, lines: Sequence[str]) -> str:
     return before + "\n".join(lines) + "\n" + after
 
 
-def _sbatch_lines(name: str, ranks: int, folder: Path, tasks: Iterable[int], given: Sequence[str]) -> list[str]:
+def _sbatch_lines(folder: Path, ranks: int, tasks: Iterable[int], given: Sequence[str]) -> list[str]:
     """Returns the `#SBATCH` lines: the defaults, and the user's options in place of them or behind them."""
     own = dict(option.partition("=")[::2] for option in given)
     own["array"] = ",".join(map(str, tasks)) + own.get("array", "")
     log = str(folder).replace("%", "%%") + "/slurm-%A_%a.log"
-    options = {"job-name": name, "array": "", "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
+    options = {"job-name": folder.name, "array": "", "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
     if "no-requeue" in own:
         del options["requeue"]
     return [f"#SBATCH --{key}" + (f"={_quoted(value)}" if value else "") for key, value in options.items()]

@@ -98,7 +98,7 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     configs = [load(ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"]) for n in (0, 1)]
     jobs = [Job(f"{n}", RunDir(user / f"run-{n}"), config) for n, config in enumerate(configs)]
     given = {"ranks": 3, "launcher": None, "options": ["time=10"], "submit": True}
-    assert hand_over(jobs, name="mine", folder=user / "job", **given) == 0
+    hand_over(jobs, user / "job", **given)
     must_end_well(cluster, jobs[0].run().submission["job"].partition("_")[0])
     run_all(jobs[1].config, SerialComm(), tmp_path / "alone")
     assert finished(jobs[1].folder.path) == finished(tmp_path / "alone")
