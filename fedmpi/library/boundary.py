@@ -23,26 +23,23 @@ from fedmpi.running.stopping import SIGNAL
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)=?")
-_VALUES = {"resume": "True", "check": "True", "cut": "True"}
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Raises a ConfigError with a line for each argument that is not what its annotation says. Errors that `function`
     raises name its arguments where a command has options.
     """
-    name = f"fedmpi.{function.__qualname__.removesuffix('.__init__')}"
-    annotations = {key: value for key, value in function.__annotations__.items() if key != "return"}
-
-    @functools.cache
-    def validated() -> Callable[P, R]:
-        function.__annotations__ = annotations  # what it returns may be of a package that loads later
-        return validate_call(function)
+    name = f"fedmpi.{function.__qualname__}"
+    annotations = function.__annotations__
+    # What it returns may be of a package that loads later.
+    function.__annotations__ = {key: value for key, value in annotations.items() if key != "return"}
+    validated = validate_call(function)
+    function.__annotations__ = annotations
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return validated()(*args, **kwargs)
+            return validated(*args, **kwargs)
         except ValidationError as error:
             raise ConfigError(name, *_problems(error, list(inspect.signature(function).parameters))) from None
         except Exception as error:
@@ -77,13 +74,9 @@ def _name_arguments(error: BaseException, function: str) -> None:
 
 def _in_python(text: str) -> str:
     words, command, rest = text.partition("python -m fedmpi")
-
-    def argument(option: re.Match[str]) -> str:
-        name = option[1].replace("-", "_")
-        value = _VALUES.get(name, "") if not option[0].endswith("=") else ""
-        return f"{'path' if name == 'out' else name}={value}"
-
-    return _OPTION.sub(argument, words) + command + rest
+    words = re.sub(r"--(resume|check|cut)\b", r"\1=True", words.replace("--out", "--path"))
+    words = re.sub(r"(?<![\w-])--([a-z-]+)=?", lambda option: option[1].replace("-", "_") + "=", words)
+    return words + command + rest
 
 
 @contextmanager
