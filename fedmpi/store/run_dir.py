@@ -123,7 +123,7 @@ class RunDir:
     report_dir = _At("report")
     page_path = _At("report/report.html")
     submitted_config_path = _At("submitted.yaml")
-    """The config that a batch job begins the run with, a copy of the file that it was read from."""
+    """The config that a grid begins the run with, here or in a batch job."""
 
     def checkpoint_path(self, round_number: int) -> Path:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"
