@@ -14,10 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import nn
 
-from fedmpi.models.nets.shared import linear_layers, padding_to
+from fedmpi.models.nets.shared import chained, linear_layers, padding_to
 from fedmpi.models.options import Inputs, ScaledNet
 from fedmpi.models.width import Width
 
@@ -39,25 +38,20 @@ class Plan:
     same: bool = False
 
 
-class Cnn(nn.Module):
-    """(B, C, H, W) -> (B, num_classes)."""
-
-    def __init__(self, plan: Plan, info: Inputs, width: Width) -> None:
-        super().__init__()
-        self.pad, (height, breadth) = padding_to(info.example_shape, plan.least_side)
-        padding = KERNEL // 2 if plan.same else 0
-        ins = (info.example_shape[0], width.of(plan.channels[0]))
-        self.features = nn.Sequential()
-        for in_channels, out_channels in zip(ins, map(width.of, plan.channels), strict=True):
-            conv = nn.Conv2d(in_channels, out_channels, KERNEL, padding=padding)
-            self.features.extend([conv, nn.ReLU(inplace=True), nn.MaxPool2d(POOL)])
-            height, breadth = ((side + 2 * padding - KERNEL + 1) // POOL for side in (height, breadth))
-        self.classifier = linear_layers(
-            out_channels * height * breadth, [width.of(size) for size in plan.hidden], info.num_classes
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.classifier(self.features(self.pad(x)).flatten(1))
+def cnn(plan: Plan, info: Inputs, width: Width) -> nn.Sequential:
+    """Makes a net (B, C, H, W) -> (B, num_classes)."""
+    pad, (height, breadth) = padding_to(info.example_shape, plan.least_side)
+    padding = KERNEL // 2 if plan.same else 0
+    features = nn.Sequential()
+    channels = info.example_shape[0]
+    for out_channels in map(width.of, plan.channels):
+        conv = nn.Conv2d(channels, out_channels, KERNEL, padding=padding)
+        features.extend([conv, nn.ReLU(inplace=True), nn.MaxPool2d(POOL)])
+        height, breadth = ((side + 2 * padding - KERNEL + 1) // POOL for side in (height, breadth))
+        channels = out_channels
+    hidden = [width.of(size) for size in plan.hidden]
+    classifier = linear_layers(channels * height * breadth, hidden, info.num_classes)
+    return chained(pad=pad, features=features, flatten=nn.Flatten(), classifier=classifier)
 
 
 class Lenet5(ScaledNet):
@@ -68,7 +62,7 @@ class Lenet5(ScaledNet):
     """LeNet-5 (Hermes): images with a side below 32 are zero-padded to 32."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        return Cnn(self.plan, info, width.times(self.width))
+        return cnn(self.plan, info, width.times(self.width))
 
 
 class CnnHermes(Lenet5):

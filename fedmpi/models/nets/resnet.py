@@ -24,7 +24,7 @@ from torch import nn
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
 from fedmpi.errors import counted
-from fedmpi.models.nets.shared import Normalized, kaiming_normal
+from fedmpi.models.nets.shared import Normalized, chained, kaiming_normal
 from fedmpi.models.options import Inputs, Multiplier, ScaledNet
 from fedmpi.models.width import Width
 
@@ -84,23 +84,18 @@ class BasicBlock(nn.Module):
         return self.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
-class ResNet(nn.Module):
-    """(B, in_channels, H, W) -> (B, num_classes); `blocks` BasicBlocks in each stage."""
-
-    def __init__(self, info: Inputs, width: Width, blocks: Sequence[int]) -> None:
-        super().__init__()
-        widths = stage_widths(len(blocks), width)
-        self.conv1 = conv3x3(info.example_shape[0], widths[0], 1)
-        self.bn1 = batch_norm(widths[0])
-        self.relu = nn.ReLU(inplace=True)
-        self.stages = make_stages(BasicBlock, blocks, widths)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(widths[-1], info.num_classes)
-        self.apply(kaiming_normal)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.stages(self.relu(self.bn1(self.conv1(x))))
-        return self.fc(self.pool(out).flatten(1))
+def post_activation(info: Inputs, width: Width, blocks: Sequence[int]) -> nn.Sequential:
+    """Makes a net of `blocks` BasicBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
+    widths = stage_widths(len(blocks), width)
+    return chained(
+        conv1=conv3x3(info.example_shape[0], widths[0], 1),
+        bn1=batch_norm(widths[0]),
+        relu=nn.ReLU(inplace=True),
+        stages=make_stages(BasicBlock, blocks, widths),
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(widths[-1], info.num_classes),
+    ).apply(kaiming_normal)
 
 
 class PreBlock(nn.Module):
@@ -125,23 +120,18 @@ class PreBlock(nn.Module):
         return self.conv2(self.relu(self.bn2(self.conv1(out)))) + kept
 
 
-class PreResNet(nn.Module):
-    """(B, in_channels, H, W) -> (B, num_classes); `blocks` PreBlocks in each stage."""
-
-    def __init__(self, info: Inputs, width: Width, blocks: Sequence[int]) -> None:
-        super().__init__()
-        widths = stage_widths(len(blocks), width)
-        self.conv1 = conv3x3(info.example_shape[0], widths[0], 1)
-        self.stages = make_stages(PreBlock, blocks, widths)
-        self.bn = batch_norm(widths[-1])
-        self.relu = nn.ReLU(inplace=True)
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(widths[-1], info.num_classes)
-        self.apply(kaiming_normal)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.relu(self.bn(self.stages(self.conv1(x))))
-        return self.fc(self.pool(out).flatten(1))
+def pre_activation(info: Inputs, width: Width, blocks: Sequence[int]) -> nn.Sequential:
+    """Makes a net of `blocks` PreBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
+    widths = stage_widths(len(blocks), width)
+    return chained(
+        conv1=conv3x3(info.example_shape[0], widths[0], 1),
+        stages=make_stages(PreBlock, blocks, widths),
+        bn=batch_norm(widths[-1]),
+        relu=nn.ReLU(inplace=True),
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(widths[-1], info.num_classes),
+    ).apply(kaiming_normal)
 
 
 class ResNet18(Normalized, ScaledNet):
@@ -165,8 +155,8 @@ class ResNet18(Normalized, ScaledNet):
             yield "model.blocks", f"{counted(sum(self.blocks), 'block')}; allowed: at most {MAX_BLOCKS} in all"
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        kind = ResNet if self.order == "post" else PreResNet
-        return self.normalized(kind(info, width.times(self.width), self.blocks))
+        make = post_activation if self.order == "post" else pre_activation
+        return self.normalized(make(info, width.times(self.width), self.blocks))
 
 
 class ResNet34(ResNet18):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal
 
@@ -52,6 +53,11 @@ class SlicedAvgPool2d(nn.AdaptiveAvgPool2d):
             windows = ((i * length // k, -(-(i + 1) * length // k)) for i in range(k))
             x = torch.stack([x.narrow(axis, start, stop - start).mean(axis) for start, stop in windows], axis)
         return x
+
+
+def chained(**parts: nn.Module) -> nn.Sequential:
+    """Returns a net that calls these parts one after the other, each under its name."""
+    return nn.Sequential(OrderedDict(parts))
 
 
 def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
