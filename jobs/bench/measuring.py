@@ -130,12 +130,6 @@ def in_turn(measures: Mapping[str, Callable[[], float]], turns: int) -> dict[str
     return found
 
 
-def pair(one: Callable[[], float], other: Callable[[], float], turns: int) -> Pairs:
-    """Takes both measurements in turn."""
-    found = in_turn({"one": one, "other": other}, turns)
-    return Pairs(found["one"], found["other"])
-
-
 def seconds(action: Callable[[], object]) -> float:
     """Returns the time of one call, until an accelerator is done, too."""
     started = benchmark.timer()
@@ -178,9 +172,6 @@ def _on_rank(name: str, given: str) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             result = getattr(sys.modules["__main__"], name)(comm, Path(folder), words, **more)
-    except UserError as error:  # all ranks raise it
-        print(error.text() if comm.is_root else "", end="\n" * comm.is_root, file=sys.stderr)
-        return int(comm.leave(error.exit_code))
     except BaseException:
         traceback.print_exc()
         comm.abort(1)

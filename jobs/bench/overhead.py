@@ -18,7 +18,7 @@ from typing import Any
 
 import measuring
 import torch
-from measuring import CASES, BareLoop, seconds_together
+from measuring import CASES, BareLoop, Pairs, seconds_together
 
 from fedmpi.rounds.state import Setup, plan_phase
 
@@ -53,15 +53,15 @@ def measure(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict[s
     def by_hand() -> float:
         return seconds_together(comm, lambda: train_bare(setup, bare, len(splits)))
 
-    found = measuring.pair(federated, by_hand, pairs)
+    found = measuring.in_turn({"round": federated, "bare": by_hand}, pairs)
     stages = [stage for stage in splits[0] if stage != "wall"]
     own = [statistics.fmean(split[stage] for split in splits[1:]) for stage in stages]
     return {
-        "ratio": found.text(),
-        "round_s": statistics.median(found.one),
-        "bare_s": statistics.median(found.other),
+        "ratio": Pairs(found["round"], found["bare"]).text(),
+        "round_s": statistics.median(found["round"]),
+        "bare_s": statistics.median(found["bare"]),
         "root_s": statistics.median(root_s[1:]),
-        "root_cpu": statistics.median(cpu / wall for cpu, wall in zip(root_s[1:], found.one, strict=True)),
+        "root_cpu": statistics.median(cpu / wall for cpu, wall in zip(root_s[1:], found["round"], strict=True)),
         "stages": dict(zip(stages, measuring.of_all(comm, own).mean(axis=0).tolist(), strict=True)),
     }
 

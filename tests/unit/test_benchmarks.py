@@ -73,8 +73,9 @@ def test_measurements_are_taken_in_turn(program: Callable[[str], Any]) -> None:
     def take(name: str) -> Callable[[], float]:
         return lambda: log.append(name) or next(values[name])
 
-    pairs = measuring.pair(take("a"), take("b"), 2)
-    assert log == [*"ababab"] and (pairs.one, pairs.other) == ([4.0, 9.0], [2.0, 3.0])
+    found = measuring.in_turn({"a": take("a"), "b": take("b")}, 2)
+    assert log == [*"ababab"] and found == {"a": [4.0, 9.0], "b": [2.0, 3.0]}
+    pairs = measuring.Pairs(found["a"], found["b"])
     assert pairs.cells() == ["2.50", "2.00 - 3.00"] and pairs.text() == "2.500 (pairs 2.000 to 3.000)"
 
 
