@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from by_hand import after
-from narrow_nets import PLAIN, context, exchanged
+from by_hand import after, numbers
+from narrow_nets import PLAIN, context, exchanged, flat
 from small_runs import finished, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,7 +20,6 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
-from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.lowrank.spectrum import beyond
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
@@ -69,12 +68,8 @@ def layer(
     return state | {name: torch.tensor(value) for name, value in given.items() if value is not None}
 
 
-def flat(state: Mapping[str, Tensor], name: str) -> list[float]:
-    return state[name].flatten().tolist()
-
-
 def weights_of_big(method: FDNNC, state: Params) -> list[float]:
-    return flat(published_for(method, state, (BIG,)), "fc.weight")
+    return numbers(published_for(method, state, (BIG,)), "fc.weight")
 
 
 Gradients = Callable[[Task, Params], Mapping[str, Tensor] | None]
@@ -124,8 +119,7 @@ class Device:
         self.method, self.tier = method, tier
         info = DataInfo("vector", (x.shape[1],), int(y.max()) + 1, len(y), len(y))
         data = DeviceData(info, Dataset(x.numpy(), y.numpy(), x.numpy(), y.numpy()), "cpu", augment=False)
-        layout = net_layout(method.net(tier, empty=True).named_parameters(), [], channels_last=False)
-        self.net = FlatNet(method.net(tier), layout, Buffers(layout.num_bytes, "cpu"))
+        self.net = flat(method, tier, published_for(method, method.initial_state(), (tier,)))
         self.trainer = LocalTrainer(self.net, data, Train(batch_size=8), [])
 
     def upload(self, known: Params, examples: list[int], number: int = 1) -> Params:
@@ -191,7 +185,10 @@ def test_fedsgd_by_hand() -> None:
     method = method_of((2, 0), 2, pattern="both", loss="mse")
     device, start = Device(method, BIG), layer(method, w=[ZERO, ZERO])
     state = iteration(method, start, lambda task, known: device.upload(known, [task.client]), lr=2.0)
-    assert flat(state, "fc.weight") == [-0.125, -0.125, 0.0, 0.125, 0.125, 0.0] and flat(state, "fc.bias") == [0.0, 0.0]
+    assert numbers(state, "fc.weight") == [-0.125, -0.125, 0.0, 0.125, 0.125, 0.0] and numbers(state, "fc.bias") == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_both_by_hand() -> None:
@@ -206,8 +203,8 @@ def test_both_by_hand() -> None:
     start = layer(method, [[1.0, 2.0, 0.0], [-1.0, -2.0, 0.0]], [1.0, -1.0], [1.0, 2.0, 0.0], [-1.0, 1.0])
     state = iteration(method, start, lambda task, known: Device(method, task.tier).upload(known, [0]))
     assert list(state) == list(method.state_specs()) == list(start)
-    assert flat(state, "fc.weight") == [1.265625, 2.125, 0.0, -1.265625, -2.125, 0.0]
-    assert flat(state, "fc.bias") == [-0.875, 0.875]
+    assert numbers(state, "fc.weight") == [1.265625, 2.125, 0.0, -1.265625, -2.125, 0.0]
+    assert numbers(state, "fc.bias") == [-0.875, 0.875]
     torch.testing.assert_close(state[A] @ state[BT], state["fc.weight"], rtol=1e-6, atol=1e-6)
 
 
@@ -218,7 +215,7 @@ def test_both_halves_what_small_devices_lack() -> None:
     state = layer(method, [[4.0, 0.0, 0.0], [0.0, 3.0, 0.0]], [2.0, 0.0], [2.0, 0.0, 0.0])
     for number, left in ((1, 1.5), (2, 0.75)):
         state = iteration(method, state, constant(), number=number)
-        assert flat(state, "fc.weight") == pytest.approx([4, 0, 0, 0, left, 0], abs=1e-6)
+        assert numbers(state, "fc.weight") == pytest.approx([4, 0, 0, 0, left, 0], abs=1e-6)
         share = beyond(method.diagnostics(state, {}, Contributions(Phase("small"), number, 0.1, [])), "small")
         assert share == pytest.approx(left**2 / (16 + left**2), rel=1e-3)
 
@@ -248,13 +245,13 @@ def test_switch_by_hand() -> None:
         return constant([[-1.0, 0.0, 0.0], ZERO], [1.0, -1.0], [0.0, -1.0, 0.0], [1.0, 1.0])(task, known)
 
     state = iteration(method, layer(method, [[3.0, 0.0, 0.0], ZERO], b=[0.0, 1.0]), gradients)
-    assert "fc.weight" not in seen[1] and flat(seen[1], A) == pytest.approx([2, 0], abs=1e-6)
-    assert flat(state, A) == pytest.approx([1, 1], abs=1e-6)
-    assert flat(state, BT) == pytest.approx([2, 1, 0], abs=1e-6)
-    assert flat(state, "fc.weight") == pytest.approx([2, 1, 0, 2, 1, 0], abs=1e-5)
-    assert flat(state, "fc.bias") == [-2.0, -1.0]
+    assert "fc.weight" not in seen[1] and numbers(seen[1], A) == pytest.approx([2, 0], abs=1e-6)
+    assert numbers(state, A) == pytest.approx([1, 1], abs=1e-6)
+    assert numbers(state, BT) == pytest.approx([2, 1, 0], abs=1e-6)
+    assert numbers(state, "fc.weight") == pytest.approx([2, 1, 0, 2, 1, 0], abs=1e-5)
+    assert numbers(state, "fc.bias") == [-2.0, -1.0]
     second = iteration(method, state, constant([[-7.0, 1.0, 0.0], [2.0, 1.0, 0.0]]), number=2)
-    assert flat(second, A) == pytest.approx([3, 0], abs=1e-5)
+    assert numbers(second, A) == pytest.approx([3, 0], abs=1e-5)
 
 
 def test_bfirst_by_hand() -> None:
@@ -264,9 +261,9 @@ def test_bfirst_by_hand() -> None:
     start = layer(method, [[3.0, 0.0, 0.0], ZERO], b=[0.0, 1.0])
     first = iteration(method, start, constant([[-1.0, 0.0, 0.0], ZERO]))
     tested = published_for(method, first, (BIG, SMALL))
-    assert flat(tested, "fc.weight") == [4, 0, 0, 0, 0, 0] and flat(tested, A) == pytest.approx([2, 0], abs=1e-6)
+    assert numbers(tested, "fc.weight") == [4, 0, 0, 0, 0, 0] and numbers(tested, A) == pytest.approx([2, 0], abs=1e-6)
     second = iteration(method, first, constant(a=[1.0, -1.0], bt=[0.0, -1.0, 0.0]), number=2)
-    assert flat(second, "fc.weight") == pytest.approx([2, 1, 0, 2, 1, 0], abs=1e-5)
+    assert numbers(second, "fc.weight") == pytest.approx([2, 1, 0, 2, 1, 0], abs=1e-5)
     third = iteration(method, second, constant(), number=3)
     assert all(torch.equal(third[name], second[name]) for name in second)
     assert [[phase.name for phase in method.phases(number)] for number in (1, 2)] == [["big"], ["small"]]
@@ -329,11 +326,11 @@ def test_halves_by_hand() -> None:
     of_b = [task.client + 1 for task in tasks if BT in method.upload_specs(SMALL, task)]
     assert len(of_a) == 2 and sorted(of_a + of_b) == [1, 2, 3, 4, 5]
     state = iteration(method, start, gradients)
-    assert flat(state, "fc.bias") == [-3.0, -3.0] and flat(state, A) == [-sum(of_a) / 2] * 2
-    assert flat(state, BT) == pytest.approx([1 - sum(of_b) / 3] * 3, rel=1e-6)
+    assert numbers(state, "fc.bias") == [-3.0, -3.0] and numbers(state, A) == [-sum(of_a) / 2] * 2
+    assert numbers(state, BT) == pytest.approx([1 - sum(of_b) / 3] * 3, rel=1e-6)
     alone = iteration(method, start, lambda task, known: None if sends_a(task) else gradients(task, known))
-    assert flat(alone, A) == [0.0, 0.0] and flat(alone, BT) == pytest.approx([1 - sum(of_b) / 3] * 3, rel=1e-6)
-    assert flat(alone, "fc.bias") == pytest.approx([-sum(of_b) / 3] * 2, rel=1e-6)
+    assert numbers(alone, A) == [0.0, 0.0] and numbers(alone, BT) == pytest.approx([1 - sum(of_b) / 3] * 3, rel=1e-6)
+    assert numbers(alone, "fc.bias") == pytest.approx([-sum(of_b) / 3] * 2, rel=1e-6)
 
 
 def test_who_sends_a() -> None:

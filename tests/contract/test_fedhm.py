@@ -18,9 +18,7 @@ from narrow_nets import context_of
 from small_runs import one_round, small_setup
 
 from fedmpi import train_round
-from fedmpi.check.contract import Trial
-from fedmpi.config.load import load
-from fedmpi.errors import ConfigError
+from fedmpi.check.contract import Trial, published_for
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import beyond, effective_rank
@@ -30,7 +28,6 @@ from fedmpi.methods.values import Client, Contributions, Phase
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.rounds import client as simulate
 from fedmpi.rounds.state import ServerState, plan_phase
-from fedmpi.tensors import Layout
 
 
 @pytest.mark.parametrize(
@@ -166,8 +163,7 @@ def test_an_lstm_is_factorized_gate_by_gate() -> None:
     tokens = torch.randint(11, (3, 5), generator=torch.Generator().manual_seed(0))
     whole = FedHM(context_of(FedHMOptions(rank_ratio=(0.999,)), LstmImdb(width=0.0625), info))
     state = whole.initial_state()
-    published = {name: torch.empty(spec.shape) for name, spec in whole.published_specs({0}).items()}
-    whole.publish(state, {0}, published)
+    published = published_for(whole, state, {0})
     net = whole.net(0)
     whole.narrow(published, 0, {name: value.data for name, value in net.named_parameters()})
     torch.testing.assert_close(net(tokens), whole.context.make()(tokens), rtol=1e-5, atol=1e-6)
@@ -247,20 +243,6 @@ def test_rules_that_are_one(
         torch.testing.assert_close(found[name], value, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize(
-    ("words", "key"),
-    [
-        (("method.residual=0.5",), "method.residual"),
-        (("method.coverage=1",), "method.coverage"),
-        (("method.aggregation=delta", "method.coverage=1", "method.residual=0.5"), "method.coverage"),
-    ],
-)
-def test_options_that_make_no_sense_together(words: tuple[str, ...], key: str) -> None:
-    with pytest.raises(ConfigError) as found:
-        load(None, ["method.name=fedhm", *words])
-    assert key in str(found.value) and "method." in str(found.value)
-
-
 @pytest.mark.parametrize(("share", "is_said"), [(3e-6, True), (0.01, False)])
 def test_a_net_that_all_tiers_share_is_said(tmp_path: Path, share: float, is_said: bool) -> None:
     """Each factorized layer has as many singular values of 1 as the net of ratio 1/8 takes, and one more with `share`
@@ -273,9 +255,7 @@ def test_a_net_that_all_tiers_share_is_said(tmp_path: Path, share: float, is_sai
         matrix[r, r] = math.sqrt(share * r)
         name = f"{layer.name}.weight"
         state[name] = layer.folded_as(state[name], matrix)
-    layout = Layout.of(method.published_specs([0, 3]))
-    published = layout.views(layout.new_buffer("cpu"))
-    method.publish(state, [0, 3], published)
+    published = published_for(method, state, {0, 3})
     notes = method.diagnostics(state, published, Contributions(Phase(), 1, 0.1, tasks))
     assert beyond(notes, "0.125") == pytest.approx(share, rel=0.02)
     assert [("0.125" in line, "RANK_COLLAPSE.md" in line) for line in notes.get("conclusions", ())] == (

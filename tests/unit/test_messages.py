@@ -76,7 +76,7 @@ method.name=prism method.rank_ratio=[1,0.5]
 partition.name=iid partition.alpha=0.5
 partition.name=non-iid
 method.rank_ratio=[0.5,0.5]
-method.aggregation=paper method.residual=0.5
+method.aggregation=paper method.residual=0.5 method.coverage=1
 method.aggregation=delta method.coverage=1 method.residual=0.9
 method.name=heterofl method.widths=[1,0.5,0.4999999999]
 method.name=splitmix method.levels=[1,0.2] method.atom=0.5
