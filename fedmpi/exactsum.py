@@ -128,9 +128,11 @@ def _blocks(total: Tensor, value: Tensor, most: int) -> Iterator[tuple[Tensor, T
     """Cuts both alike into parts of at most `most` numbers, views whose axes lie in `total`'s order in memory."""
     strides = total.stride()
     order = sorted(range(total.dim()), key=lambda axis: -strides[axis])
-    total, value = total.permute(order), value.permute(order)
+    total = total.permute(order)
+    value = value.permute(order)
     if total.is_contiguous() and value.is_contiguous():
-        total, value = total.view(-1), value.view(-1)
+        total = total.view(-1)
+        value = value.view(-1)
     if total.numel() <= most:
         yield total, value
     elif rows := most * len(total) // total.numel():

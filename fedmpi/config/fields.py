@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 def free(default: Any, **constraints: Any) -> Any:
-    """A field that a resumed run may change: it cannot change what is computed."""
+    """Makes a field that a resumed run may change: it cannot change what is computed."""
     return Field(default, json_schema_extra={"changes_results": False}, **constraints)
 
 
@@ -69,7 +69,7 @@ Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
 def _printable(text: str) -> str:
-    """No operating system takes a NUL or a lone surrogate in a name, and nobody means another control character."""
+    """Refuses control characters: no operating system takes a NUL or a lone surrogate in a name."""
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
     return text

@@ -261,7 +261,7 @@ class Config(Section):
 
     @property
     def where(self) -> str:
-        """The file that the config was read from, for messages."""
+        """Returns the file that the config was read from, for messages."""
         return self._where
 
     @property
@@ -269,11 +269,11 @@ class Config(Section):
         return {name: getattr(self, name) for name in type(self).model_fields if name not in ("seed", "rounds")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, text, lists and dicts; `load` accepts it as YAML and gives an equal config."""
+        """Returns plain numbers, text, lists and dicts; `load` accepts it as YAML and gives an equal config."""
         return self.model_dump(mode="json")
 
     def hash(self) -> str:
-        """SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
+        """Returns the SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
         deciding = self._deciding(self.to_dict())
         if deciding.get(_SERVER_DEVICE) == "auto":
             deciding[_SERVER_DEVICE] = "cpu"  # as `auto` says nothing of the device
@@ -281,8 +281,9 @@ class Config(Section):
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
-        """One line for each key that changes results and differs from a saved `to_dict()`. `mpi.server_device: auto` is
-        no difference: it takes what the run has had.
+        """Returns a line for each key that changes results and differs from a saved `to_dict()`.
+
+        `mpi.server_device: auto` is no difference: it takes what the run has had.
         """
         ours = self._deciding(self.to_dict())
         theirs = self._deciding(saved)

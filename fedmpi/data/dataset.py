@@ -79,7 +79,7 @@ class Dataset:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:
-        """The arrays by name; None for groups that the data set does not have."""
+        """Returns the arrays by name; None for groups that the data set does not have."""
         return {name: getattr(self, name) for name in ARRAYS}
 
     def part(self, part: Part) -> tuple[NDArray[np.generic], Ints, Ints | None]:
@@ -90,7 +90,7 @@ class Dataset:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many training and test examples there are, and groups of the training examples."""
+        """Counts training and test examples, and groups of the training examples."""
         num_groups = 0 if self.groups is None else len(np.unique(self.groups))
         return {"num_train": len(self.train_y), "num_test": len(self.test_y), "num_groups": num_groups}
 

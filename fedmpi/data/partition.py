@@ -99,7 +99,7 @@ class Partition:
 
     @property
     def owners(self) -> Ints:
-        """The client that has each of `indices`."""
+        """Returns the client that has each of `indices`."""
         return np.repeat(np.arange(self.num_clients), self.sizes)
 
     def packed(self, data_digest: str = "") -> memoryview:

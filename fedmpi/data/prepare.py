@@ -36,13 +36,13 @@ class PreparedOptions(DataOptions):
 
     @property
     def path(self) -> Path:
-        """The prepared file; another recipe than the default one is part of its name."""
+        """Returns the path of the prepared file; another recipe than the default one is part of its name."""
         words = "".join(f"-{key}={value}" for key, value in self.not_default().items())
         return below_home(self.root) / f"{self.name}{words}{_ENDING}"
 
     @property
     def recipe(self) -> str:
-        """The options that decide what is in the file, as JSON."""
+        """Returns the options that decide what is in the file, as JSON."""
         return self.model_dump_json(exclude={"name", "root", *COUNTS})
 
     def read(self) -> Dataset:

@@ -43,7 +43,7 @@ class SavedRound:
 
 
 def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Override] = ()) -> SavedRound:
-    """Round `which` (best, last or a number) of the run in the folder `run`.
+    """Opens round `which` (best, last or a number) of the run in the folder `run`.
 
     `overrides` are as for `config.load`: the run's own code, named again (`model.name=mynets:Net`), or where its
     data are now. Raises `UserError` where the folder, the round, the config or the data are not the run's.
@@ -67,7 +67,7 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
 
 
 def _for_tests_here(config: Config) -> Config:
-    """On the CPU; with what a test needs published after each round, whether or not the run has tested it."""
+    """Moves the run to the CPU, with what a test needs published after each round, tested or not."""
     mpi = config.mpi.model_copy(update={"device": "cpu", "server_device": "cpu"})
     evaluation = config.evaluation.model_copy(update={"every": 1})
     return config.model_copy(update={"mpi": mpi, "evaluation": evaluation})

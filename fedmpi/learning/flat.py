@@ -117,10 +117,11 @@ class FlatNet:
         """
         updates = []
         for group in self._groups(weight_decay, own_decay):
-            tensors = (group.parameter, group.gradient, group.momentum, group.squares)
-            lists = [[tensor] for tensor in tensors]
-            update = partial(adamw, *lists, [], [group.steps], weight_decay=group.weight_decay)
-            updates.append(partial(update, beta1=beta1, beta2=beta2, eps=eps, amsgrad=False))
+            moments = ([group.momentum], [group.squares])
+            update = partial(adamw, [group.parameter], [group.gradient], *moments, [], [group.steps])
+            updates.append(
+                partial(update, weight_decay=group.weight_decay, beta1=beta1, beta2=beta2, eps=eps, amsgrad=False)
+            )
         return Optimizer(updates)
 
     def _groups(self, weight_decay: float, own_decay: Collection[str]) -> list[Group]:

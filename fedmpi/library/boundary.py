@@ -81,8 +81,8 @@ def _in_python(text: str) -> str:
 
 @contextmanager
 def restore_process_state() -> Iterator[None]:
-    """After the block, signal handlers, environment variables, filters of warnings and torch's settings (threads,
-    determinism, precision, default dtype and device) are as they were before it, whether it raises or not.
+    """Puts signal handlers, environment variables, filters of warnings and torch's settings (threads, determinism,
+    precision, default dtype and device) back after the block, whether it raises or not.
     """
     environment = dict(os.environ)
     handlers = {number: signal.getsignal(number) for number in (SIGNAL, *ENDING)}

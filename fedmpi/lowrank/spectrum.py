@@ -40,25 +40,33 @@ def table(
     `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
     layer's W - W_0 as `energy_along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
     """
-    beyond = _Shares()
-    learned = _Shares()
+    whole = learned_whole = 0.0
+    lost: dict[str, float] = dict.fromkeys(ranks, 0.0)
+    learned_lost = {tier: 0.0 for tier, own in ranks.items() if changes and _is_known(own, changes)}
     layers: dict[str, object] = {}
     for name, sigma in spectra.items():
-        energy = sigma.double().square()
-        row: dict[str, object] = {"effective_rank": rounded(effective_rank(sigma))}
-        row["beyond"] = {
-            tier: beyond.add(tier, float(energy[own[name] :].sum()), float(energy.sum())) for tier, own in ranks.items()
-        }
+        energies = sigma.double().square()
+        energy = float(energies.sum())
+        whole += energy
+        beyond = {tier: float(energies[ranks[tier][name] :].sum()) for tier in lost}
+        _add(lost, beyond)
+        row: dict[str, object] = {"effective_rank": rounded(effective_rank(sigma)), "beyond": _shares(beyond, energy)}
         if changes:
-            whole, parts = changes[name]
-            row["learned_beyond"] = {
-                tier: learned.add(tier, max(0.0, whole - float(parts[: own[name]].sum())), whole)
-                for tier, own in ranks.items()
-                if _is_known(own, changes)
-            }
+            learned, parts = changes[name]
+            learned_whole += learned
+            missed = {tier: max(0.0, learned - float(parts[: ranks[tier][name]].sum())) for tier in learned_lost}
+            _add(learned_lost, missed)
+            row["learned_beyond"] = _shares(missed, learned)
         layers[name] = row
-    overall = {"beyond": beyond.of_all()} | ({"learned_beyond": learned.of_all()} if changes else {})
+    overall = {"beyond": _shares(lost, whole)}
+    if changes:
+        overall["learned_beyond"] = _shares(learned_lost, learned_whole)
     return {**overall, "layers": layers}
+
+
+def _add(totals: dict[str, float], energies: Mapping[str, float]) -> None:
+    for tier, energy in energies.items():
+        totals[tier] += energy
 
 
 def _is_known(ranks: Mapping[str, int], changes: Mapping[str, tuple[float, Tensor]]) -> bool:
@@ -66,27 +74,9 @@ def _is_known(ranks: Mapping[str, int], changes: Mapping[str, tuple[float, Tenso
     return all(r <= len(changes[name][1]) for name, r in ranks.items())
 
 
-class _Shares:
-    """Adds up by tier the energy that it lacks, and that of which it lacks it."""
-
-    def __init__(self) -> None:
-        self._lost: dict[str, float] = {}
-        self._whole: dict[str, float] = {}
-
-    def add(self, tier: str, lost: float, whole: float) -> float:
-        """Adds a layer's energies; returns the layer's share."""
-        self._lost[tier] = self._lost.get(tier, 0.0) + lost
-        self._whole[tier] = self._whole.get(tier, 0.0) + whole
-        return _share(lost, whole)
-
-    def of_all(self) -> dict[str, float]:
-        """Returns the share of all layers together."""
-        return {tier: _share(lost, self._whole[tier]) for tier, lost in self._lost.items()}
-
-
 def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
     """Returns the shares of `table` for all layers together, out of energies: what each tier has not of the `whole`."""
-    return {"spectrum": {"beyond": {tier: _share(energy, whole) for tier, energy in lost.items()}}}
+    return {"spectrum": {"beyond": _shares(lost, whole)}}
 
 
 def beyond(notes: Mapping[str, object], tier: str) -> float | None:
@@ -98,8 +88,8 @@ def beyond(notes: Mapping[str, object], tier: str) -> float | None:
     return None
 
 
-def _share(part: float, whole: float) -> float:
-    return rounded(part / whole) if whole > 0 else 0.0
+def _shares(lost: Mapping[str, float], whole: float) -> dict[str, float]:
+    return {tier: rounded(energy / whole) if whole > 0 else 0.0 for tier, energy in lost.items()}
 
 
 def rounded(value: float) -> float:

@@ -72,4 +72,5 @@ def _cut_identity(block: nn.Module, num_channels: int) -> None:
 
 def _read_all(conv: nn.Conv2d, in_channels: int) -> None:
     shape = (conv.out_channels, in_channels, *conv.kernel_size)
-    conv.in_channels, conv.weight = in_channels, nn.Parameter(torch.zeros(shape, device=conv.weight.device))
+    conv.in_channels = in_channels
+    conv.weight = nn.Parameter(torch.zeros(shape, device=conv.weight.device))

@@ -37,7 +37,8 @@ from fedmpi.mpi.library import MPI
 from fedmpi.tensors import ALIGN_BYTES
 
 # The first polls are close together for short waits; a long one is found to be over at most 5 ms late.
-_FIRST_POLL_S, _LAST_POLL_S = 2e-4, 5e-3
+_FIRST_POLL_S = 2e-4
+_LAST_POLL_S = 5e-3
 # A broadcast or reduction goes out in pieces: below MPI's 2^31 counts, and small enough that the
 # temporary buffers of tree algorithms stay out of the memory bill.
 _PIECE_BYTES = 64 * 2**20
@@ -285,7 +286,8 @@ class Comm(Communicator):
 
 class _MpiRequest(Request):
     def __init__(self, comm: Comm, request: Any) -> None:
-        self._comm, self._request = comm, request
+        self._comm = comm
+        self._request = request
         comm._pending[id(request)] = request
 
     def wait(self) -> None:

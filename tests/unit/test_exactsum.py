@@ -179,17 +179,6 @@ def test_entries_that_nobody_holds_keep_their_value(region: Region, shape: tuple
 # Sums of weights.
 
 
-def test_weights_per_entry_by_hand() -> None:
-    """Weights 1, 1/2, 1/4; the second lacks the last entry of b, the third holds only its first."""
-    weights = WeightSum(3)
-    weights.add(1.0, {})
-    weights.add(0.5, {"b": ((3,), (slice(0, 2),))})
-    weights.add(0.25, {"b": ((3,), torch.tensor([True, False, False]))})
-    assert weights.of("a") == 1.75
-    assert weights.of("b").tolist() == [1.75, 1.5, 1.0]
-    assert weights.of("b").dtype == torch.float64
-
-
 def test_weights_in_any_order_are_the_same_number() -> None:
     """0.3, 1/3 and their like: as floats their sum depends on the order, as whole numbers it does not."""
     many, shuffler = list(WEIGHTS) * 7, random.Random(7)
@@ -258,14 +247,14 @@ def test_statistics_do_not_overflow_at_the_bound(count: int, sign: float) -> Non
     assert running.total().item() == sign * largest * count
 
 
-def test_shares_by_hand() -> None:
+def test_weights_and_shares_by_hand() -> None:
     """Weights 1, 1/2, 1/2: a block held by the first two (3/4), a mask held by the last (1/4), one entry by both."""
     weights = WeightSum(3)
     mask = torch.tensor([False, False, True, True])
     for weight, region in ((1.0, (slice(0, 3),)), (0.5, (slice(0, 3),)), (0.5, mask)):
         weights.add(weight, {"a": ((4,), region)})
     assert weights.share("a").tolist() == [0.75, 0.75, 1.0, 0.25]
-    assert weights.of("a").tolist() == [1.5, 1.5, 2.0, 0.5]
+    assert weights.of("a").tolist() == [1.5, 1.5, 2.0, 0.5] and weights.of("a").dtype == torch.float64
     assert weights.share("b") == 1.0 and weights.of("b") == 2.0
     thirds = WeightSum(3)
     for weight in (1.0, 1 / 3, 1 / 7):  # rounded to units, but the sum of all is the sum of all
