@@ -235,7 +235,10 @@ def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
     """Returns the expression that opens the run and makes the net again."""
     run = repr(str(trained.saved.path))
     if overrides:
-        given = {key: yaml_text.parse(value).plain() for key, _, value in (word.partition("=") for word in overrides)}
+        given = {}
+        for word in overrides:
+            key, _, value = word.partition("=")
+            given[key] = yaml_text.parse(value).plain()
         run = f"{run}, {given}"
     kind, _, name = trained.name.partition(" ")
     words = [repr(name) if kind == "tier" else name, str(trained.saved.number)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -31,6 +30,19 @@ def make_deterministic(num_threads: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+_FUNCTIONS = ("num_threads", "default_dtype", "deterministic_debug_mode", "float32_matmul_precision")
+"""Of settings that torch has a getter and a setter for."""
+_ATTRIBUTES = (
+    "utils.deterministic.fill_uninitialized_memory",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.allow_tf32",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
+)
+
+
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """Gives torch its defaults within the block (float32, gradients, the CPU); puts all settings back after it.
@@ -38,11 +50,15 @@ def settings_kept() -> Iterator[None]:
     A run may change every setting that this module sets.
     """
     with ExitStack() as stack:
-        for read, write in reversed([*_settings()]):  # undone in the order of `_settings`
-            with suppress(
-                RuntimeError, AttributeError
-            ):  # a precision that this torch lacks, or that is set in two ways
-                stack.callback(write, read())
+        # Setting an older precision changes the newer ones of torch 2.9, so these are put back last. A precision may be
+        # missing in this torch, or set in two ways, and then cannot be read.
+        for path in reversed(_ATTRIBUTES):
+            owner, _, attribute = path.rpartition(".")
+            with suppress(RuntimeError, AttributeError):
+                stack.callback(setattr, attrgetter(owner)(torch), attribute, attrgetter(path)(torch))
+        for name in _FUNCTIONS:
+            with suppress(RuntimeError):
+                stack.callback(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")())
         if torch.get_default_device().type != "cpu":
             stack.callback(torch.set_default_device, torch.get_default_device())
             torch.set_default_device(None)
@@ -51,28 +67,6 @@ def settings_kept() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
         with torch.inference_mode(False), torch.enable_grad():
             yield
-
-
-def _settings() -> Iterator[tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """Yields the getter and the setter of each setting.
-
-    Setting an older precision changes the newer ones of torch 2.9, so the newer ones come last.
-    """
-    for name in ("num_threads", "default_dtype", "deterministic_debug_mode", "float32_matmul_precision"):
-        yield getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}")
-    for name in (
-        "utils.deterministic.fill_uninitialized_memory",
-        "backends.cudnn.benchmark",
-        "backends.cudnn.allow_tf32",
-        "backends.cuda.matmul.fp32_precision",
-        "backends.cudnn.conv.fp32_precision",
-        "backends.cudnn.rnn.fp32_precision",
-        "backends.mkldnn.matmul.fp32_precision",
-    ):
-        path, _, attribute = name.rpartition(".")
-        with suppress(AttributeError):
-            owner = attrgetter(path)(torch)
-            yield partial(getattr, owner, attribute), partial(setattr, owner, attribute)
 
 
 @contextmanager

@@ -78,4 +78,7 @@ class FedRolex(WidthMethod):
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
         """Returns the window of the client's round; for a test that of the first."""
         offset = client.task.round_number - 1 if client else 0
-        return {name: tuple(axis.window(offset) for axis in axes) for name, axes in self._axes[number].items()}
+        windows = {}
+        for name, axes in self._axes[number].items():
+            windows[name] = tuple(axis.window(offset) for axis in axes)
+        return windows

@@ -132,10 +132,16 @@ class Fjord(WidthMethod):
     @cached_property
     def _constants(self) -> list[dict[str, Tensor]]:
         """Returns the buffers of each net, which skeletons have without values; most nets have none."""
-        has_some = [any(True for _ in net.buffers()) for net in self._skeletons]
-        return [dict(self.net(number).named_buffers()) if has else {} for number, has in enumerate(has_some)]
+        constants = []
+        for number, skeleton in enumerate(self._skeletons):
+            has_some = any(True for _ in skeleton.buffers())
+            constants.append(dict(self.net(number).named_buffers()) if has_some else {})
+        return constants
 
     @cached_property
     def _parts_within(self) -> list[list[dict[str, tuple[Index, ...]]]]:
         """Lists by [tier][net] the net's part of the tier's parameters, for nets no wider than the tier's."""
-        return [[nested_parts(wide, narrow) for narrow in self._skeletons] for wide in self._skeletons]
+        parts = []
+        for wide in self._skeletons:
+            parts.append([nested_parts(wide, narrow) for narrow in self._skeletons])
+        return parts

@@ -67,7 +67,7 @@ class LGFedAvg(Method):
     def _local(self) -> tuple[str, ...]:
         """Returns the names of the local part, in the net's order: all that stand before the first global layer."""
         net = self.context.make(empty=True)
-        layers = [layer for layer in net.modules() if any(p.dim() > 1 for p in layer.parameters(recurse=False))]
+        layers = [layer for layer in net.modules() if _has_a_matrix(layer)]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
         if count >= len(layers):
             return ()
@@ -115,6 +115,10 @@ class LGFedAvg(Method):
         specs = self.tier_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
         num_bytes = sum(spec.num_bytes for spec in specs.values())
         return replace(super().costs(turn), down_bytes=num_bytes, up_bytes=num_bytes)
+
+
+def _has_a_matrix(layer: nn.Module) -> bool:
+    return any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
 
 
 def _trailing_linear(layers: Sequence[nn.Module]) -> int:

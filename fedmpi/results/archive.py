@@ -12,6 +12,7 @@ import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,9 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
     partition = saved(folder.dir.partition_path)[0]
     cohorts = json.dumps([record["cohort"] for record in records]).encode()
     seconds = [record["seconds"] for record in records if "seconds" in record]
-    stages = dict.fromkeys(stage for of_round in seconds for stage in of_round)
+    means = {}
+    for stage in dict.fromkeys(chain.from_iterable(seconds)):
+        means[stage] = round(statistics.fmean(of_round.get(stage, 0.0) for of_round in seconds), 6)
     return RunRecord(
         run=run,
         note=note,
@@ -93,8 +96,8 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
         cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
         initial=initial_digest(job.config),
         made_with=folder.made_with,
-        seconds={stage: round(statistics.fmean(each.get(stage, 0.0) for each in seconds), 6) for stage in stages},
-        nets=[{key: net.get(key) for key in ("name", "params", "macs")} for net in folder.nets],
+        seconds=means,
+        nets=[{"name": net.get("name"), "params": net.get("params"), "macs": net.get("macs")} for net in folder.nets],
         records=kept,
     )
 

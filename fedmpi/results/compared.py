@@ -80,7 +80,7 @@ def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
         values.setdefault(key, set()).add(value)
     differ = sorted((key for key, own in values.items() if len(own) > 1), key=lambda key: not key.endswith(".name"))
     sections = [key for key in differ if _is_of_section(key)]
-    names = {tuple(setting.get(key) for key in sections) for setting in found}
+    names = {_name(setting, sections) for setting in found}
     return sections if len(names) == len(found) else differ
 
 

@@ -48,8 +48,11 @@ def tables(results: Results) -> dict[str, TextTable]:
     content = results.grid.content
     finished = {f"{run.run.setting}/{run.run.method}" for run in results.runs}
     if content.printed:
-        names = [name for name in content.printed if finished & {cell.run for cell in cells_of(content.printed, name)}]
-        return {name: printed_report.table(content, name, results.runs) for name in names}
+        shown = {}
+        for name in content.printed:
+            if any(cell.run in finished for cell in cells_of(content.printed, name)):
+                shown[name] = printed_report.table(content, name, results.runs)
+        return shown
     return {setting: _table(results, setting) for setting in content.settings}
 
 
@@ -182,11 +185,10 @@ def _table(results: Results, setting: str) -> TextTable:
     without any number has no column, unless it is a target that no run reached.
     """
     runs = results.finals(setting)
-    measures = {
-        name: measure
-        for name, measure in results.grid.content.measures.items()
-        if measure.is_to_target or any(value(run, measure) is not None for run in runs)
-    }
+    measures = {}
+    for name, measure in results.grid.content.measures.items():
+        if measure.is_to_target or any(value(run, measure) is not None for run in runs):
+            measures[name] = measure
     lines = []
     for method in results.grid.content.methods:
         own = results.finals(setting, method)

@@ -183,8 +183,10 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
 def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     """Returns the HTML of several runs: of one setting and seed one is shown, and none that was not tested yet."""
     all_groups = compared.grouped(runs)
-    groups = [Group(group.name, [run for run in group.runs if run.tested]) for group in all_groups]
-    groups = [group for group in groups if group.runs]
+    groups = []
+    for group in all_groups:
+        if tested := [run for run in group.runs if run.tested]:
+            groups.append(Group(group.name, tested))
     seeds = [len(group.runs) for group in groups]
     shown = groups or all_groups
     return _rendered(
@@ -318,7 +320,8 @@ def _differences(groups: Sequence[Group]) -> list[list[Any]]:
 
 def _difference(ours: Sequence[tuple[int, float]], theirs: Sequence[tuple[int, float]]) -> list[str]:
     """Returns the cells of a difference: round, mean, interval. Each end is a round and the accuracy in it."""
-    spans = dict.fromkeys(_span([number for number, _ in ends]) for ends in (ours, theirs))
+    rounds = ([number for number, _ in ours], [number for number, _ in theirs])
+    spans = dict.fromkeys(map(_span, rounds))
     differences = [first - second for (_, first), (_, second) in zip(ours, theirs, strict=True)]
     between = "-"
     if len(differences) in _SEEDS_WITH_INTERVAL:

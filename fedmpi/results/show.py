@@ -106,11 +106,12 @@ def print_status(folders: Sequence[Path]) -> None:
         resolved = folder.resolve()
         for run_dir in runs_below(resolved):
             above = resolved if run_dir.path != resolved else resolved.parent
-            rows.append(_status(os.path.relpath(run_dir.path, above), Run(run_dir.path)))
+            cells = _status(os.path.relpath(run_dir.path, above), Run(run_dir.path))
+            rows.append([cell or "-" for cell in cells])
     if not rows:
         print("no runs there")
         return
-    table_text.print_lines(_HEADS, [[cell or "-" for cell in row] for row in rows], 3, sys.stdout)
+    table_text.print_lines(_HEADS, rows, 3, sys.stdout)
     states = Counter(row[1] for row in rows)
     print(", ".join(f"{count} {state}" for state, count in states.items()))
 

@@ -156,25 +156,20 @@ def test_padding_stays_zero() -> None:
 def test_nets_of_several_tiers_share_buffers() -> None:
     """Wide and narrow take turns, as clients of two tiers do; each trains as if it were alone."""
     nets = {width: seeded(width) for width in (5, 2)}
-    layouts = {width: net_layout(net.named_parameters(), (), channels_last=False) for width, net in nets.items()}
-    buffers = Buffers(max(layout.num_bytes for layout in layouts.values()), "cpu")
+    buffers = Buffers(flat_twin(nets[5]).layout.num_bytes, "cpu")
     shared = {width: flat_twin(net, buffers=buffers) for width, net in nets.items()}
-    alone = {width: flat_twin(net) for width, net in nets.items()}
-    optimizers = {
-        (kind, width): flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=())
-        for kind, flats in (("shared", shared), ("alone", alone))
-        for width, flat in flats.items()
-    }
     images = torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     for width in (5, 2, 5, 2, 2):
-        for kind, flat in (("shared", shared[width]), ("alone", alone[width])):
-            copy_into(flat.params, {name: value.detach() for name, value in nets[width].named_parameters()})
+        alone = flat_twin(nets[width])
+        copy_into(shared[width].params, alone.params)
+        for flat in (shared[width], alone):
+            sgd = flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=())
             flat.reset_momentum()
             for _ in range(2):
                 flat.zero_gradient()
                 flat.module(images).square().sum().backward()
-                optimizers[kind, width].step(1.0)
-        assert all(torch.equal(shared[width].params[name], alone[width].params[name]) for name in alone[width].params)
+                sgd.step(1.0)
+        assert all(torch.equal(shared[width].params[name], value) for name, value in alone.params.items())
         assert not equal(nets[width], shared[width])
     assert shared[5]._parameter.data_ptr() == shared[2]._parameter.data_ptr()
 

@@ -1,6 +1,5 @@
 """Random streams: what is drawn depends on (purpose, numbers) alone, and the mixing never changes unnoticed."""
 
-from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -41,19 +40,6 @@ def test_a_mix_fits_63_bits_and_uses_them() -> None:
     assert all(0 <= mixed < 2**63 for mixed in mixes)
     # 200 fair coins for each bit: one that never falls has a chance of 2^-199.
     assert np.bitwise_or.reduce(np.array(mixes, dtype=np.int64)) == 2**63 - 1
-
-
-def test_order_of_calls_changes_nothing() -> None:
-    """Streams share no state: each one starts alike whatever was made or drawn before it."""
-    words = [("cohort", 1, 2), ("tier", 1, 2, 3), ("batches", 1, 2, 3)]
-    alone = {word: seeds.numpy_generator(*word).random(3).tolist() for word in words}
-    for order in permutations(words):
-        streams = {word: seeds.numpy_generator(*word) for word in order}
-        rows = {word: [] for word in words}
-        for _ in range(3):
-            for word in order:
-                rows[word].append(streams[word].random())
-        assert rows == alone
 
 
 def test_purposes_and_numbers_are_told_apart() -> None:
