@@ -148,16 +148,15 @@ def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     import pooch  # these take some tenths of a second, which `list` does without
     import requests
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress
 
     target = data_dir / path
     if force:
         target.unlink(missing_ok=True)
     store = pooch.create(data_dir, "", retry_if_failed=_NUM_RETRIES)
     store.load_registry(TABLE)
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = _Bar(progress, progress.add_task(target.name))
         downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
         try:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from fedmpi.data.files import below_home, guarded, track
 from fedmpi.data.own import Arrays, FileOptions
@@ -42,19 +42,13 @@ class Npz(FileOptions):
         return self.divided(arrays)
 
 
-def _none_or_two(size: tuple[int, ...]) -> tuple[int, ...]:
-    if len(size) == 1:
-        raise ValueError("expected [height, width]")
-    return size
-
-
 class ImageFolder(FileOptions):
     """Sizes and classes are those of the pictures, so a plan decodes them, too."""
 
     name: str = "image_folder"
     """Your own pictures, in a folder for each class."""
-    size: Annotated[tuple[Side, ...], Field(strict=False, max_length=2), AfterValidator(_none_or_two)] = ()
-    """Height and width that all pictures are resized to (bilinear); empty if they are all of one size."""
+    size: Annotated[tuple[Side, Side], Field(strict=False)] | None = None
+    """Height and width that all pictures are resized to (bilinear); none if they are all of one size."""
     grey: bool = False
     """One channel instead of red, green and blue."""
 
@@ -66,7 +60,7 @@ class ImageFolder(FileOptions):
         parts = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
         classes = _folders(next(iter(parts.values())))
         arrays: dict[str, Any] = {}
-        size = self.size
+        size: tuple[int, ...] | None = self.size
         for prefix, folder in parts.items():
             if strange := [name for name in _folders(folder) if name not in classes]:
                 raise DataError(str(folder), f"the class {strange[0][:60]!r} is not among the training classes")
@@ -78,7 +72,7 @@ class ImageFolder(FileOptions):
                     raise DataError(str(folder / name), f"the class has no pictures ({', '.join(ENDINGS)})")
                 paths += own
                 labels += [label] * len(own)
-            if paths and not size:
+            if size is None:  # the training part, which has pictures
                 size = decode(paths[0], ADVICE, None).shape[:2]
             arrays[f"{prefix}x"] = self._decoded(paths, size)
             arrays[f"{prefix}y"] = np.array(labels, np.int64)
