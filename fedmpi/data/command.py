@@ -19,7 +19,7 @@ from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
-from fedmpi.data.files import below_home
+from fedmpi.data.files import FetchedOptions, below_home
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
 from fedmpi.results.grid_runs import load_address
@@ -82,18 +82,18 @@ def list_sets(arguments: argparse.Namespace) -> None:
         if "path" in section.model_fields:
             state = "yours: data.path=..."
         else:
-            state = state_of(section(root=folder) if "root" in section.model_fields else section())
+            state = state_of(section(root=folder) if issubclass(section, FetchedOptions) else section())
         print(f"  {name:14}{state:26}{explain.summary(section)}")
 
 
 def state_of(options: DataOptions) -> str:
     """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch`."""
-    if options.source is None:
+    if not isinstance(options, FetchedOptions):
         return "needs no files"
     is_prepared = isinstance(options, PreparedOptions)
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
-    if files.are_here(options):
+    if options.are_here():
         return "here, to be prepared" if is_prepared else "ready"
     return "to fetch"
 
@@ -116,15 +116,15 @@ def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> C
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads the files that the options need, and unpacks those that a run reads unpacked."""
     options = data_options(arguments.name, arguments.words, arguments.data_dir)
-    source = options.source
-    if source is None:
+    if not isinstance(options, FetchedOptions):
         print(f"{options.name} needs no files")
         return
+    source = options.source
     print(f"{options.name}: {source.page}; terms: {source.terms}")
     if not options.files():
         raise DataError(options.name, "LEAF's files cannot be downloaded; fedmpi/data/README.md says how to make them")
-    folder = below_home(options.root)
-    if source.unpacked and files.are_here(options) and not arguments.force:
+    folder = options.folder
+    if source.unpacked and options.are_here() and not arguments.force:
         print(f"{folder / source.unpacked[0]}: there already; --force loads it again")
         return
     for name in options.files():
@@ -134,7 +134,7 @@ def fetch(arguments: argparse.Namespace) -> None:
         if source.unpacked:
             print(f"unpacked: {', '.join(map(str, files.install(path, path.parent)))}")
     if isinstance(options, PreparedOptions):
-        print(f"now decode it: {files.command('prepare', options)}")
+        print(f"now decode it: {options.command('prepare')}")
 
 
 def prepare_set(arguments: argparse.Namespace) -> None:

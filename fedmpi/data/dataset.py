@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
@@ -14,7 +13,6 @@ from pydantic import Field
 
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
-from fedmpi.data.files import Source
 from fedmpi.data.subset import Ints, choose
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
@@ -98,8 +96,6 @@ class Dataset:
 class DataOptions(Section):
     """The options of a data set; each is a subclass in a file of its own, which `registry.py` lists by its name."""
 
-    source: ClassVar[Source | None] = None
-    """Where the files come from; None if there is nothing to download."""
     reads_to_know: ClassVar[bool] = False
     """True if `info` reads the examples."""
     counts_vary: ClassVar[bool] = False
@@ -119,10 +115,6 @@ class DataOptions(Section):
         """Returns the whole data set. Raises DataError, one line a problem."""
         raise NotImplementedError
 
-    def files(self) -> tuple[str, ...]:
-        """Returns the files that a run with these options needs, as `source` has them."""
-        return self.source.files if self.source else ()
-
     def subset(self, part: Part) -> int:
         """Returns how many examples of a part a config asks for, 0 for all. A set that makes as many returns 0."""
         return self.num_train if part == "train" else self.num_test
@@ -133,11 +125,6 @@ class DataOptions(Section):
         num_train = self.subset("train") or info.num_train
         num_test = self.subset("test") or info.num_test
         return replace(info, num_train=num_train, num_test=num_test)
-
-    def not_default(self) -> dict[str, Any]:
-        """Returns the options that decide what is read and are not at their defaults: neither places nor counts."""
-        values: dict[str, Any] = json.loads(self.model_dump_json(exclude_defaults=True))
-        return {key: value for key, value in values.items() if key not in ("name", *DATA_PLACES, *COUNTS)}
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.counts_vary:

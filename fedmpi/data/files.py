@@ -16,8 +16,10 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
+from fedmpi.config.fields import Folder, free
+from fedmpi.data.dataset import COUNTS, DataOptions
 from fedmpi.errors import FAILED, DataError, UserError, reason
 
 T = TypeVar("T")
@@ -41,12 +43,44 @@ class Source:
     """Where a run reads the archive unpacked: paths below the data folder, any of which shows that it is there."""
 
 
-def are_here(options: Any) -> bool:
-    """Returns whether the files of a data set, or what a run reads of them unpacked, are below its data folder."""
-    root = below_home(options.root)
-    if options.source.unpacked:
-        return any((root / path).exists() for path in options.source.unpacked)
-    return bool(options.files()) and all((root / path).is_file() for path in options.files())
+class FetchedOptions(DataOptions):
+    """Options of a data set whose files are downloaded."""
+
+    source: ClassVar[Source]
+    root: Folder = free("~/data")
+    """The folder of all data sets. CIFAR and idx files are also found if it is the folder of the files themselves."""
+
+    @property
+    def folder(self) -> Path:
+        """`root`, with ~ replaced."""
+        return below_home(self.root)
+
+    def files(self) -> tuple[str, ...]:
+        """Returns the files that a run with these options needs, as `source` has them."""
+        return self.source.files
+
+    def are_here(self) -> bool:
+        """Returns whether the files, or what a run reads of them unpacked, are below the data folder."""
+        if self.source.unpacked:
+            return any((self.folder / path).exists() for path in self.source.unpacked)
+        return bool(self.files()) and all((self.folder / path).is_file() for path in self.files())
+
+    def not_default(self) -> dict[str, Any]:
+        """Returns the options that decide what is read and are not at their defaults: neither places nor counts."""
+        text = self.model_dump_json(exclude={"name", "root", *COUNTS}, exclude_defaults=True)
+        return dict(json.loads(text))
+
+    def command(self, word: str, *words: str) -> str:
+        """Returns `fedmpi data WORD` for the data set with these options."""
+        settings = []
+        for key, value in self.not_default().items():
+            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+            settings.append(f"data.{key}={text}")
+        return shlex.join(["fedmpi", "data", word, self.name, *settings, *words, "--data-dir", self.root])
+
+    def how_to_fetch(self, *words: str) -> str:
+        """Returns the advice to fetch the files; `words`, as `--force`, go into the command."""
+        return f"get the files by `{self.command('fetch', *words)}`, where there is a network"
 
 
 def track(steps: Iterable[T], words: str) -> Iterable[T]:
@@ -56,23 +90,6 @@ def track(steps: Iterable[T], words: str) -> Iterable[T]:
 
     console = Console(stderr=True)
     return shown(steps, words, console=console, transient=True, disable=not console.is_terminal)
-
-
-# ---- advice
-
-
-def how_to_fetch(options: Any, *words: str) -> str:
-    """Returns the advice to fetch the files of a data set; `words`, as `--force`, go into the command."""
-    return f"get the files by `{command('fetch', options, *words)}`, where there is a network"
-
-
-def command(word: str, options: Any, *words: str) -> str:
-    """Returns `fedmpi data WORD` for a data set with these options."""
-    settings = []
-    for key, value in options.not_default().items():
-        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-        settings.append(f"data.{key}={text}")
-    return shlex.join(["fedmpi", "data", word, options.name, *settings, *words, "--data-dir", options.root])
 
 
 # ---- on the disk

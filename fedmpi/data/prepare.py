@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.fields import Folder, free
-from fedmpi.data.dataset import COUNTS, DataInfo, DataOptions, Dataset, NumExamples, check, digest_of
-from fedmpi.data.files import are_here, below_home, command, how_to_fetch, is_archive, unpacked_beside
+from fedmpi.data.dataset import COUNTS, DataInfo, Dataset, NumExamples, check, digest_of
+from fedmpi.data.files import FetchedOptions, is_archive, unpacked_beside
 from fedmpi.errors import DataError, RunDirError
 from fedmpi.store.files import make_folder, replacing, writing
 
@@ -24,11 +23,8 @@ KIND = "data"
 _ENDING = ".fedmpi.h5"
 
 
-class PreparedOptions(DataOptions):
+class PreparedOptions(FetchedOptions):
     """Options of a data set that is read from a prepared file."""
-
-    root: Folder = free("~/data")
-    """The folder with the file that `fedmpi data prepare` wrote."""
 
     def prepare(self, folder: Path) -> Dataset:
         """Decodes the unpacked original files below `folder`."""
@@ -38,7 +34,7 @@ class PreparedOptions(DataOptions):
     def path(self) -> Path:
         """Returns the path of the prepared file; another recipe than the default one is part of its name."""
         words = "".join(f"-{key}={value}" for key, value in self.not_default().items())
-        return below_home(self.root) / f"{self.name}{words}{_ENDING}"
+        return self.folder / f"{self.name}{words}{_ENDING}"
 
     @property
     def recipe(self) -> str:
@@ -50,9 +46,9 @@ class PreparedOptions(DataOptions):
         from fedmpi.store import hdf5
 
         path = self.path
-        todo = f"`{command('prepare', self)}`"
+        todo = f"`{self.command('prepare')}`"
         if not path.is_file():
-            first = ", but the original files are:" if are_here(self) else f"; {how_to_fetch(self)}, and"
+            first = ", but the original files are:" if self.are_here() else f"; {self.how_to_fetch()}, and"
             raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by {todo}")
         try:
             attributes, arrays = hdf5.read(path, KIND)
@@ -103,9 +99,9 @@ def _downloaded(options: PreparedOptions) -> Path:
     if not options.files():
         raise DataError(where, "say --from FOLDER: these files cannot be downloaded; README.md of fedmpi.data says how")
     name = options.files()[0]
-    path = below_home(options.root) / name
+    path = options.folder / name
     if not path.is_file():
-        raise DataError(where, f"no {name} there; {how_to_fetch(options)}, or say --from FOLDER_OR_ARCHIVE")
+        raise DataError(where, f"no {name} there; {options.how_to_fetch()}, or say --from FOLDER_OR_ARCHIVE")
     return path
 
 

@@ -22,7 +22,7 @@ from data_fixtures import SOURCES, refusal
 from fedmpi import registry
 from fedmpi.data import command as data_command
 from fedmpi.data import files
-from fedmpi.data.files import DownloadError, fetch, how_to_fetch, install
+from fedmpi.data.files import DownloadError, fetch, install
 from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
@@ -46,8 +46,8 @@ def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path
     windows = registry.options("data", "har")()
     options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features", test_share=0.5)
     assert (windows.files(), options.files()) == (("har-341.zip",), ("har-240.zip",))
-    assert "fetch har --data-dir" in how_to_fetch(windows)
-    for text in (how_to_fetch(options).split("`")[1], files.command("prepare", options)):
+    assert "fetch har --data-dir" in windows.how_to_fetch()
+    for text in (options.how_to_fetch().split("`")[1], options.command("prepare")):
         arguments = data_command.parse(shlex.split(text)[2:])
         again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)
         assert again.form == "features" and again.root == str(tmp_path / "my data")

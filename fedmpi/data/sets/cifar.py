@@ -17,9 +17,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.fields import Folder, free
-from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
-from fedmpi.data.files import Source, below_home, guarded, how_to_fetch
+from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.files import FetchedOptions, Source, guarded
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -27,24 +26,20 @@ _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 _TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 
 
-class _Cifar(DataOptions):
+class _Cifar(FetchedOptions):
     """A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009; normalization as in FedHM's code."""
 
-    source: ClassVar[Source]
     train: ClassVar[Mapping[str, str]]
     """The md5 of each file of training images, in the order in which they are read."""
     test: ClassVar[Mapping[str, str]]
     label_key: ClassVar[str]
-    root: Folder = free("~/data")
-    """The folder that holds cifar-10-batches-py or cifar-100-python, or that folder itself."""
 
     def read(self) -> Dataset:
         """Returns all images, uint8 (N, 32, 32, 3), and their labels."""
-        base = below_home(self.root)
         name = self.source.unpacked[0]
-        folder = base if base.name == name else base / name
+        folder = self.folder if self.folder.name == name else self.folder / name
         if not folder.is_dir():
-            todo = f"{how_to_fetch(self)}, or set data.root to where they are"
+            todo = f"{self.how_to_fetch()}, or set data.root to where they are"
             raise DataError(f"data.root={self.root}", f"there is no folder {folder}; {todo}")
         return Dataset(*self._part(folder, self.train), *self._part(folder, self.test))
 
@@ -52,7 +47,7 @@ class _Cifar(DataOptions):
         batches = []
         for name, md5 in md5s.items():
             path = folder / name
-            with guarded(path, how_to_fetch(self, "--force")), warnings.catch_warnings():
+            with guarded(path, self.how_to_fetch("--force")), warnings.catch_warnings():
                 content = path.read_bytes()
                 digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
                 if digest != md5:

@@ -19,9 +19,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.config.fields import Folder, free
-from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, number_groups
-from fedmpi.data.files import Source, below_home, guarded, how_to_fetch
+from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.files import FetchedOptions, Source, guarded
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -49,17 +48,14 @@ SPLITS = {
 }
 
 
-class IdxOptions(DataOptions):
+class IdxOptions(FetchedOptions):
     """A data set of idx files, in one of the `folders` below data.root or in data.root itself."""
 
-    source: ClassVar[Source]
     folders: ClassVar[tuple[str, ...]]
-    root: Folder = free("~/data")
-    """The folder that holds MNIST/raw, QMNIST/raw, EMNIST/raw or gzip, or the folder with all files itself."""
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
         """Returns the file's array. Raises DataError if it is missing, damaged, or of another type or shape."""
-        return read(self.find(name), dtype, shape, how_to_fetch(self, "--force"))
+        return read(self.find(name), dtype, shape, self.how_to_fetch("--force"))
 
     def part(self, name: str, count: int) -> tuple[NDArray[Any], Ints]:
         """Returns images, uint8 (count, 28, 28), and their labels, int64 (count,)."""
@@ -68,14 +64,13 @@ class IdxOptions(DataOptions):
         return images, labels.astype(np.int64)
 
     def find(self, name: str) -> Path:
-        base = below_home(self.root)
-        folders = [*(base / folder for folder in self.folders), base]
+        folders = [*(self.folder / below for below in self.folders), self.folder]
         for folder in folders:
             for path in (folder / f"{name}.gz", folder / name):
                 if path.is_file():
                     return path
         places = ", ".join(map(str, folders))
-        raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {how_to_fetch(self)}")
+        raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {self.how_to_fetch()}")
 
 
 def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
@@ -137,7 +132,7 @@ class Qmnist(Mnist):
         name = f"qmnist-{part}-labels-idx2-int"
         table = self.array(name, "int32", (ROWS, COLUMNS))[: len(labels)]
         if not np.array_equal(table[:, CLASS], labels):
-            todo = how_to_fetch(self, "--force")
+            todo = self.how_to_fetch("--force")
             raise DataError(str(self.find(name)), f"its classes are not those of MNIST's images; {todo}")
         return table[:, WRITER].astype(np.int64)
 
