@@ -9,13 +9,14 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from pydantic import ValidationError, create_model
+from pydantic_core import to_jsonable_python
 
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
@@ -197,23 +198,17 @@ def _settings(override: Override) -> dict[yaml_text.Path, Any]:
     parts = tuple(part.strip() for part in key.split(".")) if isinstance(key, str) else ("",)
     if not all(parts):
         raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
-    return {path: _plain(item) for path, item in leaves(value, parts)}
+    return {path: to_jsonable_python(item, fallback=_of_object) for path, item in leaves(value, parts)}
 
 
-def _plain(value: Any) -> Any:
-    """Returns the value as YAML would have given it: lists for tuples and arrays, text for paths, `module:Name` for a
-    class or function. Raises ValueError for anything that no YAML can say.
+def _of_object(value: Any) -> Any:
+    """Returns what YAML can say of an object: `module:Name` for a class or function, the values of an array. Raises
+    ValueError for another one.
     """
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
     if isinstance(value, (type, FunctionType)):
         return f"{value.__module__}:{value.__qualname__}"
-    if hasattr(value, "tolist"):  # a number or an array of numpy or torch
-        value = value.tolist()
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, float, str, Mapping)):
-        return value
+    if hasattr(value, "tolist"):  # of numpy or torch
+        return value.tolist()
     raise ValueError(f"expected text, numbers, lists or mappings of them, got {type(value).__name__}")
 
 
