@@ -13,8 +13,9 @@ that wrote over its input (an in-place ReLU) adds nothing, an LSTM layer adds it
 
 from __future__ import annotations
 
+import copy
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,7 @@ AVERAGE_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FLOAT32_BYTES = 4
 # Four gates, the cell and the output, at each token in each layer.
 LSTM_KEEPS = 6
-# BatchNorm needs two values, so a dry run passes two examples.
+# BatchNorm needs two values, so two examples pass.
 EXAMPLES = 2
 _ATEN = torch.ops.aten
 # The operators that multiply, and which of their arguments have a row (an image, a matrix) for each row of the output.
@@ -40,7 +41,7 @@ ROWS = {_ATEN.convolution: (0,), _ATEN.mm: (0,), _ATEN.addmm: (1,), _ATEN.bmm: (
 
 @dataclass(frozen=True)
 class Costs:
-    """One net, one example; `params` counts every learnable number once."""
+    """One net, one example; `params` counts every learnable number once. All others are 0 where nothing is counted."""
 
     params: int
     macs: int
@@ -48,34 +49,43 @@ class Costs:
     activation_bytes: int
 
 
-def measure(net: nn.Module, example_shape: tuple[int, ...]) -> Costs:
-    """Returns the costs of `net` (left as it is) for one example of shape (C, H, W), (features,) or (length,)."""
-    tally = _Tally()
-    # An LSTM whose gates are layers of their own computes itself all the same.
-    leaves = [module for module in net.modules() if isinstance(module, nn.LSTM) or not any(module.children())]
-    handles = [leaf.register_forward_hook(tally.add) for leaf in leaves]
-    once = dry_run(net, example_shape)
-    for handle in handles:
-        handle.remove()
-    # The difference leaves out what a net does once a batch (an LSTM's gates multiplied back out of their factors).
-    macs = (dry_run(net, example_shape, 2 * EXAMPLES) - once) // EXAMPLES
-    params = sum(parameter.numel() for parameter in net.parameters())
-    activation_bytes = FLOAT32_BYTES * tally.activations // EXAMPLES
-    return Costs(params, macs, macs + tally.extra_macs // EXAMPLES, activation_bytes)
-
-
-def dry_run(net: nn.Module, example_shape: tuple[int, ...], num_examples: int = EXAMPLES) -> int:
-    """Passes examples of zeros through `net` (left as it is) and its hooks; returns the multiply-accumulates that this
-    would have cost.
-
-    On the CPU, because many operators of the meta device import torch._dynamo, half of a rank's start. Weights are one
-    zero that is seen everywhere, and products are left out.
+def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
+    """Returns the costs of `net` (left as it is) for one of these examples, or of zeros of one example's shape:
+    (C, H, W), (features,) or (length,). A net that does not run on what stands for its values is not counted.
     """
-    is_text = any(isinstance(module, nn.Embedding) for module in net.modules())
-    batch = torch.zeros(num_examples, *example_shape, dtype=torch.int64 if is_text else torch.float32)
-    named = [*net.named_parameters(), *net.named_buffers()]
-    tensors = {name: torch.zeros((), dtype=tensor.dtype).expand(tensor.shape) for name, tensor in named}
-    tensors |= {name: tensors[name].clone() for name, _ in net.named_buffers()}  # a net may write into these
+    inputs = torch.zeros(EXAMPLES, *examples) if isinstance(examples, tuple) else examples[:EXAMPLES]
+    params = sum(parameter.numel() for parameter in net.parameters())
+    tally = _Tally()
+    with suppress(Exception), ExitStack() as stack:
+        light = weightless(net, inputs.device)
+        for leaf in light.modules():
+            # An LSTM whose gates are layers of their own computes itself all the same.
+            if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
+                stack.callback(leaf.register_forward_hook(tally.add).remove)
+        once = macs_of(light, inputs)
+        stack.close()
+        # The difference leaves out what a net does once a batch (an LSTM's gates multiplied back out of their factors).
+        macs = (macs_of(light, torch.cat([inputs, inputs])) - once) // len(inputs)
+        activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
+        return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes)
+    return Costs(params, 0, 0, 0)
+
+
+def weightless(net: nn.Module, device: torch.device) -> nn.Module:
+    """Returns a copy of `net` (on meta, too) whose weights are one zero that is seen everywhere."""
+    zero = torch.zeros((), device=device)
+    copies: dict[int, Tensor] = {id(value): nn.Parameter(zero.expand(value.shape)) for value in net.parameters()}
+    for part in net.modules():
+        # torch's weight norm keeps what it computes of parameters, which cannot be copied.
+        copies |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor)}
+    return copy.deepcopy(net, copies)
+
+
+def macs_of(net: nn.Module, inputs: Tensor) -> int:
+    """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost.
+
+    Not on the meta device, of which many operators import torch._dynamo, half of a rank's start. Products are left out.
+    """
     with ExitStack() as stack:
         # Operators that do too much in one to be counted: oneDNN's LSTM, fused attention.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
@@ -83,7 +93,7 @@ def dry_run(net: nn.Module, example_shape: tuple[int, ...], num_examples: int = 
         stack.enter_context(torch.random.fork_rng(devices=[]))  # a net in training mode draws for its dropout
         stack.enter_context(torch.no_grad())
         counter = stack.enter_context(_MacCounter())
-        torch.func.functional_call(net, tensors, (batch,))
+        net(inputs)
     return counter.total
 
 

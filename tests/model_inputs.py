@@ -19,6 +19,7 @@ class Info:
     example_shape: tuple[int, ...] = (1, 8, 8)
     num_classes: int = 4
     vocabulary_size: int = 11
+    examples: Tensor | None = None
 
 
 class AnyVit(VitSmall):

@@ -145,3 +145,124 @@ def unlike(num_classes, example_shape, width=1.0):
     return nn.Sequential(
         nn.Flatten(), nn.Linear(64, 8 if width == 1 else 9), nn.Linear(8 if width == 1 else 9, num_classes)
     )
+
+
+class Flat(nn.Module):
+    """The classes come from the layer that is registered first; what a subclass adds is tried."""
+
+    def __init__(self, num_classes, example_shape, hidden: int = 8):
+        super().__init__()
+        self.head = nn.Linear(hidden, num_classes)
+        self.body = nn.Linear(torch.Size(example_shape).numel(), hidden)
+        self.middle = nn.Linear(hidden, hidden)
+
+    def forward(self, x):
+        return self.head(F.relu(self.middle(F.relu(self.body(x.flatten(1))))))
+
+
+class Computes(Flat):
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape, hidden=int(torch.linspace(1, 8, 3)[-1]))
+
+
+class Chooses(Flat):
+    """Its buffer says which columns it reads: the last ones twice."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.register_buffer("columns", torch.arange(torch.Size(example_shape).numel()).clamp(min=5))
+
+    def forward(self, x):
+        return super().forward(x.flatten(1)[:, self.columns])
+
+
+class Places(Flat):
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.place = nn.Embedding(example_shape[-1], example_shape[-1])
+
+    def forward(self, x):
+        return super().forward(x + self.place(torch.arange(x.shape[-1])))
+
+
+class Inverts(Flat):
+    """Values must be there: a matrix of zeros has no inverse."""
+
+    def forward(self, x):
+        gram = self.middle.weight @ self.middle.weight.T
+        return self.head(F.relu(self.body(x.flatten(1)) @ torch.linalg.inv(gram + 1e-3 * gram.diag().diag())))
+
+
+class Logarithm(Flat):
+    def forward(self, x):
+        return super().forward(torch.log1p(x))
+
+
+def counts():
+    x, y = (torch.arange(60 * 6).view(60, 6) % 7).float().numpy(), torch.arange(60).numpy() % 3
+    return {"train_x": x[:40], "train_y": y[:40], "test_x": x[40:], "test_y": y[40:]}
+
+
+class Repeats(Flat):
+    """One block under three names."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.blocks = nn.ModuleList([nn.Sequential(self.middle, nn.ReLU())] * 3)
+
+    def forward(self, x):
+        return self.head(nn.Sequential(*self.blocks)(self.body(x.flatten(1))))
+
+
+class Hooked(Flat):
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.body.weight.register_hook(lambda gradient: 0 * gradient)
+
+
+class Watched(Flat):
+    """A layer has a forward hook, which its factors would not have."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.body.register_forward_hook(lambda part, inputs, output: 2 * output)
+
+
+class Empty(Flat):
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.none = nn.Parameter(torch.zeros(3, 0))
+
+
+class Elsewhere(Flat):
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.middle = nn.Linear(8, 8, device="meta")
+
+
+class Replaces(Flat):
+    def forward(self, x):
+        self.body.bias = nn.Parameter(self.body.bias.detach() / 2)
+        return super().forward(x)
+
+
+class Freezes(Flat):
+    def forward(self, x):
+        self.body.requires_grad_(False)
+        return super().forward(x)
+
+
+class Detached(Flat):
+    @torch.no_grad()
+    def forward(self, x):
+        return super().forward(x)
+
+
+class Unsteady(Flat):
+    def forward(self, x):
+        scores = super().forward(x)
+        return scores if self.training else scores[:, :-1]
+
+
+def nothing_to_train(num_classes, example_shape):
+    return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(num_classes))

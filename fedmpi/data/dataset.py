@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
+from torch import Tensor
 
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
@@ -54,6 +55,8 @@ class DataInfo:
     """How many groups (writers, subjects, roles) the training examples come from; 0 if that is not known."""
     shares_groups: bool = False
     """True if the test examples come from the same groups."""
+    examples: Tensor | None = field(default=None, compare=False, repr=False)
+    """The first training examples as a net gets them (`data.batches`), where somebody has read them."""
 
 
 @dataclass(frozen=True)

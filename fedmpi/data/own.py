@@ -19,6 +19,7 @@ from pydantic import Field, create_model
 
 from fedmpi.config.fields import Folder, Section, free
 from fedmpi.config.keywords import Keywords
+from fedmpi.data.batches import with_examples
 from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
@@ -119,7 +120,7 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
         test_groups if "test_groups" in arrays else None,
     )
     info = _info(where, options, kind, dataset)
-    return check(where, dataset, info), info
+    return check(where, dataset, info), with_examples(info, dataset)
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:

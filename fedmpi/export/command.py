@@ -107,7 +107,7 @@ def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
 def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
     answers = form.load(path, trained)
     shape = trained.saved.setup.data.info.example_shape
-    counted = costs.measure(trained.net, shape)
+    counted = costs.measure(trained.net, trained.example())
     times = []
     for number in BATCHES:
         measured = latency(answers, trained.example()[:1].expand(number, *shape).clone())

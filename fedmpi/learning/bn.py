@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.costs import dry_run
-
 
 def batch_norms(module: nn.Module) -> list[_BatchNorm]:
     """Returns the BatchNorm layers of a net, in order."""
@@ -26,19 +24,6 @@ def batch_norms(module: nn.Module) -> list[_BatchNorm]:
 def num_statistics(module: nn.Module) -> int:
     """Returns how many numbers a net's statistics are: a mean and a variance per channel."""
     return 2 * sum(layer.num_features for layer in batch_norms(module))
-
-
-def normalizes_single_values(skeleton: nn.Module, example_shape: tuple[int, ...]) -> bool:
-    """Returns whether some BatchNorm of this net gets one value per channel and example."""
-    found: list[bool] = []
-    handles = [
-        layer.register_forward_pre_hook(lambda _, inputs: found.append(inputs[0][0, 0].numel() == 1))
-        for layer in batch_norms(skeleton)
-    ]
-    dry_run(skeleton, example_shape)
-    for handle in handles:
-        handle.remove()
-    return any(found)
 
 
 @contextmanager

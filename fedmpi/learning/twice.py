@@ -29,6 +29,7 @@ from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.models import admission
+from fedmpi.models.trial import fault_of_net
 from fedmpi.tensors import bytes_of
 
 BATCH_SIZE = 2
@@ -72,19 +73,12 @@ def check_nets(
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
-                if not (why := _fault_of_net(str(error))):
+                if not (why := fault_of_net(str(error))):
                     raise
                 raise ConfigError("model.name", f"'{model}': {why}") from None
         net.clear()
         net.module.train()
     return " ".join(digests)
-
-
-def _fault_of_net(error: str) -> str:
-    """Returns what a dry run does not show of torch's errors; '' for what may be no fault of the net."""
-    if error.startswith("view size is not compatible"):
-        return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
-    return error.partition(". ")[0] if "deterministic" in error else ""
 
 
 def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator[int]:

@@ -4,8 +4,8 @@ By type, exactly (a subclass may use its weight in ways that we do not see):
 
 * Conv2d with a kernel larger than 1x1, one group, zero padding given as numbers: factorized,
   with any stride and dilation. 1x1, grouped and other convs stay dense.
-* Linear: factorized, but for the last one of the net, whose outputs are the classes.
-* A weight that is used under two names stays dense.
+* Linear: factorized, but for the layer that gives the classes.
+* A weight that is used under two names, and a layer with hooks of its own, stay dense.
 
 By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which
 the net registers them and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for
@@ -46,6 +46,8 @@ class Rule:
     dense_layers: int = 1
     unroll: Unroll = "paper"
     overrides: Mapping[str, Override] = field(default_factory=dict)
+    classifier: str = ""
+    """The layer that gives the classes, as a trial has found it; empty: the last Linear that the net registers."""
 
     def override(self, name: str) -> Override | None:
         """Returns what the first pattern that matches a layer's name asks for."""
@@ -60,7 +62,7 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     a layer asked for by its full name that cannot be factorized.
     """
     weighted = {name: module for name, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
-    dense_by_rule = set(_dense_by_rule(weighted, rule.dense_layers))
+    dense_by_rule = set(_dense_by_rule(weighted, rule))
     impossible = {name for name, module in weighted.items() if not _can_factorize(module)} | _shared(net, weighted)
     _check_patterns(rule, weighted, impossible)
     planned = []
@@ -71,15 +73,18 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     return tuple(planned)
 
 
-def _dense_by_rule(weighted: Mapping[str, Weighted], dense_layers: int) -> Iterator[str]:
-    """Yields the names of the first convs, of all 1x1 convs and of the last linear layer."""
+def _dense_by_rule(weighted: Mapping[str, Weighted], rule: Rule) -> Iterator[str]:
+    """Yields the names of the first convs, of all 1x1 convs and of the layer that gives the classes."""
     largest = {name: max(module.kernel_size) for name, module in weighted.items() if isinstance(module, nn.Conv2d)}
-    yield from [name for name, side in largest.items() if side > 1][:dense_layers]
+    yield from [name for name, side in largest.items() if side > 1][: rule.dense_layers]
     yield from (name for name, side in largest.items() if side == 1)
-    yield from [name for name, module in weighted.items() if isinstance(module, nn.Linear)][-1:]
+    linear = [name for name, module in weighted.items() if isinstance(module, nn.Linear)]
+    yield from [rule.classifier] if rule.classifier else linear[-1:]
 
 
 def _can_factorize(module: Weighted) -> bool:
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
     if isinstance(module, nn.Linear):
         return type(module) is nn.Linear
     is_plain = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)

@@ -86,7 +86,7 @@ class FedHM(ServerMethod):
         super().__init__(with_open_lstms(context))
         options = self.options
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
-        rule = Rule(dense_layers=dense, unroll=options.unroll, overrides=options.layer_ranks)
+        rule = Rule(dense, options.unroll, options.layer_ranks, context.classifier())
         self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:

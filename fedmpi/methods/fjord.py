@@ -118,7 +118,7 @@ class Fjord(WidthMethod):
             return logits
         parts: Params = dict(net.module.named_parameters())
         parts |= {name: select(parts[name], held) for name, held in self._parts_within[tier][number].items()}
-        parts |= {name: value.to(inputs.device) for name, value in self._constants[number].items()}
+        parts |= {name: value.to(inputs.device) for name, value in self._skeletons[number].named_buffers()}
         nested: Tensor = functional_call(self._skeletons[number], parts, (inputs,))
         return net.outputs(nested)
 
@@ -128,15 +128,6 @@ class Fjord(WidthMethod):
         for skeleton in skeletons:
             subsample_before_narrow_convs(skeleton)
         return skeletons
-
-    @cached_property
-    def _constants(self) -> list[dict[str, Tensor]]:
-        """Returns the buffers of each net, which skeletons have without values; most nets have none."""
-        constants = []
-        for number, skeleton in enumerate(self._skeletons):
-            has_some = any(True for _ in skeleton.buffers())
-            constants.append(dict(self.net(number).named_buffers()) if has_some else {})
-        return constants
 
     @cached_property
     def _parts_within(self) -> list[list[dict[str, tuple[Index, ...]]]]:

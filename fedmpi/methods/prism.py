@@ -102,7 +102,7 @@ class OrthDrop(Method):
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(with_open_lstms(context))
-        rule = Rule(dense_layers=1, unroll="output")
+        rule = Rule(dense_layers=1, unroll="output", classifier=context.classifier())
         self.factorized = plan_layers(self.context.make(empty=True), rule)
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given

@@ -85,7 +85,8 @@ class MethodContext:
     `make(width, rounding, seed, empty=...)` gives the model: its width multiplied by `width`, channels rounded by
     `rounding`, its values those of the run's seed (the same ones at every call) or of another seed if asked; an `empty`
     one is on the meta device, without values and at no cost. `dense_layers` are the model's own, and `tier_blocks` the
-    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
+    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)),
+    `classifier` which layer gives the classes ('' where nobody has tried).
     """
 
     options: MethodOptions
@@ -97,6 +98,7 @@ class MethodContext:
     dense_layers: int = 0
     num_classes: int = 0
     present_labels: Callable[[int], np.ndarray] | None = None
+    classifier: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True)

@@ -110,10 +110,12 @@ class WidthMethod(ServerMethod):
 
     @cached_property
     def _class_names(self) -> tuple[str, ...]:
-        """Names the parameters with a row for each class: those of the last linear layer, if it has as many rows."""
+        """Names the parameters with a row for each class: those of the layer that gives the classes, if it is linear
+        and has as many rows."""
         layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]
         names = [name for name, part in layers if part.out_features == self.context.num_classes]
-        return tuple(name for name in self.state_specs() if names and name.rpartition(".")[0] == names[-1])
+        found = self.context.classifier() or (names[-1] if names else "")
+        return tuple(name for name in self.state_specs() if found in names and name.rpartition(".")[0] == found)
 
     def _class_rows(self, client: Client) -> Tensor | None:
         """Returns the classes whose rows this client contributes, int64; None means all."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -51,28 +50,6 @@ def as_module(made: object, model: str) -> nn.Module:
     return made
 
 
-@contextmanager
-def checked_outputs(net: nn.Module, model: str, num_classes: int) -> Iterator[None]:
-    """Raises `ConfigError` where a call of `net` within gives no score of each class for each example."""
-
-    def check(net: nn.Module, inputs: tuple[Tensor, ...], output: object) -> None:
-        shape = len(inputs[0]), num_classes
-        if not isinstance(output, Tensor):
-            found = f"a value of type {type(output).__name__}"
-        elif output.shape == shape and output.is_floating_point():
-            return
-        else:
-            found = f"{tuple(output.shape)} of type {output.dtype}"
-        expected = f"a float tensor of shape {shape}, one number for each class"
-        raise ConfigError("model.name", f"'{model}' gives {found} for {shape[0]} examples; expected {expected}")
-
-    handle = net.register_forward_hook(check)
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
 def refusal(model: str, net: nn.Module, module: str, problem: str) -> ConfigError:
     """Returns the error of a net that is not admitted; `module` is the dotted name of the one at fault."""
     kind = type(net.get_submodule(module)).__name__
@@ -103,6 +80,10 @@ def _problems(part: nn.Module) -> Iterator[str]:
             yield f"has a frozen parameter {name!r}, but all parameters are trained; make it a buffer (register_buffer)"
         elif value.dtype != torch.float32:
             yield f"has a parameter {name!r} of type {value.dtype}; allowed: torch.float32"
+        elif not value.numel():
+            yield f"has a parameter {name!r} without entries; leave it out"
+        elif value._backward_hooks or value._post_accumulate_grad_hooks:
+            yield f"has a hook on its parameter {name!r}, which training would pass over; change gradients in forward"
     for name, value in vars(part).items():
         # torch's weight and spectral norm compute such an attribute from parameters before each pass.
         is_computed = isinstance(value, Tensor) and (value.requires_grad or f"{name}_orig" in part._parameters)

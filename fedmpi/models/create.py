@@ -1,6 +1,8 @@
-"""A net out of its options: with values on the CPU (`build`), or shapes only (`skeleton`)."""
+"""A net out of its options: with values on the CPU (`build`), or without those of parameters (`skeleton`)."""
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -21,21 +23,35 @@ def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding:
     as they were. Raises `ConfigError` if the model cannot take such data, or is no net that clients
     can train one after another (`models.admission`).
     """
-    return _net(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
+    net = _from_options(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
+    return admission.admit(net, options.name)
 
 
 def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
-    """Returns the net of `build` on the meta device: names, shapes and modules, no values and no memory."""
-    return _net(options, info, Width(width, rounding), "meta", 0)
+    """Returns the net of `build` with its parameters on the meta device, without values; buffers have theirs."""
+    net = admission.admit(_unbuilt(options, info, Width(width, rounding)), options.name)
+    return _emptied(build(options, info, 0, width, rounding)) if any(True for _ in net.buffers()) else net
 
 
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
     """Returns what is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
-    return admission.conversions(_from_options(options, info, Width(), "meta", 0))
+    return admission.conversions(_unbuilt(options, info, Width()))
 
 
-def _net(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
-    return admission.admit(_from_options(options, info, width, device, init_seed), options.name)
+def _unbuilt(options: Model, info: Inputs, width: Width) -> nn.Module:
+    """Makes a net on the meta device, or, where its constructor computes with tensors, as it is made."""
+    with suppress(Exception):  # on the CPU it may do, or says there what is wrong
+        return _from_options(options, info, width, "meta", 0)
+    return _emptied(_from_options(options, info, width, "cpu", 0))
+
+
+def _emptied(net: nn.Module) -> nn.Module:
+    """Takes the values of all parameters, in place; ties between layers stay."""
+    empty = {value: nn.Parameter(value.detach().to("meta"), value.requires_grad) for value in net.parameters()}
+    for part in net.modules():
+        for name, value in [*part.named_parameters(recurse=False)]:
+            setattr(part, name, empty[value])
+    return net
 
 
 def _from_options(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:

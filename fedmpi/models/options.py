@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
 from fedmpi.config.fields import Section
 from fedmpi.models.width import Width
@@ -27,6 +27,8 @@ class Inputs(Protocol):
     def num_classes(self) -> int: ...
     @property
     def vocabulary_size(self) -> int: ...
+    @property
+    def examples(self) -> Tensor | None: ...
 
 
 class Model(Section):

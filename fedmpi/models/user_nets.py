@@ -29,7 +29,8 @@ from fedmpi.config.keywords import Keywords
 from fedmpi.errors import ConfigError, UnknownError, as_one_line, one_line
 from fedmpi.models.admission import as_module
 from fedmpi.models.options import Inputs, Model, Multiplier
-from fedmpi.models.surgery.narrowing import EXAMPLES, Sizes, leading_sizes, narrowed
+from fedmpi.models.surgery.narrowing import Sizes, leading_sizes, narrowed
+from fedmpi.models.trial import examples_of, tried
 from fedmpi.models.width import Width
 
 FILLED = ("num_classes", "example_shape", "vocabulary_size", "width")
@@ -82,14 +83,9 @@ class BroughtModel(Model):
 def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
     """Returns the layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
     with seeds.python_and_numpy(0), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        generator = torch.Generator().manual_seed(0)
-        whole = options._made(info, Width())
-        shape = (EXAMPLES, *info.example_shape)
-        examples = torch.randn(shape, generator=generator)
-        if info.vocabulary_size:
-            examples = torch.randint(info.vocabulary_size, shape, generator=generator)
+        classifier = tried(options._made(info, Width()), info, options.name).classifier
         try:
-            return leading_sizes(whole, examples, info.num_classes, width)
+            return leading_sizes(options._made(info, Width()), examples_of(info), classifier, width)
         except (Exception, SystemExit) as error:
             todo = "give it a keyword `width`, or take a method whose clients train no narrower nets, as fedhm"
             why = one_line(str(error).partition("\n")[0])

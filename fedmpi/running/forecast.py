@@ -24,6 +24,7 @@ from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
+from fedmpi.models.trial import examples_of
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
@@ -110,7 +111,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         held = VALIDATION_SHARE * samples
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
-    nets = [costs.measure(method.net(number, empty=True), info.example_shape) for number in all_nets(method)]
+    nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     tiers = []
     for tier in method.tiers:
         number = tier.index
@@ -147,12 +148,18 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tiers=tuple(tiers),
         warnings=(),
     )
-    warnings = [*remarks(config, info, method, num_workers, per_round)]
+    warnings = [*remarks(config, info, method, num_workers, per_round), *_uncounted(tiers)]
     if plan.test_share > _LARGE_SHARE and num_tests > 1:
         warnings.append(
             f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
         )
     return replace(plan, warnings=tuple(warnings))
+
+
+def _uncounted(tiers: Sequence[TierForecast]) -> Iterator[str]:
+    for tier in tiers:
+        if not tier.macs:
+            yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
 
 
 def _traffic(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[Counter[int], int, int]:

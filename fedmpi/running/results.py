@@ -11,6 +11,7 @@ from fedmpi import costs
 from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.methods.values import ClientLoad
+from fedmpi.models.trial import examples_of
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
@@ -71,9 +72,9 @@ def sizes(setup: Setup) -> list[TierRow]:
     rows = []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
-    shape = setup.config.data.used().example_shape
+    examples = examples_of(setup.data.info)
     for name, (number, capacity) in (tiers | others).items():
-        cost = costs.measure(method.net(number, empty=True), shape)
+        cost = costs.measure(method.net(number, empty=True), examples)
         row = TierRow(name, capacity, cost.params, cost.macs)
         if name in tiers:
             turn = method.costs(ClientLoad(number))

@@ -21,14 +21,14 @@ from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data import lending
-from fedmpi.data.batches import DeviceData
+from fedmpi.data.batches import DeviceData, with_examples
 from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
-from fedmpi.errors import ConfigError, StartupError, UserError, one_line
+from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning import loss_scale, twice
-from fedmpi.learning.bn import normalizes_single_values, num_statistics
+from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
@@ -36,7 +36,7 @@ from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create
-from fedmpi.models.admission import checked_outputs
+from fedmpi.models.trial import Trial, examples_of, tried
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator, together
@@ -61,9 +61,10 @@ class TrainingData:
 
 def load_material(config: Config, comm: Communicator) -> TrainingData:
     """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
-    info = config.data.used()
-    together(comm, lambda: check_model(config, info))
     dataset = _read_once_a_node(config, comm)
+    info = with_examples(config.data.used(), dataset)
+    trial = together(comm, lambda: check_model(config, info))
+    _check_parameters(comm, config, trial)
     count = config.clients.count
     labels = dataset.train_y
     groups = dataset.groups
@@ -74,7 +75,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
             comm, lambda: hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         )
         data = TrainingData(replace(info, num_test=len(held_out.test_y)), held_out, training, validation)
-    together(comm, lambda: _check_batches(config, data.info, data.partition))
+    together(comm, lambda: _check_batches(config, trial, data.info.num_test, data.partition))
     return data
 
 
@@ -112,6 +113,14 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
+def _check_parameters(comm: Communicator, config: Config, trial: Trial) -> None:
+    """Refuses ranks whose nets have other parameters, or have them in another order. Raises `StartupError`."""
+    first, *others = comm.allgather_text(trial.parameters)
+    if different := next((other for other in others if other != first), ""):
+        problem = f"'{config.model.name}' has other parameters on some ranks: {first} and {different}"
+        raise StartupError("start", one_line(f"model.name: {problem}; make and register them in one order (no sets)"))
+
+
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
     """Returns what the ranks compute with; rank 0 warns if they differ."""
     rows = made_with.gathered(comm, made_with.computed_with(*kinds, device))
@@ -121,26 +130,14 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
     return made_with.merged(rows)
 
 
-def check_model(config: Config, info: DataInfo) -> None:
-    """Tries in a dry run whether the model can take the data. Raises `ConfigError`."""
-    try:
-        net = create.skeleton(config.model, info)
-        with checked_outputs(net, config.model.name, info.num_classes):
-            costs.measure(net, info.example_shape)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's net may raise anything
-        shape = " x ".join(map(str, info.example_shape))
-        reason = str(error).partition("\n")[0]
-        says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
-        reason = reason if says_all else f"{type(error).__name__}: {reason}"
-        problem = f"{config.model.name} cannot take inputs of {shape} (data {config.data.name}): {reason}"
-        raise ConfigError("model.name", problem) from error
+def check_model(config: Config, info: DataInfo) -> Trial:
+    """Tries the model on the data's first examples, as far as they are known. Raises `ConfigError`."""
+    return tried(create.build(config.model, info, config.seed), info, config.model.name)
 
 
-def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None:
+def _check_batches(config: Config, trial: Trial, num_test: int, partition: Partition) -> None:
     """Refuses batches of one example where the net normalizes single values: those have no variance."""
-    if not normalizes_single_values(create.skeleton(config.model, info), info.example_shape):
+    if not trial.single_values:
         return
     because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
     problems = []
@@ -149,7 +146,7 @@ def _check_batches(config: Config, info: DataInfo, partition: Partition) -> None
     for key, size in (("train", config.train.batch_size), ("evaluation", config.evaluation.batch_size)):
         if size == 1:
             problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
-    if info.num_test == 1:
+    if num_test == 1:
         problems.append(f"data: there is one test example, {because}")
     if problems:
         raise ConfigError(config.where, *problems)
@@ -175,7 +172,8 @@ def prepare(
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = together(comm, lambda: _skeletons(config, method, kinds[0]))
-    macs = tuple(float(costs.measure(net, info.example_shape).macs) for net in skeletons)
+    counts = [costs.measure(net, examples_of(info)) for net in skeletons]
+    macs = tuple(float(count.macs or count.params) for count in counts)  # an uncounted net weighs as its parameters
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
@@ -221,6 +219,7 @@ def method_context(
         dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
         present_labels=present_labels,
+        classifier=lambda: check_model(config, info).classifier,
     )
 
 

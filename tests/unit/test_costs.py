@@ -17,6 +17,7 @@ from fedmpi.models import create
 from fedmpi.models.nets.resnet import ResNet18, ResNet34
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
+from fedmpi.models.trial import examples_of
 
 MILLION = 1e6
 SHAPE = (3, 32, 32)
@@ -75,9 +76,9 @@ INPUTS = {
 }
 
 
-def test_a_dry_run_draws_nothing() -> None:
+def test_counting_draws_nothing() -> None:
     net, before = nn.Sequential(nn.Flatten(), nn.Dropout()), torch.get_rng_state()
-    costs.dry_run(net, (4,), 3)
+    costs.macs_of(net, torch.zeros(3, 4))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -87,7 +88,7 @@ def test_a_dry_run_draws_nothing() -> None:
     [name for name in registry.BUILT_IN["model"] if not name.endswith(":")]
     + ["torchvision:swin_t", "torchvision:densenet121"],
 )
-def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
+def test_passes_cost_what_torch_counts(name: str, form: str) -> None:
     """Every net of the registry, convs in groups, attention in windows; of 2 and of 3 examples, with its hooks."""
     options = Torchvision(name=name) if ":" in name else registry.options("model", name)()
     info = INPUTS[options.kinds[0]]
@@ -96,8 +97,10 @@ def test_dry_runs_cost_what_torch_counts(name: str, form: str) -> None:
         layers = plan_layers(open_lstms(net), Rule())
         sizes = {layer.name: (2, 3) for layer in layers}
         net = kernel_net(net, sizes) if form == "kernels" else factorize_net(net, layers, 0.25)
+    light = costs.weightless(net, torch.device("cpu"))
     for count in (2, 3):
-        assert 2 * costs.dry_run(net, info.example_shape, count) == flops_by_torch(net, info.example_shape, count)
+        inputs = examples_of(info)[:count]
+        assert 2 * costs.macs_of(light, inputs) == flops_by_torch(net, info.example_shape, count)
 
 
 def test_activation_bytes_and_extras_by_hand() -> None:
@@ -109,6 +112,14 @@ def test_activation_bytes_and_extras_by_hand() -> None:
     net = nn.Sequential(nn.Conv2d(3, 2, 3, padding=1), nn.BatchNorm2d(2), nn.ReLU(inplace=True), *pool)
     measured = costs.measure(net, (3, 4, 4))
     assert measured == costs.Costs(3 * 2 * 9 + 2 + 4 + 15, 874, 874 + 64 + 32 + 32, 4 * 73)
+
+
+def test_a_block_under_three_names_is_left_as_it_is() -> None:
+    """Its products count three times, its 4 * 4 + 4 parameters once."""
+    block = nn.Linear(4, 4)
+    net, x = nn.Sequential(block, nn.ReLU(), block, block), torch.ones(2, 4)
+    before = net(x)
+    assert costs.measure(net, (4,)) == costs.Costs(20, 48, 52, 4 * 16) and torch.equal(net(x), before)
 
 
 # What the small nets cost, by hand.

@@ -96,9 +96,7 @@ def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -
     """
     found = Structure({name: tuple(value.shape) for name, value in net.named_parameters()})
     modules = dict(net.named_modules())
-    for name, module in modules.items():
-        if isinstance(module, (Attention, nn.RNNBase)):
-            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; take another model, or method")
+    _refuse_mixing(net, modules)
     written: dict[fx.Node, frozenset[str]] = {}
     try:
         graph = _Tracer().trace(net)
@@ -115,6 +113,14 @@ def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -
         elif node.op != "get_attr" and not _gives_shapes(node, written):
             written[node] = _pass_function(found, node, sources)
     return found
+
+
+def _refuse_mixing(net: nn.Module, modules: Mapping[str, nn.Module]) -> None:
+    if len([*net.named_parameters(remove_duplicate=False)]) > len([*net.parameters()]):
+        raise _refusal("two of its layers share a parameter")
+    for name, module in modules.items():
+        if isinstance(module, (Attention, nn.RNNBase)):
+            raise _refusal(f"{name} (of type {type(module).__name__}) mixes them; take another model, or method")
 
 
 def _pass_module(

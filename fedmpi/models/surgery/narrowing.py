@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,15 +21,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fedmpi.models.trial import WEIGHTED
 from fedmpi.models.width import Width
 
 Sizes = Mapping[str, tuple[int, int]]
 """Of each layer by its dotted name: how many outputs and inputs it has in the narrow net."""
 
 CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-WEIGHTED = (*CONVS, nn.Linear)
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
-EXAMPLES = 3
 # Of the largest output: float32 is off by 1e-6, a wrong channel by its share of a layer.
 TOLERANCE = 1e-4
 
@@ -39,9 +37,10 @@ class NarrowingError(ValueError):
     """Why a net cannot be made narrower."""
 
 
-def leading_sizes(whole: nn.Module, examples: Tensor, num_classes: int, width: Width) -> Sizes:
-    """Returns the sizes of `whole` at `width`, tried out on `examples`. `whole` (on the CPU) is left without values of
-    its own.
+def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Width) -> Sizes:
+    """Returns the sizes of `whole` at `width`, tried out on `examples`; the layer `classifier` gives the classes.
+
+    `whole` (on the CPU) is left without values of its own.
 
     Raises `NarrowingError`, and whatever the net itself raises on channels that it does not expect.
     """
@@ -51,14 +50,15 @@ def leading_sizes(whole: nn.Module, examples: Tensor, num_classes: int, width: W
     for norm in (part for net in (whole, narrow) for part in net.modules() if isinstance(part, NORMS)):
         vars(norm)["forward"] = partial(_affine, norm)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        last = _last_layer(whole, examples)
-        with _fitting(narrow, width, last) as sizes:
+        with _fitting(narrow, width, classifier) as sizes:
             narrow.train()(examples)
             outputs = narrow.eval()(examples)
         _keep_leading(whole, {name: value.shape for name, value in narrow.named_parameters()})
         expected = whole.eval()(examples)
-    if outputs.shape != (len(examples), num_classes):
-        raise NarrowingError(f"its last layer {last!r} does not write the classes")
+    if outputs.shape != expected.shape:
+        raise NarrowingError(f"its layer {classifier!r} alone does not write the classes")
+    if not bool(expected.isfinite().all()):
+        raise NarrowingError("it gives no finite numbers on the first examples")
     largest = float(expected.abs().max())
     if not largest or not float((outputs - expected).abs().max()) <= TOLERANCE * largest:
         raise NarrowingError("it joins, mixes or averages channels, so that its leading ones are no net of their own")
@@ -95,8 +95,7 @@ def _refuse_other_parameters(net: nn.Module) -> None:
             raise NarrowingError(f"{said} is a grouped convolution")
         if isinstance(part, nn.LayerNorm) and len(part.normalized_shape) > 1:
             raise NarrowingError(f"{said} normalizes several axes together")
-    uses = Counter(id(value) for _, value in net.named_parameters(remove_duplicate=False))
-    if max(uses.values(), default=1) > 1:
+    if len([*net.named_parameters(remove_duplicate=False)]) > len([*net.parameters()]):
         raise NarrowingError("two of its layers share a parameter")
 
 
@@ -119,16 +118,6 @@ def _affine(norm: nn.Module, x: Tensor) -> Tensor:
     axes = () if isinstance(norm, nn.LayerNorm) else (1,) * (x.dim() - 2)
     x = x if weight is None else x * weight.view(-1, *axes)
     return x if bias is None else x + bias.view(-1, *axes)
-
-
-def _last_layer(net: nn.Module, examples: Tensor) -> str:
-    """Returns the conv or linear layer that is called last."""
-    called: list[str] = []
-    with _hooks(net, lambda name, part, _: called.append(name) if isinstance(part, WEIGHTED) else None):
-        net.eval()(examples)
-    if not called:
-        raise NarrowingError("it calls no conv or linear layer")
-    return called[-1]
 
 
 @contextmanager
