@@ -62,6 +62,9 @@ def reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error)[:300] or type(error).__name__
 
 
+WHOLE_NUMBERS = "rows of whole numbers count as tokens; if they are features, give them as x.astype('float32')"
+
+
 def counted(number: int, noun: str) -> str:
     """Returns `1 rank` or `1,000 ranks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,5 +1,6 @@
 """Nets as users write them: plain modules and functions, and mistakes."""
 
+import os
 from typing import Literal
 
 import torch
@@ -226,6 +227,16 @@ class Watched(Flat):
     def __init__(self, num_classes, example_shape):
         super().__init__(num_classes, example_shape)
         self.body.register_forward_hook(lambda part, inputs, output: 2 * output)
+
+
+class Ordered(nn.Sequential):
+    """Layers as a set may give them: on each rank in another order."""
+
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten())
+        for name in sorted(["a", "b"], reverse=os.environ["ORDER"] == "1"):
+            self.add_module(name, nn.Linear(64, 64))
+        self.add_module("last", nn.Linear(64, num_classes))
 
 
 class Empty(Flat):

@@ -23,7 +23,7 @@ from fedmpi.data.batches import with_examples
 from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
-from fedmpi.errors import DataError, UnknownError, UserError, as_one_line, counted, type_in_words
+from fedmpi.errors import WHOLE_NUMBERS, DataError, UnknownError, UserError, as_one_line, counted, type_in_words
 from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
@@ -151,14 +151,22 @@ def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tup
 
 def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
     """Returns what the examples are. Raises DataError if they are nothing that can be used."""
-    is_channels_first = array.ndim == 4 and array.shape[1] in (1, 3) and array.shape[3] > 4
-    if array.dtype == np.uint8 and array.ndim in (3, 4) and not is_channels_first:
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        _refuse_channels_first(where, name, array)
         return "image"
     if array.ndim == 2 and array.dtype.kind == "f":
         return "vector"
     if array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
         return "tokens"
-    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
+    hint = f"; {WHOLE_NUMBERS}" if array.dtype.kind in "iu" else ""
+    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{hint}")
+
+
+def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
+    """Raises DataError for pictures that are low, not square and of many channels: their channels come first."""
+    if images.ndim == 4 and images.shape[1] < images.shape[3] > 4 and images.shape[1] != images.shape[2]:
+        found = f"{name} is {images.dtype} {images.shape}, which looks like (N, C, H, W)"
+        raise DataError(where, f"{found}; give (N, H, W, C): {name}.transpose(0, 2, 3, 1)")
 
 
 def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:

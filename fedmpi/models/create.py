@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedmpi import seeds
-from fedmpi.errors import ConfigError
+from fedmpi.errors import WHOLE_NUMBERS, ConfigError
 from fedmpi.models import admission
 from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Rounding, Width
@@ -57,7 +57,8 @@ def _emptied(net: nn.Module) -> nn.Module:
 def _from_options(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
     if info.kind not in options.kinds:
         takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
-        raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'")
+        hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
+        raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'{hint}")
     with seeds.python_and_numpy(init_seed), torch.random.fork_rng(devices=[]), torch.device(device):
         # Not torch.manual_seed: that one would reseed the GPUs, too.
         torch.default_generator.manual_seed(init_seed)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi import seeds
-from fedmpi.errors import ConfigError, UserError, type_in_words
+from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
 from fedmpi.models.admission import refusal
 from fedmpi.models.options import Inputs
 
@@ -107,7 +107,8 @@ def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tenso
         reason = fault_of_net(str(error)) or str(error).partition("\n")[0]
         says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
         reason = reason if says_all else f"{type(error).__name__}: {reason}"
-        problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {examples.dtype}): {reason}"
+        hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
+        problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {examples.dtype}): {reason}{hint}"
         raise ConfigError("model.name", problem) from error
     shape = len(examples), info.num_classes
     if isinstance(output, Tensor) and output.shape == shape and output.is_floating_point():

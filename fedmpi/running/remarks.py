@@ -8,6 +8,7 @@ from torch import nn
 
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
+from fedmpi.errors import WHOLE_NUMBERS
 from fedmpi.federation.tiers import Tier
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
@@ -20,6 +21,8 @@ _WHY_EQUAL = (
 def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
     """Returns remarks, one line each; `per_round` clients take part in a round."""
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
+    if info.kind == "tokens" and config.data.reads_to_know:
+        said.append(f"data: {WHOLE_NUMBERS}")
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
     if config.evaluation.on == "validation":

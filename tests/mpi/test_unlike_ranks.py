@@ -48,6 +48,14 @@ def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all
     start.load_material(small_config(*own), comm)
 
 
+def test_one_rank_whose_net_has_another_order(
+    comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORDER", str(int(comm.rank == comm.size - 1)))
+    line = refused(comm, tmp_path, "model.name=mynets:Ordered", "method.name=fedavg")
+    on_all_ranks("other parameters on some ranks: a.weight (64, 64)" in line, f"refused with: {line}")
+
+
 def test_one_rank_with_other_kernels(
     comm: Communicator,
     tmp_path: Path,
