@@ -11,9 +11,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TextIO
-
-import numpy as np
+from typing import Any, TextIO
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
@@ -25,18 +23,6 @@ from fedmpi.store.units import percent, short_duration, si, size
 
 _HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
 _CAPTION = "share: of the full net's capacity; down and up: bytes of a client in a round"
-
-
-class ClientScores(Protocol):
-    """Accuracy of each client's own net, as `learning.ClientScores`."""
-
-    @property
-    def clients(self) -> np.ndarray: ...
-
-    @property
-    def accuracy(self) -> np.ndarray: ...
-
-    def summary(self) -> dict[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -78,21 +64,21 @@ def closing_table(
     rows: Sequence[TierRow],
     split_s: Mapping[str, float],
     run_dir: RunDir,
-    clients: ClientScores | None = None,
+    clients: Mapping[str, float] | None = None,
     conclusions: Sequence[str] = (),
     *,
     stream: TextIO | None = None,
 ) -> None:
-    """Prints the table and writes `report/summary.json` (exact numbers), `report/summary.md` and, where clients were
-    tested with nets of their own, `report/clients.csv`.
+    """Prints the table and writes `report/summary.json` (exact numbers) and `report/summary.md`.
 
-    `split_s` has the seconds of each stage, named as in `clock.STAGES`. `conclusions` are lines that the method adds.
+    `split_s` has the seconds of each stage, named as in `clock.STAGES`, `clients` what a record has of the clients' own
+    nets. `conclusions` are lines that the method adds.
     Raises RunDirError if the files cannot be written.
     """
     stream = stream or sys.stdout
     cells = [row.cells() for row in rows]
     time = f"time: {time_line(split_s)}"
-    lines = [_CAPTION, *([_clients_line(clients.summary())] if clients else []), *conclusions, time]
+    lines = [_CAPTION, *([_clients_line(clients)] if clients else []), *conclusions, time]
     with contextlib.suppress(OSError, ValueError):  # nobody reads any more; the files still tell
         print(file=stream)
         table_text.print_lines(_HEADS, cells, 1, stream)
@@ -103,10 +89,6 @@ def closing_table(
     table = "\n".join(table_text.markdown_lines(_HEADS, cells, 1))
     notes = [f"{line[0].upper()}{line[1:]}." for line in lines]
     write_text(run_dir.report_dir / "summary.md", "\n\n".join(["# Results", table, *notes]) + "\n")
-    if clients is not None:
-        pairs = zip(clients.clients.tolist(), clients.accuracy.tolist(), strict=True)
-        table = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
-        write_text(run_dir.report_dir / "clients.csv", f"client,accuracy\n{table}")
 
 
 def time_line(split_s: Mapping[str, float]) -> str:

@@ -46,8 +46,8 @@ class Records:
         records = [record for record in read_records(run_dir) if record["round"] <= last_round]
         if gaps := gaps_of(records, last_round):
             missing = counted(sum(last - first + 1 for first, last in gaps), "round")
-            first_gap = f"{missing} that are done, the first is round {gaps[0][0]}"
-            warn(f"{self._path.name} has no record of {first_gap}: sums over all rounds are not shown")
+            lacking = f"{self._path.name} lacks {missing}, from round {gaps[0][0]} on"
+            warn(f"{lacking}: sums over all rounds are not shown")
         content = "".join(map(_line, records)).encode()
         write_atomic(self._path, content)
         self._whole_bytes = len(content)

@@ -77,15 +77,15 @@ class Advice:
     def how_to_continue(self, error: BaseException | None = None) -> str:
         """Returns the last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
         caution, command = self._how_to_continue(error)
-        return "\n".join([*wrapped(f"  {caution}"), *([folded(command)] if command else [])])
+        return "\n".join([*wrapped(f"  {caution}"), folded(command) if command.startswith("to continue") else command])
 
     def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
-        """Returns what to mind first and what to do; '' for nothing."""
+        """Returns what to mind first, '' for nothing, and what to do."""
         cause = cause_of(error)
         if self.run_dir is None:
-            return self.what_is_saved(), ""
+            return "", self.what_is_saved()
         if not self.run_dir.holds_run():  # it is gone, or has not begun
-            return f"nothing is left to continue in {self.run_dir.path}", ""
+            return "", f"nothing is left to continue in {self.run_dir.path}"
         if not isinstance(cause, DivergenceError):
             return _before_a_resume(cause), f"to continue: {self.resume_command()}"
         # A resume computes the same bits, so it diverges at the same place, as a new start would.

@@ -115,12 +115,17 @@ class Server:
 
     def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
         setup = self._setup
-        more: dict[str, Any] = {"job": slurm_job(), "data_digest": setup.data_digest}
-        more |= {**made_with.user_code(setup.config), **first_state, manifest.LAUNCH: self._advice.launch}
-        more[manifest.SIZES] = [row.costs() for row in self._sizes]
-        if setup.comm.library:
-            more["mpi"] = setup.comm.library
-        entry = manifest.start_entry(ranks, self._request.command, self._done or None, **more)
+        entry = manifest.start_entry(
+            command=list(self._request.command),
+            resumed_round=self._done or None,  # None for a fresh start
+            ranks=ranks,
+            job=slurm_job(),
+            data_digest=setup.data_digest,
+            mpi=setup.comm.library,
+            **{manifest.LAUNCH: self._advice.launch, manifest.SIZES: [row.costs() for row in self._sizes]},
+            **made_with.user_code(setup.config),
+            **first_state,
+        )
         manifest.add_start(self._folder, entry)
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
@@ -231,15 +236,22 @@ class Server:
     def close_run(self) -> None:
         """Prints the closing table and writes the report files."""
         self._progress.erase()
-        rows = tier_rows(self._sizes, self._best)
-        stream = io.StringIO() if self._request.quiet else sys.stdout
-        said = closing_lines(read_records(self._folder))
-        split_s = self._best.split_s()
-        scores = self._client_scores
-        self._if_possible("the report", lambda: closing_table(rows, split_s, self._folder, scores, said, stream=stream))
+        self._if_possible("the report", self._write_report)
         self._run_ended(max(self._done, self._setup.config.rounds))
         if self._setup.config.output.report and self._folder.page_path.exists():
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
+
+    def _write_report(self) -> None:
+        rows = tier_rows(self._sizes, self._best)
+        stream = io.StringIO() if self._request.quiet else sys.stdout
+        said = closing_lines(read_records(self._folder))
+        scores = self._client_scores
+        summary = scores.summary() if scores else None
+        closing_table(rows, self._best.split_s(), self._folder, summary, said, stream=stream)
+        if scores:
+            pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
+            lines = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
+            write_text(self._folder.report_dir / "clients.csv", f"client,accuracy\n{lines}")
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

@@ -43,24 +43,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def start_entry(
-    ranks: Sequence[Mapping[str, Any]], command: Sequence[str], resumed_round: int | None, **more: Any
-) -> dict[str, Any]:
-    """Returns one start of a run.
-
-    `ranks` has one mapping for each rank (place, threads), `resumed_round` is the round of the checkpoint that this
-    start continues from, None for a fresh one; `more` is known to the caller (the MPI library's version, the job).
-    """
+def start_entry(**known: Any) -> dict[str, Any]:
+    """Returns one start of a run: when, where and of which source; `known` are the entries that the caller knows."""
     return {
         "started": _now(),
-        "command": list(command),
-        "resumed_round": resumed_round,
         "host": socket.gethostname(),
         "platform": platform.platform(),
         "versions": versions(),
         "git": git_commit(Path(fedmpi.__file__).parent),
-        "ranks": list(ranks),
-        **more,
+        **known,
     }
 
 

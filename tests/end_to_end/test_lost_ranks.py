@@ -202,13 +202,6 @@ def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, 
     assert finished(run_dir) == undisturbed(tmp_path, *METHOD, "rounds=3")
 
 
-@pytest.mark.slow
-def test_a_rank_dies_before_mpi_starts(start: Start, run_dir: Path) -> None:
-    """Without ULFM; the others do not wait for `mpi.startup_timeout_s`, which is longer than this test."""
-    launched = start(2, *METHOD, run_dir=run_dir, patch="if rank == 0: die()")
-    assert ends_early(launched, 2, run_dir)
-
-
 AT_START = {
     "dies before MPI": "if rank == 0: die()",
     "stops before MPI": "if rank == 1: stop()",

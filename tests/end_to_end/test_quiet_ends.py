@@ -6,28 +6,12 @@ import pytest
 from launched import Start, block
 
 
-@pytest.mark.slow
-def test_a_mistake_in_the_config_is_the_only_line(start: Start) -> None:
-    launched = start(3, "rounds=0")
-    assert launched.wait() == 2
-    assert launched.err.startswith("command line: rounds ") and launched.err.count("\n") == 1
-    assert launched.out == ""
-
-
 def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_path: Path) -> None:
     """After MPI has started."""
     (tmp_path / "file").touch()
     launched = start(2, "--run-dir", str(tmp_path / "file"), "output.progress=off")
     assert launched.wait() == 2
     assert str(tmp_path / "file") in launched.err and launched.err.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_mistake_that_rank_0_alone_finds_is_all_that_is_printed(start: Start) -> None:
-    """No other rank imports observers."""
-    launched = start(3, "output.observers=[json:nothing,collections:OrderedDict]", "output.progress=off")
-    assert launched.wait() == 2 and launched.out == ""
-    assert launched.err.startswith("output.observers: 2 problems\n") and launched.err.count("\n") == 3
 
 
 @pytest.mark.slow

@@ -110,8 +110,8 @@ def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> Non
     path = RunDir(run_dir).records_path
     first = path.read_text().splitlines(keepends=True)[0]
     path.write_text(first)
-    code, out, errors = resume("rounds=2", "output.progress=plain")
-    assert code == 0 and (out + errors).count("record of round 2, ") == 1 and path.read_text() == first
+    code, _, errors = resume("rounds=2", "output.progress=plain")
+    assert code == 0 and "lacks 1 round, from round 2 on" in errors and path.read_text() == first
     assert resume("rounds=3", "output.progress=plain")[0] == 0
     assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
 
@@ -146,17 +146,3 @@ def test_what_a_run_leaves_behind(run_main: RunMain, tmp_path: Path) -> None:
     pairs = zip(dataclasses.astuple(partition), dataclasses.astuple(again), strict=True)
     assert all(ours.tolist() == theirs.tolist() for ours, theirs in pairs)
     assert len(set(partition.sizes.tolist())) > 1
-
-
-@pytest.mark.slow
-def test_a_resume_for_fewer_rounds_says_one_thing(run_main: RunMain, tmp_path: Path) -> None:
-    """That nothing is left to do; the page is that of all rounds, though the checkpoint of that round is gone."""
-    words = ("output.report=true", "output.progress=plain", "output.keep_checkpoints=1")
-    words += ("--run-dir", str(tmp_path / "run"))
-    assert run_main(*SMALL, *words)[0] == 0
-    page = RunDir(tmp_path / "run").page_path
-    page.unlink()
-    code, out, errors = run_main(*words, "--resume", "rounds=1")
-    assert code == 0 and errors == "" and "All 3 rounds" in page.read_text()
-    assert out.count("nothing left") == out.count("report.html") == 1
-    assert "resuming" not in out and "to continue" not in out

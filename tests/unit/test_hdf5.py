@@ -105,11 +105,7 @@ def test_what_is_no_such_file_is_refused_without_libhdf5(
     os.mkfifo(tmp_path / "pipe")
     contents = {
         "empty": b"",
-        "short": whole[:100],
-        "truncated": whole[:-1],
-        "long": whole + b"x",
         "changed": bytes(changed),
-        "changed in front": whole[:511] + b"x" + whole[512:],
         "of another format": whole.replace(b"format 3", b"format 2", 1),
         "of another kind": hdf5.pack("memory", {}, {}),
         "pickled": pickle.dumps({"a": 1}),
