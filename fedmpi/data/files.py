@@ -21,6 +21,7 @@ from typing import Any, ClassVar, TypeVar
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import COUNTS, DataOptions
 from fedmpi.errors import FAILED, DataError, UserError, reason
+from fedmpi.store.files import writing
 
 T = TypeVar("T")
 MAX_UNPACKED_BYTES = 32 * 10**9
@@ -208,12 +209,10 @@ def install(archive: Path, folder: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def unpacked_beside(archive: Path, folder: Path) -> Iterator[Path]:
-    """Unpacks into a new folder within `folder`, which is gone at the end of the `with`. Raises DataError."""
-    try:
+    """Unpacks into a new folder within `folder`, which is gone at the end of the `with`. Raises UserError."""
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-")
-    except OSError as error:
-        raise DataError(str(folder), f"{archive.name} cannot be unpacked there: {reason(error)}") from error
     with temporary as name:
         with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
             num_bytes = _extract(archive, Path(name), 0)

@@ -1,6 +1,5 @@
 """Files of data sets: checksums and addresses, downloads from a server of our own, archives good and bad."""
 
-import bz2
 import gzip
 import hashlib
 import io
@@ -135,7 +134,7 @@ def test_a_server_without_the_file_is_one_line_of_exit_code_1(
 # ---- archives
 
 MEMBERS = {"set/a.txt": b"first", "set/deep/b.txt": b"", "set/c.bin": bytes(range(256)) * 1000}
-PACKERS = {"tar": bytes, "tar.gz": gzip.compress, "tar.bz2": bz2.compress, "tar.xz": lzma.compress}
+PACKERS = {"tar": bytes, "tar.gz": gzip.compress, "tar.xz": lzma.compress}
 
 
 def tar_bytes(members: dict[str, bytes], **changes: object) -> bytes:

@@ -95,7 +95,6 @@ def test_standardized_by_the_training_windows(small: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
-        ("labels.txt", None, "expected one labels.txt in it or below, found none; give the folder of HAPT's raw"),
         ("labels.txt", "1 1 5 0 9\n", "labels.txt stretches from 0 to 9: a file is cut off"),
         ("labels.txt", "1 1 5 9\n", "has 4 columns, expected 5"),
         ("labels.txt", "", "cannot be read as a table of numbers"),

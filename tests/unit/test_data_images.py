@@ -13,7 +13,6 @@ from fedmpi.data.dataset import load_data
 from fedmpi.data.sets import digits
 from fedmpi.data.sets.cifar import Cifar10, Cifar100
 from fedmpi.data.sets.digits import Digits
-from fedmpi.data.sets.synthetic import Synthetic
 
 # ---- CIFAR-10, real files
 
@@ -98,14 +97,3 @@ def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
         "assert not {'torch', 'sklearn'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
-
-
-# ---- synthetic, and what all data sets share
-
-
-def test_synthetic_shapes() -> None:
-    options = Synthetic(shape=(2, 6, 9), classes=3, num_train=5000, num_test=7)
-    first, again = load_data(options), load_data(options)
-    assert first.train_x.shape == (5000, 6, 9, 2) and first.test_x.shape == (7, 6, 9, 2)
-    assert np.array_equal(first.train_x, again.train_x)
-    assert np.bincount(first.train_y).tolist() == [1667, 1667, 1666]

@@ -1,7 +1,6 @@
 """Prepared files: every form of the originals, what is tried first, what is checked, and what mistakes leave behind."""
 
 import json
-import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +66,7 @@ def test_each_array_is_checked(name: str, values: np.ndarray | None, problem: st
 TEXT = "".join(f"{name}:\n{'To be or not to be, that is a question. ' * 40}\n\n" for name in ("First", "Second"))
 
 
-@pytest.mark.parametrize("form", ["folder", "zip", "tar", "text", "below root"])
+@pytest.mark.parametrize("form", ["folder", "zip", "text", "below root"])
 def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path: Path, form: str) -> None:
     root, text = tmp_path / "d", tmp_path / "from" / "input.txt"
     if "root" in form:
@@ -79,10 +78,6 @@ def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path:
         given = tmp_path / "a.bin"
         with zipfile.ZipFile(given, "w") as file:
             file.write(text, "deep/input.txt")
-    if form == "tar":
-        given = tmp_path / "b.bin"
-        with tarfile.open(given, "w:xz") as tar:
-            tar.add(text, "deep/input.txt")
     words = [] if "root" in form else ["--from", given]
     code, out, error = run_data("prepare", "shakespeare", "--data-dir", root, *words)
     assert (code, error) == (0, ""), error
