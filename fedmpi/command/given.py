@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
-
-if TYPE_CHECKING:  # a mistake in the config of a fresh run is said without these
-    from fedmpi.running.folder import Origin
+from fedmpi.results.grid_runs import load_address
+from fedmpi.running.folder import Origin, config_of
+from fedmpi.store.run_dir import RunDir
 
 
 def check_ranks(config: Config, size: int) -> None:
@@ -34,18 +32,11 @@ def config_and_origin(
     """
     origin = origin_of(run_dir, resume, init_from)
     if path is None and (origin is not None or _has_begun(run_dir, resume)):
-        from fedmpi.running.folder import config_of
-        from fedmpi.store.run_dir import RunDir
-
         folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
         return config_of(folder, overrides, trains=True), origin
     if path is None and resume and not overrides:
         problem = "holds no run to continue (no config.yaml); name the config to begin one there"
         raise ConfigError(str(run_dir), problem)
-    if path is None or "@" not in path:
-        return load(path, overrides), origin
-    from fedmpi.results.grid_runs import load_address  # loads all that reads runs
-
     return load_address(path, overrides), origin
 
 
@@ -53,8 +44,6 @@ def origin_of(run_dir: str | None, resume: bool, init_from: str | None) -> Origi
     """Returns the run that a new one takes its first state from; None for one that has begun. Raises ConfigError."""
     if init_from is None or _has_begun(run_dir, resume):
         return None
-    from fedmpi.running.folder import Origin
-
     return Origin.named(init_from, run_dir)
 
 

@@ -104,7 +104,8 @@ def repeatable_cublas() -> None:
 
 def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
     """Seconds after which ranks give up the start of MPI (0: never), while the job can still be requeued."""
-    limit_s, left_s = config.mpi.startup_timeout_s, seconds_left(0.0, environment, now_s)
+    limit_s = config.mpi.startup_timeout_s
+    left_s = seconds_left(0.0, environment, now_s)
     if left_s is None:
         return limit_s
     return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))
