@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
 
@@ -120,24 +120,21 @@ class Answer:
     p: float = 1.0
     """After Holm's correction."""
 
-    @property
-    def is_test(self) -> bool:
-        """Says whether it belongs to the family for Holm's correction."""
-        return bool(self.setting) and self.question.primary
-
 
 def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
     """Answers all questions, in the order of the file."""
     known = {run.run.key: run for run in runs if run.run.phase == "final"}
-    answers: list[Answer] = []
+    asked: list[tuple[Question, str, list[Part]]] = []
     for question in grid.content.questions:
-        if question.undecidable:
-            answers.append(Answer(question, "", "not decidable here", question.undecidable))
-        for setting in () if question.undecidable else grid.content.settings:
-            parts = [_part(grid, known, question, setting, condition) for condition in question.parts]
-            answers.append(Answer(question, setting, "descriptive", parts=parts, p=_p(parts)))
-    adjusted = iter(holm([answer.p for answer in answers if answer.is_test]))
-    return [_decide(grid, answer, next(adjusted) if answer.is_test else None) for answer in answers]
+        for setting in [""] if question.undecidable else grid.content.settings:
+            conditions = question.parts if setting else ()
+            asked.append((question, setting, [_part(grid, known, question, setting, each) for each in conditions]))
+    adjusted = iter(holm([_p(parts) for question, setting, parts in asked if setting and question.primary]))
+    answers = []
+    for question, setting, parts in asked:
+        p = next(adjusted) if setting and question.primary else None
+        answers.append(_answer(grid, question, setting, parts, p))
+    return answers
 
 
 def _part(
@@ -176,14 +173,14 @@ def _p(parts: Sequence[Part]) -> float:
     return max(part.p for part in parts if part.is_tested)
 
 
-def _decide(grid: Grid, answer: Answer, p: float | None) -> Answer:
+def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part], p: float | None) -> Answer:
     """Returns the answer with its verdict and the parts that have numbers; `p` is None without a test."""
-    if not answer.setting:
-        return answer
-    missing = list(dict.fromkeys(name for part in answer.parts for name in part.missing))
-    num_pairs = min(len(part.differences) for part in answer.parts)
+    if not setting:
+        return Answer(question, "", "not decidable here", question.undecidable)
+    missing = list(dict.fromkeys(name for part in parts for name in part.missing))
+    num_pairs = min(len(part.differences) for part in parts)
     best = smallest_p(num_pairs, grid.content.num_tests)
-    unmet = [part.condition.measure for part in answer.parts[1:] if part.differences and not part.holds]
+    unmet = [part.condition.measure for part in parts[1:] if part.differences and not part.holds]
     verdict: Verdict = "not decidable here"
     why = ""
     if missing:
@@ -198,8 +195,8 @@ def _decide(grid: Grid, answer: Answer, p: float | None) -> Answer:
     else:
         verdict = "confirmed" if p <= ALPHA else "not confirmed"
         why = f"condition not met: {', '.join(unmet)}" if unmet else f"p = {p:.2g} after Holm's correction"
-    parts = [part for part in answer.parts if part.differences]
-    return replace(answer, verdict=verdict, why=why, parts=parts, p=1.0 if p is None else p)
+    with_numbers = [part for part in parts if part.differences]
+    return Answer(question, setting, verdict, why, with_numbers, 1.0 if p is None else p)
 
 
 @dataclass(frozen=True)

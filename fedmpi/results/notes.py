@@ -75,14 +75,13 @@ def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:
     """Raises RunDirError where the grid file, a module of fedmpi, or one that these configs name, has changes that git
     does not have. Where there is no git, or git ignores a module, as in a virtual environment, nothing is checked.
     """
-    advice = "commit or restore it, so that all can see that it is older than its runs"
-    if _git(path.resolve().parent, "rev-parse", "--git-dir") is not None and _commit_of(path) is None:
-        raise RunDirError(str(path), f"is not committed as it is; {advice}")
     modules = {Path(entry["file"]) for config in configs for entry in _sources(config)}
-    changed = [_PACKAGE] if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY) else []
+    changed = [path] if _git(path.resolve().parent, "rev-parse", "--git-dir") and _commit_of(path) is None else []
+    changed += [_PACKAGE] if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY) else []
     changed += [path for path in sorted(modules) if _git(path.parent, "status", "--porcelain", "--", path.name)]
     if changed:
-        raise RunDirError(str(changed[0]), f"has changes that are not committed; {advice}")
+        advice = "commit or restore it, so that all can see that it is older than its runs"
+        raise RunDirError(str(changed[0]), f"is not committed as it is; {advice}")
 
 
 def refuse_changed(grid: Grid, runs: Sequence[str], what: str = "the file") -> None:
