@@ -94,10 +94,6 @@ class Part:
         return sign_flip_p([difference + self.condition.margin for difference in self.differences.values()])
 
     @property
-    def is_tested(self) -> bool:
-        return self.condition.by == "test"
-
-    @property
     def holds(self) -> bool:
         """Says whether the mean difference is on the right side; whether that is chance is for `p` to say."""
         return self.mean + self.condition.margin > 0
@@ -170,7 +166,7 @@ def _p(parts: Sequence[Part]) -> float:
     """Returns the p-value of the whole question; 1 where a part is missing or on the wrong side."""
     if any(part.missing or not part.differences or not part.holds for part in parts):
         return 1.0
-    return max(part.p for part in parts if part.is_tested)
+    return max(part.p for part in parts if part.condition.by == "test")
 
 
 def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part], p: float | None) -> Answer:

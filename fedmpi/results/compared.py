@@ -66,9 +66,8 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 def _origins(runs: Iterable[Run]) -> str:
     """Returns `, from RUN@3`; '' for runs that begin with a state of their own."""
     names = list(dict.fromkeys(run.init_from for run in runs if run.init_from))
-    if not names:
-        return ""
-    return f", from {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f", from {names[0]}{more}" if names else ""
 
 
 def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
@@ -116,11 +115,9 @@ def cautions(groups: Iterable[Group]) -> list[str]:
 
 
 def missing(run: Run) -> list[str]:
-    """Returns a line if records are missing."""
-    if not run.gaps:
-        return []
-    first, last = run.gaps[0]
-    return [f"rounds.jsonl has no record of rounds {first} to {last}; sums leave missing rounds out"]
+    """Returns a line for each stretch of rounds without records."""
+    gaps = [f"rounds {first} to {last}" for first, last in run.gaps]
+    return [f"rounds.jsonl has no record of {gap}; sums leave missing rounds out" for gap in gaps]
 
 
 def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()) -> list[Panel]:

@@ -103,7 +103,7 @@ def _part_text(part: Part) -> str:
     notes = [f"{100 * confidence:.1f} % interval {ends}"]
     if part.condition.margin:
         notes.append(f"allowed {_signed(part.measure, -part.condition.margin)}")
-    if not part.is_tested:
+    if part.condition.by == "mean":
         notes.append("judged by its mean: an estimate, not a test")
     if part.num_unreached:
         notes.append(f"{counted(part.num_unreached, 'run')} never reached the target")
@@ -242,7 +242,7 @@ def _differences(results: Results, setting: str) -> TextTable:
                 _signed(part.measure, part.mean),
                 "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
                 f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
-                f"{part.p:.3g}" if part.is_tested else "-",
+                f"{part.p:.3g}" if part.condition.by == "test" else "-",
                 ", ".join(map(str, part.differences)),
                 ", ".join(_signed(part.measure, each, unit=False) for each in differences),
             )
