@@ -15,7 +15,6 @@ from fedmpi.exactsum import ExactSum
 from fedmpi.registry import import_object
 from fedmpi.tensors import Region, Spec
 
-MEAN = "mean"
 Specs = Mapping[str, Spec]
 
 
@@ -26,9 +25,7 @@ class Aggregate(Protocol):
     one that keeps uploads by client number computes in that order.
     """
 
-    def __init__(
-        self, specs: Mapping[str, Spec], bounds: Mapping[str, float], total_weight: float, device: str
-    ) -> None:
+    def __init__(self, specs: Specs, bounds: Mapping[str, float], total_weight: float, device: str) -> None:
         """Takes shape and type of each tensor, the largest |x| of its entries, and the weight of the whole cohort."""
 
     def add(self, client: int, name: str, value: Tensor, weight: float, region: Region | None) -> None:
@@ -48,9 +45,7 @@ class Aggregate(Protocol):
 class ExactMean:
     """The weighted mean, by sums of whole numbers whose bits depend on no order (`exactsum`)."""
 
-    def __init__(
-        self, specs: Mapping[str, Spec], bounds: Mapping[str, float], total_weight: float, device: str
-    ) -> None:
+    def __init__(self, specs: Specs, bounds: Mapping[str, float], total_weight: float, device: str) -> None:
         self._sums = ExactSum(specs, bounds, total_weight, device)
         self.buffer = self._sums.buffer
         """All sums, int64, which ranks may add up."""
@@ -64,7 +59,7 @@ class ExactMean:
 
 def named(name: str) -> type[Aggregate]:
     """Returns the class that `method.aggregate` names. Raises `UnknownError`."""
-    if name == MEAN:
+    if name == "mean":
         return ExactMean
     found = import_object(name)
     if not isinstance(found, type) or not hasattr(found, "add") or not hasattr(found, "result"):

@@ -106,7 +106,6 @@ class Hermes(Method):
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":
             self._families += [f"in.{name}" for name in self.structure.layers]
-
         if not self._families:
             raise ConfigError("method.prune_axes", "this net has no hidden outputs to prune; allowed: both")
 

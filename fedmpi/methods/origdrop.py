@@ -43,14 +43,11 @@ class OrigDrop(WidthMethod):
     has_full_net = True
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        return _with_whole_stem(super().net(number, empty=empty), self._widest)
+        narrow = super().net(number, empty=empty)
+        try:
+            return with_whole_stem(narrow, self._widest)
+        except ValueError:  # a net without a stem
+            return narrow
 
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("full", len(self.tiers), 1.0), *(super().tested() if self.options.test_tiers else ()))
-
-
-def _with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
-    try:
-        return with_whole_stem(narrow, whole)
-    except ValueError:
-        return narrow
