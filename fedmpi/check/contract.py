@@ -152,7 +152,8 @@ def published_for(method: Method, state: Params, nets: Collection[int]) -> Param
 
 
 def publishing_is_whole(trial: Trial) -> None:
-    """publish writes all that published_specs says, for each tier and for all, and leaves the state as it is"""
+    """Checks that publish writes all that published_specs says, for each tier and for all, and leaves the state as it
+    is"""
     method = trial.setup().method
     state = method.initial_state()
     tiers = [tier.index for tier in method.tiers]
@@ -167,7 +168,8 @@ def not_finite(params: Params) -> str:
 
 
 def narrowing_is_whole(trial: Trial) -> None:
-    """narrow fills every parameter, with the same bits whether a tier was published alone or with all others"""
+    """Checks that narrow fills every parameter, with the same bits whether a tier was published alone or with all
+    others"""
     setup = trial.setup()
     method = setup.method
     state = method.initial_state()
@@ -187,7 +189,7 @@ def narrowing_is_whole(trial: Trial) -> None:
 
 
 def everybody_trains(trial: Trial) -> None:
-    """the clients of a round take steps"""
+    """Checks that the clients of a round take steps"""
     require(sum(len(phase.assignment.tasks) for phase in trial.phases) >= 2, "fewer than two clients take part")
     for phase in trial.phases:
         idle = [client for client, (report, _) in phase.results.items() if report.steps == 0]
@@ -195,7 +197,7 @@ def everybody_trains(trial: Trial) -> None:
 
 
 def training_is_stateless(trial: Trial) -> None:
-    """a client sends the same whenever it is trained, and leaves what was published as it is"""
+    """Checks that a client sends the same whenever it is trained, and leaves what was published as it is"""
     why = "trained again, after others, it must do the same: keep nothing in self, draw from client.generator"
     for phase in trial.phases:
         with unchanged(phase.published.params, "training changes the published tensors in place"):
@@ -208,7 +210,7 @@ def training_is_stateless(trial: Trial) -> None:
 
 
 def uploads_fit_their_specs(trial: Trial) -> None:
-    """uploads have the names, shapes and types of upload_specs"""
+    """Checks that uploads have the names, shapes and types of upload_specs"""
     for phase in trial.phases:
         for task, upload in phase.uploads():
             odd = first_mismatch(upload, phase.method.upload_specs(task.tier, task))
@@ -216,7 +218,8 @@ def uploads_fit_their_specs(trial: Trial) -> None:
 
 
 def lifted_tensors_fit(trial: Trial) -> None:
-    """lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no upload"""
+    """Checks that lifted tensors have the shapes of their regions and keep to magnitudes and bounds; lift changes no
+    upload"""
     for phase in trial.phases:
         for task, upload in phase.uploads():
             with unchanged(upload, "lift or magnitudes changes the upload in place"):
@@ -244,7 +247,7 @@ def _lifted_fits(phase: PhaseOfRound, client: Client, upload: Params) -> None:
 
 
 def contributions_add(trial: Trial) -> None:
-    """sums depend neither on the order of clients nor on how they are split"""
+    """Checks that sums depend neither on the order of clients nor on how they are split"""
     line = "lift or regions gives something else when clients come in another order"
     for phase in trial.phases:
         tasks = list(phase.assignment.tasks)
@@ -257,7 +260,7 @@ def contributions_add(trial: Trial) -> None:
 
 
 def exchanges_agree(trial: Trial) -> None:
-    """gather and reduce give the same means; update and refresh change neither state nor means in place"""
+    """Checks that gather and reduce give the same means; update and refresh change neither state nor means in place"""
     for phase in trial.phases:
         with unchanged(phase.state.params, "update changes the old state in place"):
             gathered, reduced = (phase.exchanged(kind) for kind in ("gather", "reduce"))
@@ -272,7 +275,7 @@ def exchanges_agree(trial: Trial) -> None:
 
 
 def a_saved_state_continues(trial: Trial) -> None:
-    """round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
+    """Checks that round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
     folder = RunDir(trial.new_folder())
     setup = trial.setup("rounds=2", "evaluation.personal=on", folder=folder.path)
     state, published, _ = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
@@ -298,7 +301,8 @@ def _summary(result: RoundResult) -> object:
 
 
 def a_personal_test_changes_nothing(trial: Trial) -> None:
-    """testing every client leaves state, published tensors and memories as they were, and can be repeated"""
+    """Checks that testing every client leaves state, published tensors and memories as they were, and can be
+    repeated"""
     setup = trial.setup("evaluation.personal=on")
     state, published, result = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
     with (
@@ -321,4 +325,4 @@ CHECKS = (
     a_saved_state_continues,
     a_personal_test_changes_nothing,
 )
-"""The contract of a method; the docstring of each is what holds."""
+"""The contract of a method."""

@@ -79,16 +79,20 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, Check]]:
-    """Returns each check of this kind with its docstring, which is what holds if it passes."""
+    """Returns each check of this kind with what holds if it passes: its docstring, without "Checks that"."""
     if kind == "method":
         subject: Trial | Config = Trial(folder, words)
     else:
         subject = small_config(*words)
-    return [(" ".join((check.__doc__ or "").split()), partial(check, subject)) for check in CHECKS[kind]]
+    checks = []
+    for check in CHECKS[kind]:
+        words = " ".join((check.__doc__ or "").split())
+        checks.append((words.removeprefix("Checks that "), partial(check, subject)))
+    return checks
 
 
 def takes_the_data(config: Config) -> None:
-    """the net takes the data and keeps nothing from one client to the next but its parameters"""
+    """Checks that the net takes the data and keeps nothing from one client to the next but its parameters"""
     try:
         check_model(config, config.data.used())
     except ConfigError as error:
@@ -96,7 +100,7 @@ def takes_the_data(config: Config) -> None:
 
 
 def builds_the_same(config: Config) -> None:
-    """a seed gives the same initial values every time, another seed gives others"""
+    """Checks that a seed gives the same initial values every time, another seed gives others"""
     info = config.data.used()
     digests = []
     for seed in (0, 0, 1):
@@ -108,12 +112,12 @@ def builds_the_same(config: Config) -> None:
 
 
 def reads_the_same(config: Config) -> None:
-    """the data are what their options say, and read twice they are the same"""
+    """Checks that the data are what their options say, and read twice they are the same"""
     require(load_data(config.data).digest == load_data(config.data).digest, "read twice, the data differ")
 
 
 def divides_the_same(config: Config) -> None:
-    """every example goes to one client at most, and the same clients get the same examples every time"""
+    """Checks that every example goes to one client at most, and the same clients get the same examples every time"""
     data = load_data(config.data)
     given = config.partition, data.train_y, config.clients.count, config.seed, data.groups
     first, again = (make_partition(*given) for _ in range(2))
@@ -125,7 +129,7 @@ def divides_the_same(config: Config) -> None:
 
 
 def hears_a_run(config: Config) -> None:
-    """its hooks take what a run says"""
+    """Checks that its hooks take what a run says"""
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
         run_all(config, SerialComm(), Path(folder) / "watched")
     lines = re.sub(r"\n +", " ", errors.getvalue()).splitlines()

@@ -20,6 +20,7 @@ Here the entry of largest magnitude in each column of u is positive (the first s
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch
@@ -48,10 +49,6 @@ def truncated_svd(
     return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
 
 
-def _exact(matrix: torch.Tensor) -> Triplets:
-    return torch.linalg.svd(matrix, full_matrices=False)
-
-
 def gram(matrix: torch.Tensor) -> Triplets:
     """Returns all triplets, float64, by the eigenvectors of the smaller Gram matrix."""
     if matrix.shape[0] > matrix.shape[1]:
@@ -67,7 +64,7 @@ def gram(matrix: torch.Tensor) -> Triplets:
     return left, sigma, scaled / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)[:, None]
 
 
-SOLVERS = {"exact": _exact, "gram": gram}
+SOLVERS = {"exact": partial(torch.linalg.svd, full_matrices=False), "gram": gram}
 
 
 def _split(

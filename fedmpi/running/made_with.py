@@ -150,8 +150,11 @@ def gathered(comm: Communicator, own: Row) -> list[Row]:
 
 def merged(rows: Sequence[Row]) -> dict[str, str]:
     """Returns all that the ranks have; different values of a name are joined."""
-    names = sorted({name for row in rows for name in row} - {"who"})
-    return {name: " and ".join(sorted({row[name] for row in rows if name in row})) for name in names}
+    values: dict[str, set[str]] = {}
+    for row in rows:
+        for name in row.keys() - {"who"}:
+            values.setdefault(name, set()).add(row[name])
+    return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
 
 
 def differing_values(rows: Sequence[Row], name: str) -> str:

@@ -34,6 +34,7 @@ def test_places_by_hand() -> None:
     """61 - ceil(log2(W B)): 64 is 2^6; 640 lies between 2^9 and 2^10; 1024 is 2^10."""
     cases = [(1.0, 64.0), (10.0, 64.0), (16.0, 64.0), (16.01, 64.0), (10.0, 128.0), (1.0, 2.0**100)]
     assert [scale_exponent(total, bound) for total, bound in cases] == [55, 51, 51, 50, 50, -39]
+    assert [bound_of(magnitude) for magnitude in (0.0, 0.5, 1.0, 2.0, 1e30)] == [64.0, 64.0, 64.0, 128.0, 6.4e31]
 
 
 @pytest.mark.parametrize("total", [1.1, 3.0, 999.5, 1e6])
@@ -42,10 +43,6 @@ def test_places_are_as_many_as_fit(total: float, bound: float) -> None:
     """W B 2^k is at most 2^61, and one place more would be too many."""
     scaled = Fraction(total) * Fraction(bound) * Fraction(2) ** scale_exponent(total, bound)
     assert 2**60 < scaled <= 2**61
-
-
-def test_bounds() -> None:
-    assert [bound_of(magnitude) for magnitude in (0.0, 0.5, 1.0, 2.0, 1e30)] == [64.0, 64.0, 64.0, 128.0, 6.4e31]
 
 
 # Order does not matter.

@@ -56,14 +56,6 @@ def test_numpy_and_python_numbers_are_the_same() -> None:
         assert seeds.mix("batches", number) == seeds.mix("batches", 5)
 
 
-def test_global_generators_are_left_alone() -> None:
-    before = torch.get_rng_state(), np.random.get_state()[1].copy()
-    torch.rand(3, generator=seeds.torch_generator("x", 1))
-    seeds.numpy_generator("x", 1).random(3)
-    assert torch.equal(torch.get_rng_state(), before[0])
-    assert (np.random.get_state()[1] == before[1]).all()
-
-
 def test_a_client_draws_by_its_number_wherever_it_stands_in_the_cohort(tmp_path: Path) -> None:
     """Client 3 in round 2, as the first of its cohort and as the third."""
     setup = small_setup(tmp_path, "method.name=fedavg")
