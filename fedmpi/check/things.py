@@ -84,7 +84,7 @@ def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, 
         subject: Trial | Config = Trial(folder, words)
     else:
         subject = small_config(*words)
-    checks = []
+    checks: list[tuple[str, Check]] = []
     for check in CHECKS[kind]:
         words = " ".join((check.__doc__ or "").split())
         checks.append((words.removeprefix("Checks that "), partial(check, subject)))

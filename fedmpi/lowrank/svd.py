@@ -20,7 +20,6 @@ Here the entry of largest magnitude in each column of u is positive (the first s
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Literal
 
 import torch
@@ -49,6 +48,10 @@ def truncated_svd(
     return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
 
 
+def _exact(matrix: torch.Tensor) -> Triplets:
+    return torch.linalg.svd(matrix, full_matrices=False)
+
+
 def gram(matrix: torch.Tensor) -> Triplets:
     """Returns all triplets, float64, by the eigenvectors of the smaller Gram matrix."""
     if matrix.shape[0] > matrix.shape[1]:
@@ -64,7 +67,7 @@ def gram(matrix: torch.Tensor) -> Triplets:
     return left, sigma, scaled / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)[:, None]
 
 
-SOLVERS = {"exact": partial(torch.linalg.svd, full_matrices=False), "gram": gram}
+SOLVERS = {"exact": _exact, "gram": gram}
 
 
 def _split(

@@ -31,7 +31,7 @@ import torch
 
 from fedmpi.clock import Traffic
 from fedmpi.errors import FAILED, RankLossError
-from fedmpi.mpi.communicator import Communicator, Loss, Request
+from fedmpi.mpi.communicator import Communicator, Loss, Wait
 from fedmpi.mpi.launch import code_in_order, end_launcher, library_version, outlives_ranks
 from fedmpi.mpi.library import MPI
 from fedmpi.tensors import ALIGN_BYTES
@@ -142,13 +142,15 @@ class Comm(Communicator):
         self.traffic.moved(self.size - 1, values.nbytes * (self.size - 1))
 
     @_may_lose_ranks
-    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
+    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Wait:
         blocks = [count // ALIGN_BYTES for count in num_bytes]
         starts = [sum(blocks[:rank]) for rank in range(self.size)]
         mine = [send.numpy(), blocks[self.rank], _block()]
         target = [receive.numpy(), blocks, starts, _block()] if self.is_root else None
         self.traffic.moved(sum(1 for count in num_bytes[1:] if count), sum(num_bytes[1:]))
-        return _MpiRequest(self, self._mpi.Igatherv(mine, target, root=0))
+        request = self._mpi.Igatherv(mine, target, root=0)
+        self._pending[id(request)] = request
+        return functools.partial(self._finish, request)
 
     @_may_lose_ranks
     def _finish(self, request: Any) -> None:
@@ -282,16 +284,6 @@ class Comm(Communicator):
                     self._while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
-
-
-class _MpiRequest(Request):
-    def __init__(self, comm: Comm, request: Any) -> None:
-        self._comm = comm
-        self._request = request
-        comm._pending[id(request)] = request
-
-    def wait(self) -> None:
-        self._comm._finish(self._request)
 
 
 def all_ranks() -> Comm:

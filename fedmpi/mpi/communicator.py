@@ -20,15 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 Value = TypeVar("Value")
+Wait = Callable[[], None]
+"""Returns when this rank's part of a collective is done and its buffers may be used again."""
 MAX_LIMIT_S = 1e8
 """What the system's timers take; three years."""
-
-
-class Request:
-    """A collective under way."""
-
-    def wait(self) -> None:
-        """Returns when this rank's part is done and its buffers may be used again."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +65,14 @@ class Collectives:
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into the `buffer` of every rank."""
 
-    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Request:
+    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Wait:
         """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0. There they lie one after the
-        other in `receive`. Buffers are uint8 on the CPU, all lengths multiples of 64 bytes; both buffers belong to MPI
-        until the request is done.
+        other in `receive`. Buffers are uint8 on the CPU, all lengths multiples of 64 bytes.
+
+        Returns a function that waits for it. Both buffers belong to MPI until that has returned.
         """
         receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
-        return Request()
+        return lambda: None
 
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:
         """Returns one row of equal length from each rank, stacked, on all ranks."""

@@ -32,7 +32,7 @@ from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 
 if TYPE_CHECKING:
-    from fedmpi.mpi.communicator import Request
+    from fedmpi.mpi.communicator import Wait
 
 PART_BYTES = 128 * 2**20
 """Rank 0 receives a wave in parts of so many bytes, or of one upload: its memory would else grow with the workers."""
@@ -139,7 +139,7 @@ class Gather:
         is_pinned = setup.device.has_gpu
         self._outboxes = deque(host_buffer(own, is_pinned=is_pinned) for _ in range(_UNDER_WAY))
         self._inboxes = deque(host_buffer(room, is_pinned=is_pinned) for _ in range(1 + _parts_ahead(comm.size)))
-        self._under_way: deque[tuple[Request, Wave, Tensor]] = deque()
+        self._under_way: deque[tuple[Wait, Wave, Tensor]] = deque()
 
     def _largest(self, tasks: Sequence[Task]) -> int:
         return max((self._layouts[task.client].num_bytes for task in tasks), default=0)
@@ -157,8 +157,8 @@ class Gather:
         for part in parts:
             inbox = self._inboxes[0]
             self._inboxes.rotate()
-            request = self._comm.start_gather(outbox, self._num_bytes(part), inbox)
-            self._under_way.append((request, part, inbox))
+            wait = self._comm.start_gather(outbox, self._num_bytes(part), inbox)
+            self._under_way.append((wait, part, inbox))
             self._wait_for_all_but(most)
 
     @property
@@ -178,8 +178,8 @@ class Gather:
     def _wait_for_all_but(self, number: int) -> None:
         """Waits until at most `number` parts are under way. Rank 0 adds those that have arrived."""
         while len(self._under_way) > number:
-            request, part, inbox = self._under_way.popleft()
-            request.wait()
+            wait, part, inbox = self._under_way.popleft()
+            wait()
             for task in filter(None, part if self._uploads else ()):
                 layout = self._layouts[task.client]
                 self._receive(layout, inbox[: layout.num_bytes])

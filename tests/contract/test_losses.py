@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from fast import fast
 from small_runs import small_setup
 
 from fedmpi.errors import RankLossError
-from fedmpi.mpi.communicator import Request, SerialComm
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.rounds.state import Setup
 from fedmpi.running import resuming
 from fedmpi.store.hdf5 import digest_of
@@ -26,16 +27,6 @@ CASES = {
     for exchange in ("gather", "reduce")
 } | {"fedhm, shared": (*method_cases.CASES["fedhm"], "mpi.factorization=shared")}
 """Without and with client memories, with personal tests, with several phases."""
-
-
-class LossyRequest:
-    """Waiting for it may fail, too."""
-
-    def __init__(self, comm: LossyComm, request: Request) -> None:
-        self._comm, self._request = comm, request
-
-    def wait(self) -> None:
-        self._comm._call(self._request.wait)
 
 
 class LossyComm(SerialComm):
@@ -61,7 +52,7 @@ class LossyComm(SerialComm):
 def _lossy(name: str) -> Callable[..., Any]:
     def call(self: LossyComm, *arguments: Any) -> Any:
         value = self._call(getattr(super(LossyComm, self), name), *arguments)
-        return LossyRequest(self, value) if name.startswith("start_") else value
+        return partial(self._call, value) if name.startswith("start_") else value  # waiting may fail, too
 
     return call
 

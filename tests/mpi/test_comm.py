@@ -90,7 +90,7 @@ def gather(comm: Communicator, num_bytes: list[int]) -> tuple[torch.Tensor, torc
     sent = pattern(comm.rank, num_bytes[comm.rank] + BLOCK)
     before = sent.clone()
     received = torch.full((sum(num_bytes) if comm.rank == 0 else 0,), 255, dtype=torch.uint8)
-    comm.start_gather(sent, num_bytes, received).wait()
+    comm.start_gather(sent, num_bytes, received)()
     return sent, before, received
 
 
@@ -121,12 +121,12 @@ def test_several_gathers_under_way(comm: Communicator, on_all_ranks: OnAllRanks)
     plans = [[BLOCK * 4_000 * ((rank + j) % comm.size) for rank in range(comm.size)] for j in range(4)]
     sent = [pattern(comm.rank + 10 * j, plan[comm.rank]) for j, plan in enumerate(plans)]
     received = [torch.zeros(sum(plan) if comm.rank == 0 else 0, dtype=torch.uint8) for plan in plans]
-    requests = [comm.start_gather(s, plan, r) for s, plan, r in zip(sent, plans, received, strict=True)]
+    waits = [comm.start_gather(s, plan, r) for s, plan, r in zip(sent, plans, received, strict=True)]
     word = torch.tensor([comm.rank + 5])
     comm.bcast(word)
     on_all_ranks(int(word) == 5, "wrong broadcast")
-    for request in reversed(requests):
-        request.wait()
+    for wait in reversed(waits):
+        wait()
     for j, plan in enumerate(plans):
         expected = torch.cat([pattern(rank + 10 * j, count) for rank, count in enumerate(plan)])
         on_all_ranks(comm.rank > 0 or torch.equal(received[j], expected), f"request {j}")
@@ -177,5 +177,5 @@ def test_messages_over_2_gib(comm: Communicator, on_all_ranks: OnAllRanks) -> No
     on_all_ranks(torch.equal(buffer, numbers), "broadcast")
     octets = buffer.view(torch.uint8)
     buffer.zero_() if comm.rank == 0 else None
-    comm.start_gather(octets, [0, num_bytes], octets if comm.rank == 0 else octets[:0]).wait()
+    comm.start_gather(octets, [0, num_bytes], octets if comm.rank == 0 else octets[:0])()
     on_all_ranks(torch.equal(buffer, numbers), "gather")

@@ -25,7 +25,7 @@ BLOCK = 64
 def late_gather(comm: Communicator) -> None:
     """Everybody sends a block; the root waits for the late one's."""
     received = torch.zeros(BLOCK * comm.size if comm.rank == 0 else 0, dtype=torch.uint8)
-    comm.start_gather(torch.zeros(BLOCK, dtype=torch.uint8), [BLOCK] * comm.size, received).wait()
+    comm.start_gather(torch.zeros(BLOCK, dtype=torch.uint8), [BLOCK] * comm.size, received)()
 
 
 WAITS: dict[str, Callable[[Communicator], object]] = {
