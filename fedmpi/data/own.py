@@ -132,7 +132,7 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         raise DataError(where, f"gave {type_in_words(given)}, expected {expected}")
     try:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor that requires a gradient
         raise DataError(where, f"gave something that is no array: {error}") from error
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise DataError(where, f"{objects[0]} holds Python objects, expected numbers or names of one type")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -131,8 +132,17 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
 
 
 def check_model(config: Config, info: DataInfo) -> Trial:
-    """Tries the model on the data's first examples, as far as they are known. Raises `ConfigError`."""
-    return tried(create.build(config.model, info, config.seed), info, config.model.name)
+    """Tries the model on the data's first examples, as far as they are known. Raises `ConfigError`.
+
+    A net that would take half of the free memory is tried without values: a plan may be for another machine.
+    """
+    net = create.skeleton(config.model, info)
+    num_bytes = sum(value.nbytes for value in net.parameters())
+    if 2 * num_bytes < psutil.virtual_memory().available:
+        net = create.build(config.model, info, config.seed)
+    else:
+        net = costs.weightless(net, torch.device("cpu"))
+    return tried(net, info, config.model.name)
 
 
 def _check_batches(config: Config, trial: Trial, num_test: int, partition: Partition) -> None:

@@ -88,6 +88,11 @@ def test_what_is_not_counted_is_left_out(capsys: pytest.CaptureFixture[str]) -> 
     assert "the MACs of tier 1 are not counted" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_net_larger_than_the_memory_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan([*DATA, "model.name=mynets:Huge", "method.name=fedavg"]) == 0
+    assert f"{2**42 + 628:,}" in capsys.readouterr().out
+
+
 def test_the_net_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     words = "model.name=from_readme:net", "model.hidden=200", "method.name=fedavg"
     assert plan([*DATA, *words]) == 0 and "from_readme:net" in capsys.readouterr().out
