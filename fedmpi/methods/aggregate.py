@@ -15,7 +15,6 @@ from fedmpi.exactsum import ExactSum
 from fedmpi.registry import import_object
 from fedmpi.tensors import Region, Spec
 
-MEAN = "mean"
 Specs = Mapping[str, Spec]
 
 
@@ -60,7 +59,7 @@ class ExactMean:
 
 def named(name: str) -> type[Aggregate]:
     """Returns the class that `method.aggregate` names. Raises `UnknownError`."""
-    if name == MEAN:
+    if name == "mean":
         return ExactMean
     found = import_object(name)
     if not isinstance(found, type) or not hasattr(found, "add") or not hasattr(found, "result"):
