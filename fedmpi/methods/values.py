@@ -31,8 +31,7 @@ class MethodOptions(Section):
     """What every method's options have beside their own."""
 
     capacity: ClassVar[str] = ""
-    """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: there is one full tier.
-    """
+    """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: one full tier."""
     name: str
     aggregate: str = "mean"
     """What makes the server's tensors of the clients' uploads: the weighted mean, or `package.module:Class` of your own
