@@ -21,6 +21,7 @@ configs by their paths, and writes it to --out; what CONFIG and the words set is
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,9 +180,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
     only = "runs in whose names, or in whose cells of a paper's tables, all words of TEXT stand"
     parser.add_argument("--only", default="", metavar="TEXT", help=only)
-    parser.add_argument("--budget", type=_factor, default=1.0, help="multiplies numbers of rounds, as 0.05")
-    parser.add_argument("--jobs", type=_count, help="runs at a time (default: as many as there are cores for)")
-    parser.add_argument("--ranks", type=_count, default=1, help="of each run; 1 is without mpirun (default 1)")
+    parser.add_argument("--budget", type=float, default=1.0, help="multiplies numbers of rounds, as 0.05")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: as many as there are cores for)")
+    parser.add_argument("--ranks", type=int, default=1, help="of each run; 1 is without mpirun (default 1)")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/grid-NAME)")
     parser.add_argument("--results", type=Path, help="the folder of records and report (default OUT/results)")
@@ -194,6 +195,10 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_intermixed_args(argv)
     if arguments.submit and arguments.slurm is None:
         raise ConfigError("command line", "--submit needs --slurm")
+    for name in ("budget", "jobs", "ranks"):
+        number = getattr(arguments, name)
+        if number is not None and not 0 < number < math.inf:
+            raise ConfigError(f"--{name}", f"expected a number above 0, got {number}")
     _split_words(arguments)
     return arguments
 
@@ -214,18 +219,6 @@ def _seeds(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"expected whole numbers >= 0, as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(map(int, text.split(","))))
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"0*[1-9]\d{0,8}", text):
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
-    return int(text)
-
-
-def _factor(text: str) -> float:
-    if not re.fullmatch(r"\d*\.?\d+", text, re.ASCII) or not float(text):
-        raise argparse.ArgumentTypeError(f"expected a number > 0, as 0.05, got {text!r}")
-    return float(text)
 
 
 def _folder(arguments: argparse.Namespace) -> GridFolder:

@@ -120,24 +120,6 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
         assert str(path) in error and "has changed" in error and "(8 such runs)" in error, "known by records alone"
 
 
-def test_a_file_or_a_config_that_changed_after_a_run_is_refused(tmp_path: Path, short: Short) -> None:
-    """Known by the run's folder, whose note is written before it begins, and by its record."""
-    short.make_some()
-    (note,) = short.out.glob("*.grid.json")
-    assert json.loads(note.read_text())["grid"] == short.grid.digest
-    before = short.grid.path.read_text()
-    short.grid.path.write_text(before.replace("margin: 0.02", "margin: 0.5"))
-    assert "(1 such run)" in short.refused()
-    short.grid.path.write_text(before)
-    assert short("--report")[0] == 0
-    base = tmp_path / "base.yaml"
-    before = base.read_text()
-    for changed in ("rounds: 2", "batch_size: "):
-        base.write_text(before.replace(changed, f"{changed}1"))
-        error = short.refused()
-        assert "tuning-all-avg-trial0-seed100" in error and "config" in error, changed
-
-
 @pytest.mark.slow
 def test_a_grid_without_questions_may_grow(
     tmp_path: Path, called: Called, runs_here: list[Sequence[str]], monkeypatch: pytest.MonkeyPatch
@@ -178,7 +160,7 @@ def test_a_grid_without_questions_may_grow(
         ("--methods fedhn", "'fedhn' 'fedhm'"),
         ("--methods fedavg,fedavg", "fedavg twice"),
         ("--methods fedavg --seeds 0,x", "0,1,2 '0,x'"),
-        ("--methods fedavg --budget 0", "0.05 '0'"),
+        ("--methods fedavg --budget 0", "--budget above got 0"),
         ("--methods fedavg --only fedhm", "--only fedhm fedavg"),
         ("--methods fedavg seed=1", "--seeds"),
         ("--methods fedavg train.lt=1", "train.lt"),
@@ -257,18 +239,27 @@ def test_a_grid_or_code_that_is_not_committed_makes_no_run(
     assert grid()[0] == 0, "no run is left"
 
 
-def test_own_code_that_changed_after_a_run_is_refused(tmp_path: Path, own: tuple[Short, Path]) -> None:
-    """Known by a run's folder, also before it is finished, and by its record."""
+def test_what_changed_after_a_run_is_refused(tmp_path: Path, own: tuple[Short, Path]) -> None:
+    """The file, a config or the user's code: known by the run's folder, before it is finished, and by its record."""
     grid, own_code = own
     grid.make_some()
-    for _ in range(2):
-        own_code.write_text(OWN_METHOD + "# more\n")
-        error = grid.refused()
-        assert "code that it names" in error
-        assert trials(grid.grid)[0].folder_name in error and "(1 such run)" in error
-        own_code.write_text(OWN_METHOD)
+    (note,) = grid.out.glob("*.grid.json")
+    assert json.loads(note.read_text())["grid"] == grid.grid.digest
+    changes = [
+        (grid.grid.path, "margin: 0.02", "margin: 0.5", "the file has changed"),
+        (tmp_path / "base.yaml", "rounds: 2", "rounds: 12", "config"),
+        (tmp_path / "base.yaml", "batch_size: ", "batch_size: 1", "config"),
+        (own_code, "class Own(", "\nclass Own(", "code that it names"),
+    ]
+    for has_folder in (True, False):
+        for path, old, new, what in changes:
+            before = path.read_text()
+            path.write_text(before.replace(old, new))
+            error = grid.refused()
+            assert what in error and trials(grid.grid)[0].folder_name in error
+            path.write_text(before)
         assert grid("--report")[0] == 0
-        if grid.out.exists():
+        if has_folder:
             grid.out.rename(tmp_path / "gone")
 
 

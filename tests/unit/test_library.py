@@ -215,11 +215,9 @@ def test_a_run_is_shown(made: fedmpi.Run) -> None:
 
 
 def test_a_run_that_cannot_be_opened_is_one_line(made: fedmpi.Run, tmp_path: Path) -> None:
-    for content in ("seed: [", "seed: 1\n", "\udcff"):
-        (tmp_path / "config.yaml").write_text(content, errors="surrogateescape")
-        with pytest.raises(fedmpi.RunDirError) as caught:
-            fedmpi.open_run(tmp_path)
-        assert str(tmp_path) in caught.value.text() and "\n" not in caught.value.text()
+    (tmp_path / "config.yaml").write_text("\udcff", errors="surrogateescape")
+    with pytest.raises(fedmpi.RunDirError, match="config.yaml: [^\n]*$"):
+        fedmpi.open_run(tmp_path)
     (tmp_path / "config.yaml").write_bytes((made.path / "config.yaml").read_bytes())
     with RunLock(RunDir(tmp_path)):
         with pytest.raises(fedmpi.RunDirError, match="is running"):
