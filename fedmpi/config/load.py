@@ -141,21 +141,21 @@ def load(
     path: str | os.PathLike[str] | None,
     overrides: Sequence[Override],
     *,
-    below: Sequence[Override] = (),
+    below: Tree | None = None,
     of_run: bool = False,
     trains: bool = False,
 ) -> Config:
     """Returns the validated config. Raises `ConfigError` with one line for each problem, all at once.
 
-    `path` None is the default config. The overrides `below` are a layer under the others, as a grid file is one: a name
-    in the others resets what it sets. Reads the file and those it extends; imports only what its names mean. Of a
-    file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
+    `path` None is the default config. The settings `below` are a layer under the overrides, as a grid file is one: a
+    name in an override resets what it sets. Reads the file and those it extends; imports only what its names mean. Of
+    a file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
     command that `trains` needs the names of its observers again, too.
     """
     where = DEFAULT_NAME if path is None else str(path)
     tree = read_tree(DEFAULT_FILE if path is None else path, where)
     problems: list[Problem] = []
-    tree = tree.with_top(_override_tree(below, problems))
+    tree = tree.with_top(below or Tree({}))
     top = _override_tree(overrides, problems)
     if of_run:
         top = _confirmed(tree, top, where, trains)

@@ -33,7 +33,7 @@ from typing import Any
 from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
-from fedmpi.config.load import load, without_overrides
+from fedmpi.config.load import without_overrides
 from fedmpi.config.schema import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
@@ -42,7 +42,7 @@ from fedmpi.results import archive, figure, grid_figures, grid_report, launch, p
 from fedmpi.results.answers import Choices, Results, answer_all, choose
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, base_of, budget_words, finals, overrides, trials
+from fedmpi.results.grid_runs import GridRun, config_of, finals, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
 from fedmpi.results.printed import has_words
@@ -97,12 +97,8 @@ class GridFolder:
         """
         jobs = {}
         for run in runs:
-            path = base_of(self.grid, run.setting, run.method)[0]
-            words = [*overrides(self.grid, run), *self.words]
             try:
-                config = load(path, words)
-                if self.budget != 1:
-                    config = load(path, [*words, *budget_words(self.budget, config)])
+                config = config_of(self.grid, run, self.words, self.budget)
             except ConfigError as error:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None

@@ -84,7 +84,8 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
         if run := _RUN.fullmatch(str(path)):
             path, tree = base_of(read(Path(run[1])), run[2], run[3])
     for layer in content.layers(setting, method):
-        tree = tree.with_top(Tree.of({key: value for key, value in layer.items() if key != "extends"}))
+        own = {key: value for key, value in layer.items() if key != "extends"}
+        tree = tree.with_top(Tree.of(own, str(grid.path)))
     return path and path.resolve(), tree
 
 
@@ -101,22 +102,26 @@ def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
             known = f"Known: {explain.listed(section)}"
             raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
     path, below = base_of(grid, run[2], run[3])
-    config = load(path, given, below=_words(below))
+    config = load(path, given, below=below)
     config._where = address
     return config
 
 
-def overrides(grid: Grid, run: GridRun) -> tuple[str, ...]:
-    """Returns what is set on the run's config: one override a section, in which later settings replace earlier ones."""
-    _, tree = base_of(grid, run.setting, run.method)
+def config_of(grid: Grid, run: GridRun, given: Sequence[Override] = (), budget: float = 1.0) -> Config:
+    """Returns the config of a run, with the overrides on top and numbers of rounds times `budget`. Raises
+    `ConfigError`.
+    """
+    path, tree = base_of(grid, run.setting, run.method)
     if run.trial is not None:
         values = grid.content.methods[run.method].trials[run.trial]
-        tree = tree.with_top(Tree.of(yaml_text.nested((tuple(key.split(".")), value) for key, value in values.items())))
+        settings = yaml_text.nested((tuple(key.split(".")), value) for key, value in values.items())
+        tree = tree.with_top(Tree.of(settings, str(grid.path)))
     if run.phase == "tuning" and grid.content.tuning is not None:
-        tree = tree.with_top(Tree.of(grid.content.tuning.set))
+        tree = tree.with_top(Tree.of(grid.content.tuning.set, str(grid.path)))
     on = "validation" if run.phase == "tuning" else "test"
-    last = Tree.of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}})
-    return tuple(_words(tree.with_top(last)))
+    below = tree.with_top(Tree.of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}}))
+    config = load(path, given, below=below)
+    return config if budget == 1 else load(path, [*given, *budget_words(budget, config)], below=below)
 
 
 def budget_words(factor: float, config: Config) -> list[str]:
@@ -138,7 +143,3 @@ def budget_words(factor: float, config: Config) -> list[str]:
                 scaled = min(scaled, max(1, rounds - 1))
             words.append(f"method.{key}={scaled}")
     return words
-
-
-def _words(tree: Tree) -> list[str]:
-    return [f"{key}={yaml_text.flow(value)}" for key, value in tree.plain().items()]

@@ -11,11 +11,10 @@ from fast import fast
 from golden_file import Told
 from grids import TWO, grid_of
 
-from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, budget_words, finals, overrides, trials
+from fedmpi.results.grid_runs import GridRun, budget_words, config_of, finals, trials
 from fedmpi.results.launch import Job
 
 
@@ -96,8 +95,7 @@ def test_later_settings_replace_earlier_ones_and_names_may_have_dots(tmp_path: P
         "train": {"lr": 0.2, "momentum": 0.0},
     }
     grid = grid_of(tmp_path, methods=methods, set={"train": {"lr": 0.3, "batch_size": 9}})
-    said = overrides(grid, GridRun("final", "one", "hm", 0, 1))
-    config = load(tmp_path / "base.yaml", [*said, "clients.tier_blocks=[]"])
+    config = config_of(grid, GridRun("final", "one", "hm", 0, 1), ["clients.tier_blocks=[]"])
     assert (config.train.lr, config.train.momentum, config.train.batch_size) == (0.5, 0.0, 9)
     assert config.method.layer_ranks == {"layers.4": 2}
 
