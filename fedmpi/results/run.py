@@ -83,6 +83,7 @@ class Run:
 
     @cached_property
     def records(self) -> list[dict[str, Any]]:
+        """Returns the lines of `rounds.jsonl`, a dict for each round; `fedmpi/store/README.md` has its keys."""
         return read_records(self.dir)
 
     @property
