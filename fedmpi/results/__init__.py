@@ -9,7 +9,7 @@ figure          draws every figure, with matplotlib
 grid            the command `fedmpi grid`: makes what is left of a grid's runs, then the report
 grid_file       the schema of a grid file and its digest; `printed` that of a paper's tables
 grid_runs       names the runs of a grid file and says what is set on each
-launch          makes runs here, several at a time
+launch          makes runs here, several at a time; `slurm` hands them to Slurm
 notes           notes beside each run what was asked when it began, and refuses what has changed since
 archive         reads and writes the records of all runs in one compressed file
 frame           turns the records of runs into numbers: points of curves, what a run ends with, means over seeds

@@ -141,9 +141,7 @@ def _queued_jobs() -> set[str]:
     """Returns all jobs that run or wait, each task of an array by itself; none where there is no Slurm."""
     if shutil.which("squeue") is None:
         return set()
-    # The user's SQUEUE_* variables may filter the list.
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
-    jobs = _call(["squeue", "--noheader", "--array", "--format", "%i"], environ).split()
+    jobs = _call("squeue", "--noheader", "--array", "--format", "%i").split()
     # An interactive job in which this command is called makes no run by itself.
     return set(jobs) - {os.environ.get("SLURM_JOB_ID", "")}
 
@@ -161,15 +159,17 @@ def _submit(file: Path, tasks: Mapping[int, Job]) -> None:
     if shutil.which("sbatch") is None:
         raise UserError("--submit", "no sbatch in PATH; give this command where Slurm is")
     num_starts = {task: len(job.run().starts) for task, job in tasks.items()}  # the job may start at once
-    number = _call(["sbatch", "--parsable", str(file)], None).strip().partition(";")[0]
+    number = _call("sbatch", "--parsable", str(file)).strip().partition(";")[0]
     print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(file.parent))}", flush=True)
     for task, job in tasks.items():
         note = {"job": f"{number}_{task}", "starts": num_starts[task]}
         write_text(job.folder.submission_path, json.dumps(note) + "\n")
 
 
-def _call(command: Sequence[str], environ: Mapping[str, str] | None) -> str:
+def _call(*command: str) -> str:
     """Returns what a command of Slurm prints. Raises `UserError` with the last line of its errors."""
+    # The user's SQUEUE_* variables may filter the list of jobs.
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

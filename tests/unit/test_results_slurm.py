@@ -55,11 +55,11 @@ def lines(folder: Path) -> list[str]:
     return (folder / "out" / "job.sbatch").read_text().splitlines()
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, **answers: tuple[int, str, str]) -> list[list[str]]:
+def answering(monkeypatch: pytest.MonkeyPatch, **answers: tuple[int, str, str]) -> list[tuple[str, ...]]:
     """Commands of Slurm that answer with exit code, output and errors; the words that they were called with."""
-    calls: list[list[str]] = []
+    calls: list[tuple[str, ...]] = []
 
-    def run(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    def run(command: tuple[str, ...], **more: Any) -> subprocess.CompletedProcess[str]:
         calls.append(command)
         return subprocess.CompletedProcess(command, *answers[command[0]])
 
@@ -117,7 +117,7 @@ def test_submitting(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     calls = answering(monkeypatch, sbatch=(0, "17;cluster\n", ""), squeue=(0, "", ""))
     jobs = plan(folder, 0, 1)
     submit(jobs, submit=True)
-    assert calls[-1] == ["sbatch", "--parsable", f"{folder}/out/job.sbatch"]
+    assert calls[-1] == ("sbatch", "--parsable", f"{folder}/out/job.sbatch")
     out = capsys.readouterr().out
     assert "2 of 2 runs left" in out and "submitted job 17" in out
     assert Run(jobs[1].folder.path).state == "queued" and Run(jobs[1].folder.path).submission["job"] == "17_2"
