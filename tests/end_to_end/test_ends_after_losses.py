@@ -109,7 +109,7 @@ TAKEOVER = (*TOPK, "output.checkpoint_every=2", "rounds=8")
 def test_a_takeover_may_take_longer_than_a_round(start: Start, run_dir: Path, tmp_path: Path) -> None:
     patch = f"""
 limits._MARGIN_S = 1.0  # others are waited for for 3 s
-before(resuming, "restore", lambda setup, folder, resume: time.sleep(6 * (rank == 1 and resume)))
+before(resuming, "begin", lambda *_, resumes: time.sleep(6 * (rank == 1 and resumes)))
 {SERVER_DIES}"""
     launched = start(3, *TAKEOVER, "mpi.round_timeout_s=1", run_dir=run_dir, patch=patch, options=ULFM)
     assert launched.wait() == 0, launched.err

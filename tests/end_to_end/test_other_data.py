@@ -66,12 +66,6 @@ def test_other_data_are_refused(start: Start, roots: dict[str, Path], run_dir: P
     assert "Traceback" not in launched.err and finished(run_dir) == before
 
 
-def test_data_that_change_where_they_lie_are_refused(run_main: RunMain, roots: dict[str, Path], run_dir: Path) -> None:
-    options_in(roots["first"]).path.write_bytes(options_in(roots["other"]).path.read_bytes())
-    code, _, errors = run_main("--run-dir", str(run_dir), "--resume", "rounds=3")
-    assert code == 2 and "other data" in errors and len(errors.splitlines()) == 1, errors
-
-
 def test_the_same_data_may_lie_elsewhere(
     run_main: RunMain, roots: dict[str, Path], run_dir: Path, tmp_path: Path
 ) -> None:
