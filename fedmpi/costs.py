@@ -135,7 +135,8 @@ class _Tally:
     activations: int = 0
 
     def add(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-        outputs = [out for out in tensors_in(output) if not any(out is given for given in inputs)]
+        given = {id(tensor) for tensor in inputs}
+        outputs = [out for out in tensors_in(output) if id(out) not in given]
         if isinstance(module, nn.LSTM):
             self.activations += LSTM_KEEPS * module.num_layers * outputs[0].numel()
         else:

@@ -53,7 +53,7 @@ class FetchedOptions(DataOptions):
 
     @property
     def folder(self) -> Path:
-        """`root`, with ~ replaced."""
+        """Returns `root`, with ~ replaced."""
         return below_home(self.root)
 
     def files(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi import costs, seeds
-from fedmpi.data.batches import DeviceData, Draws
+from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
 from fedmpi.learning.determinism import global_generator
@@ -69,7 +69,7 @@ def check_nets(
         net = trainers[number].net
         clients = np.split(np.resize(examples, sum(STEPS) * BATCH_SIZE), [STEPS[0] * BATCH_SIZE])
         trial = _Trial(trainers[number], clients, seed, initial_values(net, seed))
-        with global_generator(trial.seed_of(2), trial.data.device):
+        with global_generator(trial.seed_of(2), trial.trainer.data.device):
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
@@ -112,10 +112,6 @@ class _Trial:
     seed: int
     initial: Tensor
 
-    @property
-    def data(self) -> DeviceData:
-        return self.trainer.data
-
     def seed_of(self, number: int) -> int:
         return seeds.mix("self-check", self.seed, number)
 
@@ -123,8 +119,8 @@ class _Trial:
         """Takes the steps of client 0 or 1 from the initial values; returns the parameters after them, as bytes."""
         net.copy_parameters_from(self.initial)
         seed = self.seed_of(client)
-        draws = self.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
-        with global_generator(seed, self.data.device):
+        draws = self.trainer.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
+        with global_generator(seed, self.trainer.data.device):
             trainer = self.trainer.with_net(net, BATCH_SIZE)
             trainer.run(draws, LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
         return net.copy_of_parameters()
@@ -132,9 +128,9 @@ class _Trial:
     def test(self, net: FlatNet) -> Tensor:
         """Returns the outputs in evaluation mode on a batch of client 0. Tests seed no generator."""
         net.copy_parameters_from(self.initial)
-        as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.data.device))
+        as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.trainer.data.device))
         with bn.using(net.module, None), torch.no_grad():
-            return net.module(self.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
+            return net.module(self.trainer.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
     def results(self, one: FlatNet, two: FlatNet) -> list[tuple[Tensor, Tensor]]:
         """Returns what tests, and then what training with client 0 give in net `one`, and after client 1 in `two`."""

@@ -278,7 +278,7 @@ def choose(kind: str, method: Method, assignment: Assignment) -> str:
         return kind
     num_workers = sum(1 for tasks in assignment.by_rank[1:] if tasks)
     has_many = len(assignment.tasks) >= MANY_CLIENTS * num_workers
-    adds_means = method.options.aggregate == aggregate.MEAN
+    adds_means = method.options.aggregate == "mean"
     return "reduce" if adds_means and has_many and num_workers != 1 else "gather"
 
 
