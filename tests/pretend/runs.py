@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fedmpi.mpi import placement
 from fedmpi.rounds import exchange, publish
-from fedmpi.running import made_with
 from pretend import device
 
 ARCHITECTURE = 90
@@ -39,7 +38,7 @@ def with_accelerators() -> Iterator[list[Tensor]]:
         patch.setattr(placement, "place", placed)
         patch.setattr(torch.cuda, "get_arch_list", lambda: [f"sm_{ARCHITECTURE}"])
         patch.setattr(torch.cuda, "set_device", lambda chosen: None)
-        patch.setattr(made_with, "_gpu", lambda chosen: "Pretend")
+        patch.setattr(torch.cuda, "get_device_name", lambda chosen: "Pretend")
         for module in (exchange, publish):
             patch.setattr(module, "host_buffer", unpinned)
         yield pinned
