@@ -269,7 +269,7 @@ def _run_once(job: Job, one: Leg, markers: Path, run_dir: Path) -> int:
         mpirun = [mpirun[0], "--with-ft", "ulfm", *mpirun[1:]]
     words = [*mpirun, sys.executable, "-m", "nightly.kill", "rank", str(markers), json.dumps(attacks)]
     words += [*job.words, *one.settings, "--run-dir", str(run_dir), *(["--resume"] if run_dir.exists() else [])]
-    own = environment() | {"PYTHONPATH": str(HERE.parent)}
+    own = environment() | {"PYTHONPATH": f"{HERE.parent}:{HERE.parents[1]}"}
     process = started(words, run_dir.with_name(f"{run_dir.name}.log"), folder=HERE, env=own)
     until = time.monotonic() + LIMIT_S + 3 * job.stop_s
     while process.poll() is None:
