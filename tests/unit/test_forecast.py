@@ -78,7 +78,7 @@ def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     few = "train.local_epochs=1", "clients.per_round=1", "evaluation.bn=restat"
     assert any("evaluation.every makes it less" in line for line in plan(*TINY, *few).warnings)
     monkeypatch.setattr("fedmpi.mpi.mpirun.cores", lambda: 2)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10**6))
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10**6, available=10**6))
     memory, cores = lacking_here(plan(*TINY, num_ranks=150))
     assert "150 ranks share 2 cores" in cores and "1.00 MB" in memory
     assert [*lacking_here(plan(*TINY, num_ranks=2))] == []
