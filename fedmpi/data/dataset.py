@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
@@ -18,6 +17,9 @@ from fedmpi.data.subset import Ints, choose
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
 from fedmpi.store.files import DIGEST_BYTES
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]

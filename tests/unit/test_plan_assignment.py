@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from fedmpi.federation.assignment import Assignment, Task, assign, parts_of, worker_ranks
-from fedmpi.methods.aggregate import MEAN
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.exchange import choose
 
@@ -111,7 +110,7 @@ def test_a_wave_in_parts(num_ranks: int, expected: list[list[int]]) -> None:
 )
 def test_the_exchange_of_auto(clients: int, size: int, expected: str) -> None:
     """8 clients for each of at least two workers, or one rank alone."""
-    method = cast(Method, SimpleNamespace(options=SimpleNamespace(aggregate=MEAN)))
+    method = cast(Method, SimpleNamespace(options=SimpleNamespace(aggregate="mean")))
     assignment = assign(tasks_of([1] * clients), worker_ranks(size, server_trains=False), size)
     assert choose("auto", method, assignment) == expected
     assert choose("gather", method, assignment) == "gather"
