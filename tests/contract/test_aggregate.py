@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fast import fast
 from narrow_nets import client_of, context, exchanged
 from small_runs import finished, run_alone, small_config
 from torch import nn
@@ -50,7 +49,8 @@ def test_an_entry_counts_the_clients_that_hold_it() -> None:
     assert trimmed.result("x", weight, torch.tensor([0.0, 0.0, 5.0])).tolist() == [3.0, 7.0, 5.0]
 
 
-@pytest.mark.parametrize("method", fast("fedhm", of=["fedavg", "heterofl", "fedhm"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedhm"])
 def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
     words = (f"method.name={method}", "rounds=2", "clients.per_round=6")
     run_alone(tmp_path / "mean", *words)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast import fast
 from small_runs import run_alone
 
 from fedmpi import methods
@@ -81,7 +82,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", fast("fjord", of=CASES))
 def test_what_was_drawn_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Three rounds; then the records tell every client, its tier, and what it was given."""
     kind, *words = CASES[name]

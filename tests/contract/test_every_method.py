@@ -33,7 +33,7 @@ def test_every_method_keeps_its_contract(case: str, check: Callable, trial_of: C
     check(trial_of(case))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast(*METHODS, "fedavg-samples", of=CASES))
 def test_a_round_has_the_bits_of_plain_steps(tmp_path: Path, case: str) -> None:
     setup = small_setup(tmp_path, *CASES[case], "evaluation.every=3")
     plain = engine = ServerState(setup.method.initial_state())

@@ -91,7 +91,7 @@ FAST = (("fedhm, gather", 9), ("lgfedavg, reduce", 9), ("topk, gather", 9))
 ALL = (*FAST, *((case, 1) for case in CASES))
 
 
-@pytest.mark.parametrize(("case", "every"), fast(FAST[0], of=ALL, slow=(*FAST, *SLOW)))
+@pytest.mark.parametrize(("case", "every"), fast(of=ALL, slow=(*FAST, *SLOW)))
 def test_a_loss_at_every_call(tmp_path: Path, case: str, every: int) -> None:
     """At each of them, or, quicker, at some that are `every` calls apart."""
     setup = small_setup(tmp_path, *CASES[case], "evaluation.every=1", "data.num_train=80", "data.num_test=16")

@@ -26,6 +26,7 @@ def run(folder: Path, rounds: int, server_device: str) -> bool:
     return bool(device.of(events, "up", within="rounds.exchange._receive"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "then"), fast(("auto", "cuda"), of=[("auto", "cuda"), ("cuda", "auto"), ("cpu", "auto")])
 )

@@ -41,6 +41,7 @@ def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, 
     assert method.epochs == epochs and method.costs(ClientLoad(0, 7)).examples == 7 * epochs
 
 
+@pytest.mark.slow
 def test_a_run_exchanges_nothing(tmp_path: Path) -> None:
     """The server's model stays the initial one, no byte of the protocol is counted, the epochs are in the record."""
     for exchange in ("gather", "reduce"):

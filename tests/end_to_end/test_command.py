@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fast import fast
 from launched import RunMain, Start
 from small_runs import finished
 
@@ -15,7 +16,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize("names", SIZES)
+@pytest.mark.parametrize("names", fast("resnet18 cifar10", of=SIZES))
 def test_the_plan_has_the_papers_sizes(run_main: RunMain, tmp_path: Path, names: str) -> None:
     """As overrides of the default config, whose own model is small; no data file is there to be read."""
     model, dataset = names.split()

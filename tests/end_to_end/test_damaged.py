@@ -35,7 +35,7 @@ def words(method: str, folder: Path) -> list[str]:
     return [*SMALL, f"method.name={method}", "rounds=3", "output.progress=plain", "--run-dir", str(folder)]
 
 
-@pytest.fixture(params=METHODS)
+@pytest.fixture(params=fast("fedhm", of=METHODS))
 def run(request: pytest.FixtureRequest, made: Made, tmp_path: Path) -> Path:
     """A finished run of three rounds, to be damaged; its name is the method's."""
     return made(tmp_path / request.param, f"method.name={request.param}")

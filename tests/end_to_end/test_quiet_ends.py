@@ -6,6 +6,7 @@ import pytest
 from launched import Start, block
 
 
+@pytest.mark.slow
 def test_a_mistake_that_ranks_find_together_is_the_only_line(start: Start, tmp_path: Path) -> None:
     """After MPI has started."""
     (tmp_path / "file").touch()

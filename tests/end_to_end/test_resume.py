@@ -67,6 +67,7 @@ def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Pat
     assert code == 2 and "rounds: run has 1, you ask 2; --resume needs the same" in rejoined(errors)
 
 
+@pytest.mark.slow
 def test_as_many_rounds_as_are_done_end_a_run(resume: Resume, run_dir: Path) -> None:
     """With fewer there is nothing to do, either: what is done stays."""
     assert resume("rounds=15", "mpi.time_limit_s=0.01", "mpi.spare_time_s=0")[0] == 75

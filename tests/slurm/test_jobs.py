@@ -85,6 +85,7 @@ def test_a_run_finishes(cluster: Cluster, tmp_path: Path) -> None:
     assert len(re.findall(r"^rank \d: ", log, re.MULTILINE)) == 5, log
 
 
+@pytest.mark.slow
 def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A method in the user's folder, where `fedmpi grid --slurm` is called; two runs, as one process makes them."""
     for name, value in cluster.environment.items():

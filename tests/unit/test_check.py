@@ -40,7 +40,7 @@ def lines(place: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> list[
     return capsys.readouterr().out.splitlines()
 
 
-@pytest.mark.parametrize("name", fast("Remembers", "StandsStill", of=MISTAKES))
+@pytest.mark.parametrize("name", fast("StandsStill", of=MISTAKES))
 def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = lines(f"broken_methods:{name}", tmp_path, capsys)
     assert any(line.startswith("FAIL") and MISTAKES[name] in line for line in said), said

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from fast import fast
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -75,6 +76,8 @@ INPUTS = {
     "vector": DataInfo("vector", (7,), 6, 1, 1),
 }
 
+BUILT_IN = [name for name in registry.BUILT_IN["model"] if not name.endswith(":")]
+
 
 def test_counting_draws_nothing() -> None:
     net, before = nn.Sequential(nn.Flatten(), nn.Dropout()), torch.get_rng_state()
@@ -83,11 +86,7 @@ def test_counting_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("form", ["dense", "low rank", "kernels"])
-@pytest.mark.parametrize(
-    "name",
-    [name for name in registry.BUILT_IN["model"] if not name.endswith(":")]
-    + ["torchvision:swin_t", "torchvision:densenet121"],
-)
+@pytest.mark.parametrize("name", fast(*BUILT_IN, of=[*BUILT_IN, "torchvision:swin_t", "torchvision:densenet121"]))
 def test_passes_cost_what_torch_counts(name: str, form: str) -> None:
     """Every net of the registry, convs in groups, attention in windows; of 2 and of 3 examples, with its hooks."""
     options = Torchvision(name=name) if ":" in name else registry.options("model", name)()

@@ -67,6 +67,7 @@ def test_damaged_file(small: Path, damage: str) -> None:
 # ---- digits
 
 
+@pytest.mark.slow
 def test_digits_are_scikit_learn_s() -> None:
     """Every image v of 0..16 became floor(v * 255 / 16 + 1/2); the parts hold all 1,797 once; the table's constants."""
     source = pytest.importorskip("sklearn.datasets").load_digits()

@@ -114,7 +114,7 @@ def reported(trained: TrainedNet) -> float | None:
     return scores.get(trained.name.removeprefix("tier "), {}).get("accuracy")
 
 
-FAST = [("fedhm", "0.25"), ("prism", "0.4"), ("hermes", CLIENT)]
+FAST = [("fedhm", "0.25"), ("prism", "0.4")]
 
 
 @pytest.mark.parametrize(("name", "net"), fast(*FAST, of=[*OF_METHODS, *OF_NETS]))

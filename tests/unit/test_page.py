@@ -39,6 +39,7 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     assert text == page_of(Run(run))
 
 
+@pytest.mark.slow
 def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
     """A curve for each tier that lacks anything; zeros have no place on it."""
     run = a_run(tmp_path / "run", [{"1": 0.5}] * 2)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fast import fast
 from small_runs import finished, run_all, small_config, small_setup
 
 from fedmpi.data.dataset import Dataset
@@ -56,7 +55,8 @@ def test_the_partition_is_divided_not_made_anew() -> None:
         assert trains | tests == own and not trains & tests
 
 
-@pytest.mark.parametrize("method", fast("fedhm", of=["fedhm", "hermes"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedhm", "hermes"])
 def test_no_bit_depends_on_the_test_data(method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same run with all test examples replaced by noise of class 0: on validation data nothing changes, where a run
     on test data scores other numbers."""
