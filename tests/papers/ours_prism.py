@@ -5,6 +5,7 @@ a batch of 32) at ranks c N that need not be whole. Ours are counted in nets of 
 all four ratios divide, and scaled back: parameters and MACs by 1.25^2, outputs by 1.25.
 """
 
+import copy
 from functools import cache
 from typing import Any
 
@@ -36,6 +37,7 @@ def _count(net: nn.Module) -> Counted:
             tally["Params"] += module.weight.numel()
             tally["MACs"] += 2 * BATCH * module.weight.numel() * output[0, 0].numel()
 
+    net = copy.deepcopy(net)  # a layer that has a hook stays dense
     for name, module in net.named_modules():
         is_of_block = "stages" in name and "shortcut" not in name
         if is_of_block and isinstance(module, nn.Conv2d | nn.BatchNorm2d):
