@@ -37,7 +37,7 @@ _AGGREGATE = ("method", "aggregate")
 
 
 class Clients(Section):
-    """Who takes part, and with which capacity."""
+    """Sets who takes part, and with which capacity."""
 
     count: Count = 20
     """Registered clients; the training set is partitioned among them."""
@@ -70,7 +70,7 @@ class StepSchedule(Section):
     """Round t (from 1) trains with lr * factor^(number of milestones <= t - 1)."""
 
     name: Literal["step"] = "step"
-    """Multiply the learning rate by `factor` at milestones."""
+    """Multiplies the learning rate by `factor` at milestones."""
     milestones: Counts = ()
     """Rounds after which the learning rate drops; empty means a constant rate."""
     factor: Share = 0.1
@@ -81,7 +81,7 @@ class CosineSchedule(Section):
     """Round t of T trains with 1e-4 + (lr - 1e-4) * (1 + cos(pi (t - 1) / T)) / 2."""
 
     name: Literal["cosine"] = "cosine"
-    """Half a cosine from `train.lr` down to 1e-4 over all rounds."""
+    """Lowers the rate along half a cosine from `train.lr` down to 1e-4 over all rounds."""
     depends_on_rounds: ClassVar[bool] = True
 
 
@@ -89,7 +89,7 @@ Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name"),
 
 
 class Train(Section):
-    """Local training, the same for every method."""
+    """Sets local training, the same for every method."""
 
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
@@ -129,7 +129,7 @@ VALIDATION_SHARE = 0.2
 
 
 class Evaluation(Section):
-    """How the nets of every tier are tested."""
+    """Sets how the nets of every tier are tested."""
 
     on: Literal["test", "validation"] = "test"
     """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: on a fifth of every
@@ -164,7 +164,7 @@ class Evaluation(Section):
 
 
 class Mpi(Section):
-    """What runs where. None of it changes a bit of the result, except the three that say so."""
+    """Sets what runs where. None of it changes a bit of the result, except the three that say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
     """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
@@ -203,7 +203,7 @@ class Mpi(Section):
 
 
 class Output(Section):
-    """What is written, and how often."""
+    """Sets what is written, and how often."""
 
     dir: Folder = free("runs")
     """The folder that new run directories are made in."""
@@ -248,15 +248,15 @@ class Config(Section):
     method: Any
     """The federated method."""
     clients: Clients = Clients()
-    """Who takes part, and with which capacity."""
+    """Sets who takes part, and with which capacity."""
     train: Train = Train()
-    """Local training, the same for every method."""
+    """Sets local training, the same for every method."""
     evaluation: Evaluation = Evaluation()
-    """How the nets of every tier are tested."""
+    """Sets how the nets of every tier are tested."""
     mpi: Mpi = Mpi()
     """What runs where."""
     output: Output = Output()
-    """What is written, and how often."""
+    """Sets what is written, and how often."""
     _where: str = PrivateAttr(default="config")
 
     @property
