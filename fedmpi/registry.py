@@ -132,7 +132,7 @@ def named_in_full(config: Any) -> list[tuple[str, str]]:
     """
     named = [(f"{section}.name", getattr(config, section).name) for section in BUILT_IN]
     named.append(("method.aggregate", config.method.aggregate))
-    return [(key, name) for key, name in named if is_in_full(name)]
+    return [(key, name) for key, name in named if is_in_full(str(name))]
 
 
 def options(section: str, name: str) -> Any:

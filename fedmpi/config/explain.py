@@ -66,8 +66,14 @@ def is_section(kind: Any) -> TypeGuard[type[Section]]:
 
 def named_kinds(info: FieldInfo) -> dict[str, type[Section]]:
     """Returns the sections that an inner section can be, by its `name`; none for another field."""
-    members = get_args(info.annotation) if info.discriminator is not None else ()
-    return {str(member.model_fields["name"].default): member for member in members}
+    named = [kind for kind in _sections_in(info.annotation) if "name" in kind.model_fields]
+    return {str(get_args(kind.model_fields["name"].annotation)[0]): kind for kind in named}
+
+
+def _sections_in(kind: Any) -> Iterator[type[Section]]:
+    """Yields the sections that a union of types has."""
+    for member in get_args(kind):
+        yield from [member] if is_section(member) else _sections_in(member)
 
 
 def summary(section: type[Section]) -> str:

@@ -99,9 +99,9 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
         kinds = explain.named_kinds(info)
         for name, kind in kinds.items():
             yield from _rows(kind, f"{above}{key}.", name)
-        if key == "name" or kinds or explain.is_section(info.annotation):
+        values = allowed(schemas.get(key, {}))
+        if key == "name" or (kinds and "text" not in values) or explain.is_section(info.annotation):
             continue
-        values = allowed(schemas[key])
         default = ""
         if not info.is_required():
             value = info.get_default(call_default_factory=True)

@@ -1,17 +1,20 @@
-"""How the uploads of a phase become the server's tensors: by an exact weighted mean, or by a class of the user's.
+"""How the uploads of a phase become the server's tensors: by an exact weighted mean, by a robust aggregate
+(`robust`), or by a class of the user's.
 
 `method.aggregate: package.module:Class` names such a class; `tests/examples/trimmed_mean.py` is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor
 
+from fedmpi.config.fields import Section
 from fedmpi.errors import UnknownError
 from fedmpi.exactsum import ExactSum
+from fedmpi.methods import robust
 from fedmpi.registry import import_object
 from fedmpi.tensors import Region, Spec
 
@@ -22,7 +25,8 @@ class Aggregate(Protocol):
     """Makes each tensor of the server out of what clients have sent in one phase. A new one is made for each phase.
 
     Uploads arrive in an order that depends on the ranks, so a result must not depend on it: an exact sum does not, and
-    one that keeps uploads by client number computes in that order.
+    one that keeps uploads by client number computes in that order. A class that has `begin(state)` is given the
+    server's tensors, by their names here, before the first `result`.
     """
 
     def __init__(self, specs: Specs, bounds: Mapping[str, float], total_weight: float, device: str) -> None:
@@ -57,10 +61,12 @@ class ExactMean:
         return self._sums.mean(name, weight, otherwise)
 
 
-def named(name: str) -> type[Aggregate]:
-    """Returns the class that `method.aggregate` names. Raises `UnknownError`."""
+def named(name: robust.Rule) -> Callable[[Specs, Mapping[str, float], float, str], Aggregate]:
+    """Returns what makes the aggregate that `method.aggregate` names. Raises `UnknownError`."""
     if name == "mean":
         return ExactMean
+    if isinstance(name, Section):
+        return name.aggregate
     found = import_object(name)
     if not isinstance(found, type) or not hasattr(found, "add") or not hasattr(found, "result"):
         raise UnknownError(f"{name!r} is not a class with add and result")

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -74,6 +74,7 @@ _LARGEST_GRADIENT = 2.0**20
 
 
 class FDNNCOptions(MethodOptions):
+    uploads_nets: ClassVar[bool] = False
     name: str = "fdnnc"
     """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
     pattern: Literal["both", "bfirst", "switch"] = "switch"

@@ -54,6 +54,7 @@ Temperature = Annotated[float, Field(ge=0.002)]
 
 
 class FedHMOptions(ServerOptions):
+    uploads_nets: ClassVar[bool] = False
     capacity: ClassVar[str] = "rank_ratio"
     name: str = "fedhm"
     """Low-rank factorized nets by capacity, lifted and averaged (Yao et al. 2021)."""

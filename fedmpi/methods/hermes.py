@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -70,6 +70,7 @@ _LEAST_NORM = 1e-20
 
 
 class HermesOptions(MethodOptions):
+    uploads_nets: ClassVar[bool] = False
     name: str = "hermes"
     """Personal pruned nets, averaged where they overlap (Li et al. 2021)."""
     prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -63,6 +63,7 @@ Exponents = Annotated[tuple[NotNegative, ...], Field(strict=False, min_length=1,
 
 
 class OrthDropOptions(KeepRatioOptions):
+    uploads_nets: ClassVar[bool] = False
     name: str = "orthdrop"
     """PriSM's baseline: the first principal kernels of every layer (Niu et al. 2022)."""
     o2: bool = False

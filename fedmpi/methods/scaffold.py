@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -38,6 +39,7 @@ LARGEST_CONTROL = 2.0**20
 
 
 class ScaffoldOptions(MethodOptions):
+    uploads_nets: ClassVar[bool] = False
     name: str = "scaffold"
     """Control variates against client drift (Karimireddy et al. 2020)."""
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ ENTRY_BYTES = 4 + 4
 
 
 class TopKOptions(MethodOptions):
+    uploads_nets: ClassVar[bool] = False
     name: str = "topk"
     """Sparse updates: the largest entries travel, the rest waits (Aji and Heafield 2017)."""
     ratio: Share = 0.1

@@ -21,6 +21,7 @@ from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.learning.local import Backward, Loss, plain_step
+from fedmpi.methods import robust
 from fedmpi.tensors import Params
 
 LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
@@ -33,9 +34,11 @@ class MethodOptions(Section):
     capacity: ClassVar[str] = ""
     """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: one full tier."""
     name: str
-    aggregate: str = "mean"
-    """What makes the server's tensors of the clients' uploads: the weighted mean, or `package.module:Class` of your own
-    (`methods/README.md`).
+    uploads_nets: ClassVar[bool] = True
+    """Each client sends the parameters that it has trained, so those of different clients can be compared."""
+    aggregate: robust.Rule = "mean"
+    """What makes the server's tensors of the clients' uploads: the weighted `mean`, `median`, `trimmed_mean`, `krum` or
+    `norm_clip` (options: `aggregate.name=krum aggregate.attackers=2`), or `package.module:Class` of your own.
     """
 
     @property
@@ -60,10 +63,19 @@ class MethodOptions(Section):
     def _aggregate_problems(self, config: Config) -> Iterator[tuple[str, str]]:
         from fedmpi.methods import aggregate
 
-        try:
-            aggregate.named(self.aggregate)
-        except UnknownError as error:
-            yield "method.aggregate", f"{error}; allowed: mean, or package.module:Class"
+        rule = self.aggregate
+        if isinstance(rule, Section):
+            yield from rule.problems(config)
+            if not self.uploads_nets or (rule.needs_whole_nets and self.capacity):
+                text = f"{rule.name} compares nets, and clients of {self.name} send other things or parts of a net"
+                per_entry = ", median, trimmed_mean" if self.uploads_nets else ""
+                yield "method.aggregate", f"{text}; allowed: mean{per_entry}, or package.module:Class"
+        else:
+            try:
+                aggregate.named(rule)
+            except UnknownError as error:
+                allowed = "mean, median, trimmed_mean, krum, norm_clip, or package.module:Class"
+                yield "method.aggregate", f"{error}; allowed: {allowed}"
         if config.mpi.exchange == "reduce":
             yield "mpi.exchange", "reduce adds up means, and method.aggregate is another; allowed: gather, auto"
 

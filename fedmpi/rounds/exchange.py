@@ -109,10 +109,10 @@ class Uploads:
 
     def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
         """Returns what the clients' uploads make of `state`; an entry that no client sent keeps its value."""
-        means = {
-            name: self.aggregate.result(name, self._senders.of(name), state[tensor])
-            for name, tensor in self._tensor_of.items()
-        }
+        old = {name: state[tensor] for name, tensor in self._tensor_of.items()}
+        if hasattr(self.aggregate, "begin"):
+            self.aggregate.begin(old)
+        means = {name: self.aggregate.result(name, self._senders.of(name), value) for name, value in old.items()}
         by_client = sorted(reports, key=lambda report: report.client)
         return Results(tuple(by_client), means, self._senders.share)
 

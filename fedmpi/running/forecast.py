@@ -232,6 +232,8 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
     num_buffers = 1 + (num_ranks > 1 and config.clients.per_round * largest_upload > at_once)
     received = num_buffers * at_once if config.mpi.exchange != "reduce" else 0
+    if config.method.aggregate != "mean":
+        received += config.clients.per_round * summed  # it keeps all uploads
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * largest_net + published + 2 * largest_upload,

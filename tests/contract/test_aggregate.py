@@ -63,7 +63,7 @@ def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("method.aggregate=median",), "method.aggregate.*'median'.*allowed: mean, or package.module:Class"),
+        (("method.aggregate=medan",), "method.aggregate.*'medan'.*allowed: mean, median, .* or package.module:Class"),
         (("method.aggregate=nowhere:It",), "method.aggregate.*'nowhere:It' cannot be imported"),
         (("method.aggregate=trimmed_mean:SHARE",), "method.aggregate.*is not a class with add and result"),
         ((f"method.aggregate={TRIMMED}", "mpi.exchange=reduce"), "mpi.exchange.*allowed: gather, auto"),

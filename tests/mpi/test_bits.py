@@ -84,6 +84,14 @@ def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
+@pytest.mark.parametrize("aggregate", fast("krum", of=("median", "trimmed_mean", "krum", "norm_clip")))
+def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
+    """Rank 0 computes in the order of the clients' numbers, whatever the order in which their uploads arrive."""
+    words = ("method.name=fedavg", "rounds=2", "clients.per_round=6", f"method.aggregate={aggregate}")
+    bits.run(small_config(*words))
+    bits.check(bits.alone(small_config(*words)))
+
+
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
     monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)

@@ -12,8 +12,9 @@ from fedmpi.config.reference import reference
 from fedmpi.config.schema import Clients, Evaluation, Train
 from fedmpi.config.yaml_text import leaves, parse
 
-UNSET = {"method.aggregate", "evaluation.on"}
-"""A class of the user's own, and what a grid itself sets where it tunes on validation data."""
+UNSET = {"evaluation.on", "method.aggregate"}
+UNSET |= {f"method.aggregate.{key}" for key in ("name", "trim", "attackers", "selected", "bound")}
+"""What a grid itself sets where it tunes on validation data, and aggregates, which test_robust.py has."""
 
 
 def test_readme_is_what_the_schema_says() -> None:

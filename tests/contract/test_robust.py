@@ -1,0 +1,154 @@
+"""`method.aggregate` by name: by hand, what is refused, and attacks under which the mean fails and the others hold."""
+
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+import torch
+from fast import fast
+from narrow_nets import client_of, context, exchanged
+from small_runs import finished, run_all, run_alone, small_config
+from torch import nn
+
+from fedmpi.config.address import CONFIGS
+from fedmpi.config.load import load
+from fedmpi.errors import ConfigError
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
+from fedmpi.mpi.communicator import SerialComm
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
+from fedmpi.tensors import NOTHING, Params
+
+Net = tuple[float, float, float]
+STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}
+
+
+def named(net: Net) -> Params:
+    return {"weight": torch.tensor([net[:2]]), "bias": torch.tensor(net[2:])}
+
+
+def aggregated(aggregate: object, *nets: Net, weighting: str = "uniform") -> list[float]:
+    """The server's net after client p has sent nets[p] with p + 1 examples, in every order of arrival."""
+    method = FedAvg(context(FedAvgOptions(aggregate=aggregate, weighting=weighting), lambda: nn.Linear(2, 1)))
+    results = []
+    for order in list(permutations(range(len(nets))))[::7]:
+        uploads = [(client_of(client, 0, num_examples=client + 1), named(nets[client])) for client in order]
+        means = exchanged(method, STATE, *uploads).means
+        results.append([*means["weight"].flatten().tolist(), *means["bias"].tolist()])
+    assert all(result == results[0] for result in results)
+    return results[0]
+
+
+def test_median_by_hand() -> None:
+    """The middle of three; of four the mean of the two in the middle."""
+    nets = ((1.0, 7.0, -1.0), (4.0, 5.0, 0.0), (2.0, 9.0, 100.0), (100.0, 6.0, 3.0))
+    assert aggregated("median", *nets[:3]) == [2.0, 7.0, 0.0]
+    assert aggregated("median", *nets) == [3.0, 6.5, 1.5]
+
+
+def test_trimmed_mean_by_hand() -> None:
+    """A quarter of four is left out at each end, and a fifth of four is nobody."""
+    nets = ((1.0, 7.0, -1.0), (4.0, 5.0, 0.0), (2.0, 9.0, 100.0), (101.0, 7.0, 5.0))
+    assert aggregated({"name": "trimmed_mean", "trim": 0.25}, *nets) == [3.0, 7.0, 2.5]
+    assert aggregated("trimmed_mean", *nets) == [27.0, 7.0, 26.0]
+
+
+@pytest.mark.parametrize(("selected", "net"), [(1, [0.0, 0.0, 0.0]), (2, [0.5, 0.0, 0.0]), (4, [1.25, 0.5, 0.0])])
+def test_krum_by_hand(selected: int, net: list[float]) -> None:
+    """n = 5 and f = 1, so the two nearest count. Squared distances 0-1: 1, 0-2: 4, 0-3: 16, 1-2: 5, 1-3: 9, 2-3: 20.
+
+    Scores 1 + 4, 1 + 5, 4 + 5, 9 + 16, and some 60,000 of the attacker.
+    """
+    nets = ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.0, 2.0, 0.0), (4.0, 0.0, 0.0), (100.0, 100.0, 100.0))
+    assert aggregated({"name": "krum", "attackers": 1, "selected": selected}, *nets) == net
+
+
+def test_of_equal_scores_the_first_client_counts() -> None:
+    assert aggregated("krum", (1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 0.0, 0.0)) == [1.0, 0.0, 0.0]
+
+
+def test_norm_clip_by_hand() -> None:
+    """Changes (3, 4, 0), (0, 0, 10) and (0, 0, -1) of lengths 5, 10 and 1, whose median is 5, too.
+
+    Clipped, the second is (0, 0, 5). With weights 1, 2 and 3 the mean is (3, 4, 10 - 3) / 6; alike (3, 4, 4) / 3.
+    """
+    nets = ((13.0, 24.0, 30.0), (10.0, 20.0, 40.0), (10.0, 20.0, 29.0))
+    for bound in (5.0, "median"):
+        clipped = aggregated({"name": "norm_clip", "bound": bound}, *nets, weighting="samples")
+        assert clipped == pytest.approx([10.5, 20 + 4 / 6, 30 + 7 / 6], abs=2e-6)
+    assert aggregated("norm_clip", *nets) == pytest.approx([11.0, 20 + 4 / 3, 30 + 4 / 3], abs=2e-6)
+    far = aggregated({"name": "norm_clip", "bound": 10.0}, *nets)
+    assert far == pytest.approx([11.0, 20 + 4 / 3, 33.0], abs=2e-6)
+
+
+@pytest.mark.parametrize("aggregate", ["median", "trimmed_mean", "krum", "norm_clip"])
+def test_a_tensor_that_nobody_sends_stays(aggregate: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = FedAvg(context(FedAvgOptions(aggregate=aggregate), lambda: nn.Linear(2, 1)))
+    monkeypatch.setattr(method, "regions", lambda client: {"bias": NOTHING})
+    monkeypatch.setattr(method, "lift", lambda upload, client: iter([("weight", upload["weight"])]))
+    uploads = [(client_of(client, 0), named((2.0, 3.0, 4.0))) for client in range(3)]
+    assert exchanged(method, STATE, *uploads).means["bias"].tolist() == [30.0]
+    dropped = [(client, None) for client, _ in uploads]
+    nobody = exchanged(method, STATE, *dropped).means
+    assert all(torch.equal(nobody[name], value) for name, value in STATE.items())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("fedhm method.aggregate=median", "clients of fedhm send other things.*allowed: mean, or package"),
+        ("scaffold method.aggregate=norm_clip", "clients of scaffold send other things.*allowed: mean, or package"),
+        ("heterofl method.aggregate.name=krum method.aggregate.attackers=0", "allowed: mean, median, trimmed_mean, or"),
+        ("fedavg method.aggregate=krum", "1 attackers and 1 selected need 5 clients a round or more, but .* is 4"),
+        ("fedavg method.aggregate=median mpi.exchange=reduce", "mpi.exchange.*allowed: gather, auto"),
+        ("fedavg method.aggregate.name=trimmed_mean method.aggregate.trim=0.5", r"aggregate.trim .*less than 0.5"),
+        ("fedavg method.aggregate.name=krumm", "method.aggregate.name .*Did you mean 'krum'"),
+        ("fedavg method.aggregate.trim=0.1", "method.aggregate.name .*'median', 'trimmed_mean', 'krum', 'norm_clip'"),
+    ],
+)
+def test_a_mistake_is_one_line(words: str, line: str) -> None:
+    with pytest.raises(ConfigError, match=line):
+        small_config(*f"method.name={words}".split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["heterofl", "fedrolex", "splitmix", "lgfedavg", "perfedavg"])
+def test_methods_take_the_median(tmp_path: Path, method: str) -> None:
+    """Also where clients hold parts of a net, or keep some: what comes is finite, and resumed it is the same."""
+    words = (f"method.name={method}", "method.aggregate=median", "clients.per_round=6")
+    run_alone(tmp_path / "whole", *words, "rounds=3")
+    run_alone(tmp_path / "parts", *words, "rounds=2")
+    run_alone(tmp_path / "parts", *words, "rounds=3", resume=True)
+    assert finished(tmp_path / "whole") == finished(tmp_path / "parts")
+
+
+ROBUST = {
+    "median": ("method.aggregate=median",),
+    "trimmed_mean": ("method.aggregate.name=trimmed_mean", "method.aggregate.trim=0.3"),
+    "krum": ("method.aggregate.name=krum", "method.aggregate.attackers=3"),
+    "multi-krum": ("method.aggregate.name=krum", "method.aggregate.attackers=3", "method.aggregate.selected=4"),
+    "norm_clip": ("method.aggregate=norm_clip",),
+}
+ATTACKED = """
+    data.name=digits model.name=mlp model.hidden=[32] partition.name=iid partition.shuffle=true clients.count=10
+    clients.per_round=10 rounds=10 train.local_epochs=2 train.schedule.milestones=[] train.masked_loss=false
+    train.on_divergence=drop evaluation.every=10 output.progress=off output.report=false output.tensorboard=false
+    method.name=attacks:Attacked method.share=0.3
+""".split()
+
+
+def accuracy(folder: Path, *overrides: str) -> float:
+    config = load(CONFIGS / "base_digits.yaml", [*ATTACKED, *overrides])
+    run_all(config, SerialComm(), folder)
+    return read_records(RunDir(folder))[-1]["tiers"]["1"]["accuracy"]
+
+
+@pytest.mark.parametrize("attack", fast("sign_flip", of=("label_flip", "sign_flip", "scaled")))
+def test_three_attackers_of_ten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: str) -> None:
+    """With the mean digits end at 75 % (flipped labels), 11 % (flipped signs) and 21 % (scaled); the others hold."""
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "examples")
+    mean = accuracy(tmp_path / "mean", f"method.attack={attack}")
+    assert mean < (0.8 if attack == "label_flip" else 0.4)
+    for aggregate, words in ROBUST.items():
+        held = accuracy(tmp_path / aggregate, f"method.attack={attack}", *words)
+        assert held > max(0.76, mean + 0.05), aggregate
