@@ -162,7 +162,7 @@ def load(
     tree = tree.with_top(top)
     config, invalid = _validate(tree)
     problems += invalid
-    if config is not None and not problems:
+    if config is not None and not problems and (trains or not of_run):  # a run that is only read was checked then
         sections = config.sections.values()
         problems = [Problem(yaml_text.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:

@@ -94,6 +94,12 @@ class FileOptions(ArrayOptions):
         return divided
 
 
+def forget() -> None:
+    """Forgets all examples and facts: a file may have changed between two runs of a process."""
+    known.cache_clear()
+    _read.cache_clear()
+
+
 @functools.lru_cache(maxsize=1)
 def known(options: ArrayOptions) -> DataInfo:
     """Returns the facts of the examples, also after these are forgotten. Raises DataError."""

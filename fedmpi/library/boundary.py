@@ -15,7 +15,9 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import ValidationError, validate_call
 
+from fedmpi import registry
 from fedmpi.config import yaml_text
+from fedmpi.data import own
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.learning.determinism import settings_kept
 from fedmpi.running.interruption import ENDING
@@ -28,6 +30,8 @@ R = TypeVar("R")
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Raises a ConfigError with a line for each argument that is not what its annotation says. Errors that `function`
     raises name its arguments where a command has options.
+
+    Each call looks anew at the user's data and at the packages that are installed, as a command does.
     """
     name = f"fedmpi.{function.__qualname__}"
     annotations = function.__annotations__
@@ -38,6 +42,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        own.forget()
+        registry.installed.cache_clear()
         try:
             return validated(*args, **kwargs)
         except ValidationError as error:

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from pydantic import InstanceOf
 from torch import nn
 
-from fedmpi.data.dataset import load_data, place_of, short_digest
-from fedmpi.data.partition import Partition, saved
+from fedmpi.data.partition import Partition
 from fedmpi.data.show import class_counts
-from fedmpi.errors import DataError, UserError
+from fedmpi.errors import UserError
 from fedmpi.export import measure
 from fedmpi.export.command import write
 from fedmpi.export.formats import FormatName, format_of
@@ -90,20 +89,14 @@ class Run(reader.Run):
             scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
         return scores
 
+    @checked
     def partition(self) -> Clients:
         """Returns which client has which training examples, of which classes. Reads the data set.
 
         Raises DataError where these data are not the run's, or where `partition.h5` is missing or damaged.
         """
-        path = self.dir.partition_path
-        partition, digest = saved(path)
-        data = self.config.data
-        dataset = load_data(data)
-        if digest not in ("", dataset.digest):
-            here = f"{place_of(data)} has (digest {short_digest(dataset.digest)})"
-            was = short_digest(digest)
-            raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
-        counts = class_counts(partition, dataset.train_y, data.info().num_classes)
+        partition, dataset = self.divided_data()
+        counts = class_counts(partition, dataset.train_y, self.config.data.info().num_classes)
         return Clients(partition.indices, partition.offsets, counts)
 
     @restore_process_state()

@@ -67,8 +67,10 @@ def fingerprint(config: Config) -> str:
 
 
 def _sources(config: Config) -> list[Mapping[str, Any]]:
-    """Returns file and digest of each module that the config names."""
-    return [entry for entry in user_code(config).get(manifest.USER_CODE, {}).values() if "file" in entry]
+    """Returns file and digest of each module that the config names, as the process of a run would load it now."""
+    return [
+        entry for entry in user_code(config, as_loaded=False).get(manifest.USER_CODE, {}).values() if "file" in entry
+    ]
 
 
 def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:

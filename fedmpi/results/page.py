@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmpi import methods
-from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.dataset import DataInfo
 from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
@@ -82,7 +82,8 @@ def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
         config = run.config
         info = config.data.used()
         spectra = _spectra(run, methods.create(method_context(config, info)))
-        classes = _classes(saved(run.dir.partition_path)[0], load_data(config.data).train_y, info)
+        partition, dataset = run.divided_data()
+        classes = _classes(partition, dataset.train_y, info)
     except UserError as error:
         notes = [*notes, f"a part of this page is left out: {error.text()}"]
     return page_of(run, classes, spectra, notes)

@@ -17,7 +17,9 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
-from fedmpi.errors import RunDirError
+from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
+from fedmpi.data.partition import Partition, saved
+from fedmpi.errors import DataError, RunDirError
 from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
 from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done
@@ -208,6 +210,20 @@ class Run:
         """Returns the digest of the examples that the run was computed with; empty if it does not say."""
         digests = [str(start["data_digest"]) for start in self.starts if start.get("data_digest")]
         return digests[-1] if digests else ""
+
+    def divided_data(self) -> tuple[Partition, Dataset]:
+        """Returns whose the training examples are, and the data set as it is today, which must be the run's.
+
+        Raises DataError for other data, and where `partition.h5` is missing or damaged.
+        """
+        path = self.dir.partition_path
+        partition, digest = saved(path)
+        dataset = load_data(self.config.data)
+        if digest not in ("", dataset.digest):
+            here = f"{place_of(self.config.data)} has (digest {short_digest(dataset.digest)})"
+            was = short_digest(digest)
+            raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
+        return partition, dataset
 
     @property
     def made_with(self) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import functools
 import json
 import os
 import platform
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from fedmpi.errors import one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
 from fedmpi.store import manifest
-from fedmpi.store.files import DIGEST_BYTES, read_bytes
 from fedmpi.store.run_dir import RunDir
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
@@ -50,7 +48,6 @@ VARIABLES = (
 )
 _MOST_CHARACTERS = 100
 _MOST_RANKS = 3
-_MAX_SOURCE_BYTES = 2**27
 
 
 def computed_with(worker_device: str, server_device: str, device: Device) -> dict[str, str]:
@@ -105,24 +102,43 @@ def _short(value: object) -> str:
     return str(value)[:_MOST_CHARACTERS] or "(nothing set)"
 
 
-def user_code(config: Config) -> dict[str, Any]:
+def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
     """Returns what the manifest notes of code that is not built in: an entry for each section that names some.
 
-    It has the name, the module that defines it, and, if that is a file, the file and its digest.
+    It has the name, the module that defines it, and, if that is a file, the file and the digest of what was loaded: of
+    that file and of those below its folder that it takes functions or classes from. Without `as_loaded` the digest is
+    that of the files as they are now, which another process would load.
     """
     sources = {}
+    for key, name, defined in _user_things(config):
+        entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
+        if found := registry.note_sources(entry["module"]):
+            entry |= {"file": found.files[entry["module"]], "digest": found.digest if as_loaded else found.digest_now()}
+        sources[key] = entry
+    return {manifest.USER_CODE: sources} if sources else {}
+
+
+def _user_things(config: Config) -> Iterator[tuple[str, str, object]]:
+    """Yields the section (or `aggregate`), the name and the object of each thing that is not built in."""
     for section in NAMED_SECTIONS:
         name = getattr(config, section).name
-        if registry.is_built_in(section, name):
-            continue
-        defined = registry.load_class(section, name)
-        entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
-        file = getattr(sys.modules.get(entry["module"]), "__file__", None)
-        if file and os.path.isfile(file):
-            digest = blake2b(read_bytes(file, _MAX_SOURCE_BYTES), digest_size=DIGEST_BYTES).hexdigest()
-            entry |= {"file": file, "digest": digest}
-        sources[section] = entry
-    return {manifest.USER_CODE: sources} if sources else {}
+        if not registry.is_built_in(section, name):
+            yield section, name, registry.load_class(section, name)
+    if registry.is_in_full(config.method.aggregate):
+        yield "aggregate", config.method.aggregate, registry.import_object(config.method.aggregate)
+
+
+def stale_sources(config: Config) -> Iterator[str]:
+    """Yields a line for each module of the user's whose file is another than this process has loaded."""
+    modules = {str(getattr(defined, "__module__", "")) for _, _, defined in _user_things(config)}
+    for module in sorted(modules):
+        if files := registry.changed_files(module):
+            again = "; ".join(f"importlib.reload({name})" for name in files)
+            words = f"import importlib, {', '.join(files)}; {again}"
+            yield (
+                f"the source of {module} ({files[module]}) has changed since this process has loaded it; the run has "
+                f"what was loaded; for the file as it is now start Python again, or: {words}"
+            )
 
 
 def changed_sources(run_dir: RunDir, config: Config) -> str:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fedmpi.config import yaml_text
-from fedmpi.errors import RunDirError, counted
+from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.report.best import Best
 from fedmpi.report.closing import closing_table
@@ -97,8 +97,8 @@ class Server:
             role = "worker" if number else server
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
         found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
-        for line in (*found, *warnings):
-            warn(line)
+        for line in (*found, *warnings, *made_with.stale_sources(config)):
+            warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
         if self._done < config.rounds:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.

@@ -76,6 +76,7 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
     assert run_main(*SMALL, *OWN, "data.num=90", "rounds=2", "--run-dir", str(whole))[0] == 0
     assert finished(Path(run)) == finished(whole)
     mine.write_text(mine.read_text() + "# another line\n")
+    forget()
     code, out, errors = run_main("rounds=3", *OWN, "--run-dir", run, "--resume")
     told = [line for line in (out + errors).splitlines() if "has changed since the last start" in line]
     assert code == 0 and len(told) == 1 and "data mysets:blobs" in told[0] and "partition mysets:rows" in told[0]
@@ -126,8 +127,7 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     assert "brought" not in last_start(Path(run))
     (tmp_path / "moved").mkdir()
     moved = path.rename(tmp_path / "moved" / "mine.npz")
-    own.known.cache_clear()
-    own._read.cache_clear()  # as a new process has read nothing
+    own.forget()  # as a new process has read nothing
     code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
     assert code == 2 and str(path) in errors and "o such file" in errors
     assert run_main("rounds=2", f"data.path={moved}", "--run-dir", run, "--resume")[0] == 0

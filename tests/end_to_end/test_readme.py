@@ -33,8 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    own.known.cache_clear()
-    own._read.cache_clear()
+    own.forget()
     yield
     for name in names:
         sys.modules.pop(name, None)
