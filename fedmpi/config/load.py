@@ -168,6 +168,9 @@ def load(
     if config is None or problems:
         raise report(where, tree, problems)
     config._where = where
+    # Words that name another method or other data make a new experiment, of which the default config says nothing.
+    is_new = path is None and any((section, "name") in dict(leaves(top.plain())) for section in NAMED_SECTIONS)
+    config._choices = frozenset(key for key, _ in leaves((top if is_new else tree).plain()))
     return config
 
 

@@ -111,8 +111,9 @@ class Train(Section):
     """L2 on every parameter, BatchNorm and biases included (and lambda of a method's Frobenius decay)."""
     schedule: Schedule = StepSchedule()
     """How the learning rate changes from round to round."""
-    masked_loss: bool = True
-    """Masked cross-entropy: in training, logits of classes that the client does not have are overwritten by 0."""
+    masked_loss: bool = False
+    """Masked cross-entropy (HeteroFL, FedHM): in training, logits of classes that the client does not have are
+    overwritten by 0."""
     augment: bool = True
     """Random crop and flip where the data set has them."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -140,7 +141,7 @@ class Evaluation(Section):
     """Rounds between evaluations; the last round is always evaluated."""
     batch_size: Count = 64
     """Test batch size; under batch statistics it is part of the result."""
-    bn: Literal["batch", "restat", "milestone"] = "milestone"
+    bn: Literal["batch", "restat", "milestone"] = "restat"
     """BatchNorm at test time: statistics of each test batch, statistics re-estimated over all training data, or the
     first until the first milestone and the second from then on.
     """
@@ -258,11 +259,16 @@ class Config(Section):
     output: Output = Output()
     """Sets what is written, and how often."""
     _where: str = PrivateAttr(default="config")
+    _choices: frozenset[tuple[str, ...]] = PrivateAttr(default=frozenset())
 
     @property
     def where(self) -> str:
         """Returns the file that the config was read from, for messages."""
         return self._where
+
+    def is_chosen(self, *path: str) -> bool:
+        """Returns whether the user's file or words set this key; otherwise it has a default."""
+        return path in self._choices
 
     @property
     def sections(self) -> dict[str, Section]:

@@ -43,6 +43,10 @@ class PartitionOptions(Section):
         """Returns the mean over clients of the examples of one, as far as it is known without the data."""
         return info.num_train / num_clients
 
+    def sizes_without_data(self, info: DataInfo, num_clients: int, seed: int) -> Ints | None:
+        """Returns how many examples each client has, int64 (clients,), or None where only the data say it."""
+        return None
+
     def problems(self, config: Config) -> Problems:
         if problem := self.too_many(config.data.used().num_train, config.clients.count):
             yield "clients.count", problem

@@ -5,9 +5,9 @@ of Deep Networks from Decentralized Data, AISTATS 2017, arXiv:1602.05629, Algori
 trains the whole model; the server takes the weighted mean. The "width slimming" rows of FedHM's
 tables are this method on a narrow model (`model.width: 0.35`).
 
-Differences from the paper: weights are uniform by default, as in FedHM's experiments, whose clients
-have equal sizes; `weighting: samples` is the paper's n_k / n. BatchNorm, the masked loss and the
-schedule are training settings shared by all methods (`train`, `evaluation`).
+Weights are the paper's n_k / n; `weighting: uniform` is that of FedHM's experiments, whose clients
+have equal sizes. BatchNorm, the masked loss and the schedule are training settings shared by all
+methods (`train`, `evaluation`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 class FedAvgOptions(ServerOptions):
     name: str = "fedavg"
     """Federated averaging (McMahan et al. 2017): one net of any width for all clients."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the mean: the same for all, or its number of training examples."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 class FedAvg(ServerMethod):

@@ -9,8 +9,9 @@ Server state: the model.
 Differences from the paper:
 - The local solver is the SGD of `train` for `train.local_epochs` epochs on every client; partial
   work of slow clients (gamma-inexactness) is not simulated.
-- Clients are sampled uniformly and averaged uniformly; the paper samples them with p_k = n_k / n.
-  `weighting: samples` puts p_k into the mean instead.
+- By default clients are sampled uniformly, and p_k = n_k / n is their weight in the mean. The paper
+  samples them with p_k and averages uniformly: `clients.sampling: by_size` (without replacement) and
+  `weighting: uniform`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class FedProxOptions(ServerOptions):
     """Federated averaging with a proximal term (T. Li et al. 2020)."""
     mu: NotNegative = 0.01
     """Weight of mu/2 |w - w_t|^2 in every client's loss; 0 is FedAvg."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the mean: the same for all, or its number of training examples."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 class FedProx(ServerMethod):

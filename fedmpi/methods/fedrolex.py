@@ -16,7 +16,7 @@ Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and
 - The window: the code's `torch.roll(arange(K), j)[:k]` begins at -j modulo K, so it moves backwards. Here as in the
   paper, forwards; every channel is held equally often either way.
 - Its size: floor in the paper, ceil in the code (`rounding`); they agree where beta K is a whole number.
-- The mean: weighted by p_n in the paper (`weighting: samples`), unweighted by default in the code. The code weights
+- The mean: weighted by p_n in the paper and by default, unweighted in the code (`weighting: uniform`). The code weights
   BatchNorm and the last layer by how often an entry was updated so far, the same for all clients, so that it cancels.
 - A class's row of the last layer: from the clients with examples of the class in the code only, and here. So are
   the Scaler, a masked loss, gradients of norm 1 at most and, on CIFAR, Adam (`train.masked_loss`, `train.clip_norm`).
@@ -52,8 +52,8 @@ class FedRolexOptions(ScaledOptions):
     widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)
     rounding: Rounding = "ceil"
     """Channels of a layer: rounded up (the code; the paper rounds down), or to the nearest whole number."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the means: the same for all, or its number of training examples."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the means: its number of training examples (n_k / n), or the same for all."""
 
 
 class FedRolex(WidthMethod):

@@ -10,9 +10,9 @@ clients that trained it; one that nobody trained stays. Level R is tested as the
 of the first b bases.
 
 Differences from the paper, and from its code (illidanlab/SplitMix):
-- The defaults are those of FedHM's tables (YXShi2000/FedHM): uniform weights, initial values as of
-  any narrow net, the client's classes masked (`train.masked_loss`). The code's own are
-  `weighting: samples` and `init: rescaled`; for class-skewed data it masks each batch's absent classes.
+- Weights are the code's, by samples. The initial values are those of FedHM's tables (YXShi2000/FedHM),
+  as of any narrow net; its other settings are `weighting: uniform` and `train.masked_loss`. The code's own
+  are `init: rescaled` and, for class-skewed data, a mask of each batch's absent classes.
 - The queue's place is computed from the round and the client's place in the cohort, and each of its
   shuffles has a seed of its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
@@ -62,8 +62,8 @@ class SplitMixOptions(ServerOptions):
     """Width of a base net."""
     rounding: Rounding = "round"
     """Channels of a base net's layers: rounded to the nearest whole number or up."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the means of its bases: the same for all (FedHM's tables), or its examples (the code)."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the means of its bases: its examples (the code), or the same for all (FedHM's tables)."""
     scaler: bool = True
     """Divide a base's activations by `atom` in training, before every norm layer; in a net without any, after every
     conv and linear layer but the last.

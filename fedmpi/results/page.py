@@ -36,7 +36,7 @@ from fedmpi.results.frame import curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.running.start import method_context
-from fedmpi.store import checkpoint
+from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent, short_duration, si, size
@@ -140,6 +140,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
     own_notes += compared.missing(run)
+    own_notes += filter(None, [manifest.defaults(run.starts)])
     sizes = None
     try:
         sizes = saved(run.dir.partition_path)[0].sizes

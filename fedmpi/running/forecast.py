@@ -31,7 +31,7 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import PART_BYTES
 from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
-from fedmpi.running.remarks import remarks
+from fedmpi.running.remarks import defaults, remarks
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, specs_of
 
@@ -81,6 +81,8 @@ class Forecast:
     data_bytes_node: int
     """Of the data set, which the ranks of a node have together. At the start one of them holds a second copy."""
     tiers: tuple[TierForecast, ...]
+    defaults: str
+    """What decides results and is not chosen, in a line; '' for nothing."""
     warnings: tuple[str, ...]
 
     @property
@@ -146,9 +148,11 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         test_macs_per_run=test_macs,
         **_memory(config, info, method, num_ranks),
         tiers=tuple(tiers),
+        defaults=defaults(config, method),
         warnings=(),
     )
-    warnings = [*remarks(config, info, method, num_workers, per_round), *_uncounted(tiers)]
+    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    warnings = [*remarks(config, info, method, num_workers, per_round, sizes), *_uncounted(tiers)]
     if plan.test_share > _LARGE_SHARE and num_tests > 1:
         warnings.append(
             f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
@@ -261,6 +265,7 @@ def _text(plan: Forecast) -> str:
         f"clients per worker and round: {high}" if low == high else f"clients per worker and round: {low} to {high}",
         f"memory: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0; "
         f"{size(plan.data_bytes_node)} data on a node",
+        *([plan.defaults] if plan.defaults else []),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]
     length = f"{counted(plan.rounds, 'round')} on {counted(plan.ranks, 'rank')}"

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from torch import nn
 
 from fedmpi.config.schema import VALIDATION_SHARE, Config
+from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import WHOLE_NUMBERS
+from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
+from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 
 _WHY_EQUAL = (
     "method.name makes this net no smaller at these capacities; take another model, other capacities or one tier"
 )
+_UNEVEN = 3
 
 
-def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int) -> tuple[str, ...]:
-    """Returns remarks, one line each; `per_round` clients take part in a round."""
+def remarks(
+    config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int, sizes: np.ndarray | None
+) -> tuple[str, ...]:
+    """Returns remarks, one line each; `per_round` clients take part in a round. `sizes` (clients,) has how many
+    examples each client has, None where only the data say it.
+    """
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
+    if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and weighs_alike(method):
+        weights = f"clients have {sizes.min()} to {sizes.max()} training examples, and"
+        if hasattr(config.method, "weighting"):
+            said.append(f"{weights} method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n")
+        else:
+            said.append(f"{weights} {config.method.name} weighs them alike")
     if info.kind == "tokens" and config.data.reads_to_know:
         said.append(f"data: {WHOLE_NUMBERS}")
     if num_workers > per_round:
@@ -29,6 +44,28 @@ def remarks(config: Config, info: DataInfo, method: Method, num_workers: int, pe
         share = f"{100 * VALIDATION_SHARE:g} % of the clients' training examples"
         said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
     return tuple(said)
+
+
+def defaults(config: Config, method: Method) -> str:
+    """Returns a line that names the settings that decide results and that the user has not chosen; '' for none."""
+    keys = ["method.weighting"] if hasattr(config.method, "weighting") else []
+    keys.append("train.masked_loss")
+    if num_statistics(method.net(0, empty=True)):
+        keys.append("evaluation.bn")
+    if config.train.optimizer == "sgd":
+        keys.append("train.momentum")
+    values = []
+    for key in keys:
+        section, name = key.split(".")
+        if not config.is_chosen(section, name):
+            values.append(f"{key}={flow(getattr(config.sections[section], name))}")
+    return f"chosen for you: {', '.join(values)}" if values else ""
+
+
+def weighs_alike(method: Method) -> bool:
+    """Returns whether the server averages uploads, and a client's number of examples is no part of its weight."""
+    few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
+    return bool(method.sums()) and few == many
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:

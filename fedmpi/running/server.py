@@ -24,7 +24,7 @@ from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
 from fedmpi.running.observers import Makers, Observers
-from fedmpi.running.remarks import remarks
+from fedmpi.running.remarks import defaults, remarks
 from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
@@ -96,7 +96,11 @@ class Server:
         for number, rank in enumerate(ranks):
             role = "worker" if number else server
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
-        found = remarks(config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round)
+        if line := defaults(config, setup.method):
+            self._tell(line)
+        found = remarks(
+            config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round, setup.partition.sizes
+        )
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
@@ -124,6 +128,7 @@ class Server:
             mpi=setup.comm.library,
             **{manifest.LAUNCH: self._advice.launch, manifest.SIZES: [row.costs() for row in self._sizes]},
             **made_with.user_code(setup.config),
+            **({manifest.DEFAULTS: line} if (line := defaults(setup.config, setup.method)) else {}),
             **first_state,
         )
         manifest.add_start(self._folder, entry)

@@ -28,6 +28,8 @@ DIRTY = "-dirty"
 """The end of the commit of a source that has changed since."""
 INIT_FROM = "init_from"
 """The key, in the first start, of the `run` and `round` whose state a run begins with, and the `config` it changes."""
+DEFAULTS = "defaults"
+"""The key for the line that names what the user has not chosen (`running.remarks.defaults`)."""
 USER_CODE = "brought"
 """The key for the things of a start that are not built in."""
 
@@ -113,6 +115,11 @@ def user_code(run_dir: RunDir) -> dict[str, dict[str, Any]]:
 def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns a row for each tier: `name`, `params`, `macs`, `down_bytes` and `up_bytes`, None where unknown."""
     return [dict(row) for row in _newest(starts, SIZES) or []]
+
+
+def defaults(starts: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the line that names what the user has not chosen; '' for nothing."""
+    return str(_newest(starts, DEFAULTS) or "")
 
 
 def resume_command(run_dir: RunDir) -> str:

@@ -17,10 +17,10 @@ from fedmpi.running.forecast import forecast
 from fedmpi.running.start import blocks, method_context
 
 DIGESTS = {
-    "fedhm": (112, "b5b0ec4b053eb20e"),
-    "prism": (140, "3f0d479acacc7e8c"),
-    "hermes": (51, "b7724dbcc9063f7f"),
-    "fdnnc": (45, "a3c36b107a18b189"),
+    "fedhm": (112, "02aa859d2070151e"),
+    "prism": (140, "5f0bd2abf5f0da09"),
+    "hermes": (51, "71e6c06ee64a223b"),
+    "fdnnc": (45, "101b889c7bc84151"),
 }
 """By paper: how many runs it has, and the digest of all that their configs set."""
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.federation.tiers import tier_of
@@ -82,6 +83,37 @@ def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     memory, cores = lacking_here(plan(*TINY, num_ranks=150))
     assert "150 ranks share 2 cores" in cores and "1.00 MB" in memory
     assert [*lacking_here(plan(*TINY, num_ranks=2))] == []
+
+
+SKEWED = ("data.name=digits", "model.name=mlp", "partition.name=quantity_skew", "partition.alpha=0.1")
+
+
+def test_what_nobody_chose_is_said_in_a_line() -> None:
+    """A whole config chooses all of it, and words that make another experiment of the default config what they name."""
+    said = plan(*SKEWED, "method.name=fedavg").defaults
+    assert said == "chosen for you: method.weighting=samples, train.masked_loss=true, train.momentum=0.9"
+    assert said in repr(plan(*SKEWED, "method.name=fedavg")).replace("\n ", "")
+    assert plan("model.name=resnet18", "train.optimizer=adamw").defaults.endswith("=true, evaluation.bn=milestone")
+    rest = ("train.masked_loss=false", "train.momentum=0")
+    assert plan(*SKEWED, "method.name=fedavg", "method.weighting=samples", *rest).defaults == ""
+    assert forecast(load(CONFIGS / "fedavg_digits.yaml", ["train.lr=1"]), 3).defaults == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("method.name=fedavg",), ""),
+        (("method.name=fedavg", "method.weighting=uniform"), "method.weighting=uniform weighs them alike"),
+        (("method.name=fedavg", "method.weighting=uniform", "partition.alpha=1e6"), ""),
+        (("method.name=scaffold", "train.momentum=0"), "scaffold weighs them alike"),
+        (("method.name=standalone",), ""),
+        (("method.name=fjord",), ""),
+    ],
+)
+def test_clients_of_unequal_sizes_that_weigh_alike_are_named(words: tuple[str, ...], said: str) -> None:
+    lines = [line for line in plan(*SKEWED, *words).warnings if "weighs them alike" in line]
+    assert len(lines) == bool(said) and all(said in line for line in lines)
+    assert all(line.startswith("clients have 2 to ") for line in lines)
 
 
 @pytest.mark.parametrize("assignment", ["fixed", "dynamic"])

@@ -28,10 +28,10 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     lost = {"rank": 2, "host": "<node>", "round": 1}
     run = a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost])
     costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
-    manifest.add_start(RunDir(run), {"ranks": [{}], manifest.SIZES: [{"name": "1", **costs}]})
+    manifest.add_start(RunDir(run), {"ranks": [{}], manifest.SIZES: [{"name": "1", **costs}], manifest.DEFAULTS: "a=1"})
     text = page_of(Run(run))
     found = cells(text)
-    assert {"75.00 %", "300 B"} <= set(found) and "rank 2 on &lt;node&gt; was lost" in text
+    assert "a=1" in text and {"75.00 %", "300 B"} <= set(found) and "rank 2 on &lt;node&gt; was lost" in text
     row = found.index("tier 1")  # on a phone only the first columns are seen
     assert found[row : row + 8] == ["tier 1", "75.00 %", "75.00 %", "2", "1.50 k", "2.50 k", "6.00 kB", "7.00 kB"]
     assert "a&lt;b&gt;" in text and "a<b>" not in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,9 @@ from fedmpi.data.partition import MAX_DRAWS, PartitionOptions, by_class, equal_s
 from fedmpi.data.subset import Ints, firsts
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import DataInfo
 
 BLOCK_CLIENTS = 4096
 
@@ -103,6 +108,9 @@ class QuantitySkew(PartitionOptions):
         order = generator.permutation(len(labels))
         rest = _cut(self.alpha, len(labels) - num_clients * self.least_examples, num_clients, generator)
         return order, rest + self.least_examples
+
+    def sizes_without_data(self, info: DataInfo, num_clients: int, seed: int) -> Ints:
+        return self.divide(np.zeros(info.num_train, np.int64), num_clients, seed)[1]
 
 
 def _cut(alpha: float, num_examples: int, num_clients: int, generator: np.random.Generator) -> Ints:
