@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,6 +26,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
+
+from fedmpi import seeds
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
@@ -49,40 +53,59 @@ class Costs:
     activation_bytes: int
 
 
+class UncountedError(Exception):
+    """A net that cannot be copied, or does not run on what stands for its values."""
+
+
 def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
     """Returns the costs of `net` (left as it is) for one of these examples, or of zeros of one example's shape:
-    (C, H, W), (features,) or (length,). A net that does not run on what stands for its values is not counted.
+    (C, H, W), (features,) or (length,). A net that cannot be copied, or does not run on what stands for its values, is
+    not counted.
     """
     inputs = torch.zeros(EXAMPLES, *examples) if isinstance(examples, tuple) else examples[:EXAMPLES]
     params = sum(parameter.numel() for parameter in net.parameters())
     tally = _Tally()
-    with suppress(Exception), ExitStack() as stack:
+    try:
         light = weightless(net, inputs.device)
         for leaf in light.modules():
             # An LSTM whose gates are layers of their own computes itself all the same.
             if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
-                stack.callback(leaf.register_forward_hook(tally.add).remove)
+                tally.handles.append(leaf.register_forward_hook(tally.add))
         once = macs_of(light, inputs)
-        stack.close()
+        for handle in tally.handles:
+            handle.remove()
         # The difference leaves out what a net does once a batch (an LSTM's gates multiplied back out of their factors).
         macs = (macs_of(light, torch.cat([inputs, inputs])) - once) // len(inputs)
-        activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
-        return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes)
-    return Costs(params, 0, 0, 0)
+    except UncountedError:
+        return Costs(params, 0, 0, 0)
+    activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
+    return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes)
 
 
 def weightless(net: nn.Module, device: torch.device) -> nn.Module:
-    """Returns a copy of `net` (on meta, too) whose weights are one zero that is seen everywhere."""
+    """Returns a copy of `net` (on meta, too) whose weights are one zero that is seen everywhere. Raises
+    `UncountedError`."""
     zero = torch.zeros((), device=device)
     copies: dict[int, Tensor] = {id(value): nn.Parameter(zero.expand(value.shape)) for value in net.parameters()}
     for part in net.modules():
         # torch's weight norm keeps what it computes of parameters, which cannot be copied.
         copies |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor)}
-    return copy.deepcopy(net, copies)
+    with _users_code():
+        return copy.deepcopy(net, copies)
+
+
+@contextmanager
+def _users_code() -> Iterator[None]:
+    """Makes an `UncountedError` of whatever a user's net raises within."""
+    try:
+        yield
+    except Exception as error:
+        raise UncountedError from error
 
 
 def macs_of(net: nn.Module, inputs: Tensor) -> int:
-    """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost.
+    """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost. Raises
+    `UncountedError`.
 
     Not on the meta device, of which many operators import torch._dynamo, half of a rank's start. Products are left out.
     """
@@ -90,10 +113,12 @@ def macs_of(net: nn.Module, inputs: Tensor) -> int:
         # Operators that do too much in one to be counted: oneDNN's LSTM, fused attention.
         stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        stack.enter_context(torch.random.fork_rng(devices=[]))  # a net in training mode draws for its dropout
+        stack.enter_context(seeds.global_generators(0))  # a net in training mode draws for its dropout
         stack.enter_context(torch.no_grad())
+        given = inputs.clone()  # a net may write over it
         counter = stack.enter_context(_MacCounter())
-        net(inputs)
+        stack.enter_context(_users_code())
+        net(given)
     return counter.total
 
 
@@ -131,6 +156,7 @@ def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
 
 @dataclass
 class _Tally:
+    handles: list[RemovableHandle] = field(default_factory=list)
     extra_macs: int = 0
     activations: int = 0
 

@@ -1,7 +1,7 @@
 """Every random number of a run: (purpose, seed, and what it is for) -> an independent generator.
 
 Nothing else in fedmpi draws random numbers. Nets that draw from the global generators of torch (dropout),
-Python or numpy find them seeded from here (`learning.determinism.global_generator`). So what is drawn depends
+Python or numpy find them seeded from here (`global_generators`). So what is drawn depends
 neither on the number of ranks nor on what ran before. The mixing is BLAKE2b over
 the words, as independent streams as a cryptographic hash can make them.
 """
@@ -40,15 +40,27 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 
 
 @contextmanager
-def python_and_numpy(seed: int) -> Iterator[None]:
-    """Starts the global generators of Python and numpy from `seed` within the block; puts them back."""
-    import numpy as np
+def global_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Starts the global generators of torch, Python and numpy from `seed` within the block; puts them back.
 
+    A net may draw from these (initial values, dropout, stochastic depth) and from no generator of its own. Every caller
+    that makes a net or runs one seeds them, so that the numbers depend neither on the rank nor on what ran before.
+    `device` adds the generator of a GPU.
+    """
+    import numpy as np
+    import torch
+
+    gpus = [device] if device is not None and device.type == "cuda" else []
     before = random.getstate(), np.random.get_state()
     random.seed(seed)
     np.random.seed(seed % 2**32)
     try:
-        yield
+        with torch.random.fork_rng(devices=gpus):
+            # Not torch.manual_seed: that one would reseed all GPUs.
+            torch.default_generator.manual_seed(seed)
+            for gpu in gpus:
+                torch.cuda.default_generators[gpu.index or 0].manual_seed(seed)
+            yield
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])

@@ -250,6 +250,76 @@ class Ordered(nn.Sequential):
         self.add_module("last", nn.Linear(64, num_classes))
 
 
+class Grown(Flat):
+    """One more layer on one rank."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        if os.environ["ORDER"] == "1":
+            self.more = nn.Linear(3, 3, bias=False)
+
+
+class Sums(Flat):
+    """Adds in the order in which a set may give its names, which changes the last bits."""
+
+    def forward(self, x):
+        scores = super().forward(x)
+        shares = [0.1, 0.7, 1e6, -1e6][:: -1 if os.environ["ORDER"] == "1" else 1]
+        return sum((share * scores for share in shares), start=0 * scores)
+
+
+class Listed(Flat):
+    """Keeps a layer in a list, where no optimizer finds it."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.others = [nn.Linear(8, 8)]
+
+    def forward(self, x):
+        return super().forward(x) + self.others[0](x.flatten(1)[:, :8]).sum()
+
+
+class Remembers(Flat):
+    """Computes with the weights that it had when it was made."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.weights = [*self.parameters()]
+
+    def forward(self, x):
+        return super().forward(x) + self.weights[0].sum()
+
+
+class Extracts(Flat):
+    """Trains the last layer alone, by no_grad or by detach."""
+
+    way = "no_grad"
+
+    def forward(self, x):
+        with torch.set_grad_enabled(self.way == "detach"):
+            features = self.body(x.flatten(1))
+        return self.head(self.middle(features.detach()))
+
+
+class Detaches(Extracts):
+    way = "detach"
+
+
+class Unused(Flat):
+    """A layer that no pass calls, as an auxiliary head."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.auxiliary = nn.Linear(3, 3)
+
+
+class WritesOver(Flat):
+    """Normalizes its inputs in place."""
+
+    def forward(self, x):
+        return super().forward(x.sub_(1))
+
+
 class Empty(Flat):
     def __init__(self, num_classes, example_shape):
         super().__init__(num_classes, example_shape)

@@ -102,7 +102,8 @@ class DeviceData:
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Returns test examples start..stop in stored order, and labels, like `train_batch`, never augmented."""
-        return self._ready(self.test_x[start:stop]), self.test_y[start:stop]
+        copied = self.test_x[start:stop].clone()  # a net may write over its inputs
+        return self._ready(copied), self.test_y[start:stop]
 
     def test_batch_of(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""

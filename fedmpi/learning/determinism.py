@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from fedmpi import seeds
-
 
 def make_deterministic(num_threads: int) -> None:
     """Fixes the number of compute threads and asks torch for deterministic kernels only.
@@ -67,19 +65,3 @@ def settings_kept() -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
         with torch.inference_mode(False), torch.enable_grad():
             yield
-
-
-@contextmanager
-def global_generator(seed: int, device: torch.device) -> Iterator[None]:
-    """Starts the global generators of torch, Python and numpy from `seed` within the block; puts them back.
-
-    A net may draw from these (dropout, stochastic depth) and from no generator of its own. Every
-    caller that runs a net in training mode seeds them, so that the numbers depend neither on the rank
-    nor on what ran before.
-    """
-    gpus = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=gpus), seeds.python_and_numpy(seed):
-        torch.default_generator.manual_seed(seed)
-        for gpu in gpus:
-            torch.cuda.default_generators[gpu.index or 0].manual_seed(seed)
-        yield

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmpi import seeds
 from fedmpi.data.batches import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
-from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 
 Bounds = tuple[int, int]
@@ -138,7 +138,7 @@ def reestimate(
                 seed = seed_of(number_of[piece])
                 augmentation = torch.Generator().manual_seed(seed)
                 draws = data.draws(plan.restat_indices[slice(*piece)], 1, augmentation, shuffle=False)
-                with global_generator(seed, data.device):
+                with seeds.global_generators(seed, data.device):
                     net.module(data.train_batch(draws, 0, 0, piece[1] - piece[0])[0])
                 found.append(bn.collected(net.module))
         for values in torch.stack(found).cpu():
@@ -201,7 +201,7 @@ def own_statistics(net: FlatNet, data: DeviceData, examples: np.ndarray, seed: i
     draws = data.draws(examples, 1, torch.Generator().manual_seed(seed), shuffle=False)
     bounds = batch_bounds(len(examples), batch_size)
     total = torch.zeros(bn.num_statistics(net.module), dtype=torch.float64, device=data.device)
-    with bn.collecting(net.module), global_generator(seed, data.device):
+    with bn.collecting(net.module), seeds.global_generators(seed, data.device):
         for start, stop in bounds:
             net.module(data.train_batch(draws, 0, start, stop)[0])
             total += bn.collected(net.module)

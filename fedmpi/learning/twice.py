@@ -25,7 +25,6 @@ from fedmpi import costs, seeds
 from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
-from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
 from fedmpi.models import admission
@@ -69,7 +68,7 @@ def check_nets(
         net = trainers[number].net
         clients = np.split(np.resize(examples, sum(STEPS) * BATCH_SIZE), [STEPS[0] * BATCH_SIZE])
         trial = _Trial(trainers[number], clients, seed, initial_values(net, seed))
-        with global_generator(trial.seed_of(2), trial.trainer.data.device):
+        with seeds.global_generators(trial.seed_of(2), trial.trainer.data.device):
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
             except RuntimeError as error:
@@ -120,7 +119,7 @@ class _Trial:
         net.copy_parameters_from(self.initial)
         seed = self.seed_of(client)
         draws = self.trainer.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
-        with global_generator(seed, self.trainer.data.device):
+        with seeds.global_generators(seed, self.trainer.data.device):
             trainer = self.trainer.with_net(net, BATCH_SIZE)
             trainer.run(draws, LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
         return net.copy_of_parameters()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError
@@ -33,6 +34,15 @@ def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Roundin
     return _emptied(build(options, info, 0, width, rounding)) if any(True for _ in net.buffers()) else net
 
 
+def renew_parameters(net: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Puts `make(value)` in place of each parameter; ties between layers stay. Returns the net."""
+    new = {value: nn.Parameter(make(value), value.requires_grad) for value in net.parameters()}
+    for part in net.modules():
+        for name, value in [*part.named_parameters(recurse=False)]:
+            setattr(part, name, new[value])
+    return net
+
+
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
     """Returns what is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
     return admission.conversions(_unbuilt(options, info, Width()))
@@ -46,12 +56,8 @@ def _unbuilt(options: Model, info: Inputs, width: Width) -> nn.Module:
 
 
 def _emptied(net: nn.Module) -> nn.Module:
-    """Takes the values of all parameters, in place; ties between layers stay."""
-    empty = {value: nn.Parameter(value.detach().to("meta"), value.requires_grad) for value in net.parameters()}
-    for part in net.modules():
-        for name, value in [*part.named_parameters(recurse=False)]:
-            setattr(part, name, empty[value])
-    return net
+    """Takes the values of all parameters, in place."""
+    return renew_parameters(net, lambda value: value.detach().to("meta"))
 
 
 def _from_options(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:
@@ -59,7 +65,5 @@ def _from_options(options: Model, info: Inputs, width: Width, device: str, init_
         takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
         hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
         raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'{hint}")
-    with seeds.python_and_numpy(init_seed), torch.random.fork_rng(devices=[]), torch.device(device):
-        # Not torch.manual_seed: that one would reseed the GPUs, too.
-        torch.default_generator.manual_seed(init_seed)
+    with seeds.global_generators(init_seed), torch.device(device):
         return admission.as_module(options.net(info, width), options.name)

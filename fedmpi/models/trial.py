@@ -1,27 +1,34 @@
 """The one trial of a net: the data's own first examples pass through it as they will in training and in tests.
 
-Plans, `fedmpi check`, the start of a run and the search for narrower nets all call `tried`, on a net that its
-constructor has just made and that nobody trains, so that buffers and whatever else it keeps may change.
+Plans, `fedmpi check`, the start of a run and the search for narrower nets all call `tried`, which makes a net that
+nobody trains, so that buffers and whatever else it keeps may change. It answers from its cache the second time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from hashlib import blake2b
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi import seeds
+from fedmpi import costs, seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
+from fedmpi.models import create
 from fedmpi.models.admission import refusal
-from fedmpi.models.options import Inputs
+from fedmpi.models.options import Inputs, Model
+from fedmpi.tensors import bytes_of
 
 EXAMPLES = 4
+# Values, gradients and a copy of the largest layer.
+_SHARE = 3
 WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
@@ -33,14 +40,17 @@ class Trial:
     """The dotted name of the conv or linear layer that gives the classes; empty if none does."""
     single_values: bool
     """Whether some BatchNorm gets one value per channel and example."""
-    parameters: str
-    """Names and shapes of all parameters, in their order."""
+    parameters: tuple[str, ...]
+    """Name and shape of each parameter, in their order."""
+    outputs: str
+    """A digest of all outputs, the same on all ranks with like processors."""
 
 
 def examples_of(info: Inputs) -> Tensor:
-    """Returns the data's own first examples as a net gets them, (4, ...); of data that nobody has read, like ones."""
+    """Returns four examples as a net gets them: the first ones of the data, or random ones where nobody has read the
+    data."""
     if info.examples is not None:
-        return info.examples
+        return info.examples.clone()
     generator = torch.Generator().manual_seed(0)
     if info.kind == "tokens":
         return torch.randint(info.vocabulary_size, (EXAMPLES, *info.example_shape), generator=generator)
@@ -50,45 +60,85 @@ def examples_of(info: Inputs) -> Tensor:
     return torch.randn(EXAMPLES, height, breadth, channels, generator=generator).permute(0, 3, 1, 2)
 
 
-def tried(net: nn.Module, info: Inputs, model: str) -> Trial:
-    """Passes two examples through `net` in training mode, then all in evaluation mode; leaves the global generators.
+def tried(options: Model, info: Inputs) -> Trial:
+    """Makes the net on the CPU and passes two examples through it in training mode, then all in evaluation mode.
 
-    Raises `ConfigError` in one line for a net that cannot take them, that gives no score of each class for each
+    A net that would take a third of the free memory is tried without values: a plan may be for another machine. Raises
+    `ConfigError` in one line for a net that cannot take the examples, that gives no score of each class for each
     example, or that does what training would pass over.
     """
-    parameters = dict(net.named_parameters())
-    if not parameters:
+    return _tried(options, info, info.examples)
+
+
+@lru_cache(maxsize=1)
+def _tried(options: Model, info: Inputs, examples: Tensor | None) -> Trial:
+    """Takes the examples, too: two data sets of the same facts may differ in these."""
+    net = create.skeleton(options, info)
+    fits = _SHARE * sum(value.nbytes for value in net.parameters()) < psutil.virtual_memory().available
+    net = create.build(options, info, 0) if fits else costs.weightless(net, torch.device("cpu"))
+    return _passed(net, info, options.name, trains=fits)
+
+
+def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
+    if not any(True for _ in net.parameters()):
         raise ConfigError("model.name", f"'{model}' has no parameters, so nothing would be trained")
-    for name, value in [*parameters.items(), *net.named_buffers()]:
+    for name, value in [*net.named_parameters(), *net.named_buffers()]:
         if value.device.type != "cpu":
             raise _refusal(net, model, name, f"on the device {value.device}; make it on the CPU, a run moves it")
+    create.renew_parameters(net, Tensor.detach)  # training does so: nobody may go on with the old ones
+    parameters = dict(net.named_parameters())
     layers: dict[object, str] = {}
     single: list[bool] = []
+    calls: set[str] = set()
     for name, part in net.named_modules():
-        if isinstance(part, WEIGHTED):
-            part.register_forward_hook(partial(_note, layers, name))
-        elif isinstance(part, _BatchNorm):
+        part.register_forward_hook(partial(_note, layers, calls, name))
+        if isinstance(part, _BatchNorm):
             part.register_forward_pre_hook(lambda _, inputs: single.append(inputs[0][0, 0].numel() == 1))
-    with torch.random.fork_rng(devices=[]), seeds.python_and_numpy(0), torch.enable_grad():
+    with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad():
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
+        classifier = _nearest(scores.grad_fn, layers)
+        _refuse_changes(net, model, parameters)
+        if trains:
+            _refuse_lost_gradients(net, info, model, scores, calls)
         with torch.no_grad():
-            _scores(net.eval(), info, model, examples_of(info))
+            tested = _scores(net.eval(), info, model, examples_of(info))
     _refuse_changes(net, model, parameters)
-    if scores.grad_fn is None:
-        raise ConfigError("model.name", f"'{model}' gives scores without gradients (no_grad or detach in forward)")
-    shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in parameters.items())
-    return Trial(_nearest(scores.grad_fn, layers), any(single), shapes)
+    shapes = tuple(f"{name} {tuple(value.shape)}" for name, value in parameters.items())
+    digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
+    return Trial(classifier, any(single), shapes, digest)
 
 
 def _refuse_changes(net: nn.Module, model: str, parameters: Mapping[str, Tensor]) -> None:
-    """Raises `ConfigError` where the passes have left other parameters than these."""
+    """Raises `ConfigError` where a pass has left other parameters than these."""
     for name, value in net.named_parameters():
         if value is not parameters.get(name) or not value.requires_grad:
             raise _refusal(net, model, name, "that forward replaces or freezes, which training would pass over")
 
 
-def _note(layers: dict[object, str], name: str, part: nn.Module, inputs: object, output: object) -> None:
-    layers[getattr(output, "grad_fn", None)] = name
+def _refuse_lost_gradients(net: nn.Module, info: Inputs, model: str, scores: Tensor, calls: set[str]) -> None:
+    """Raises `ConfigError` where these scores have gradients for other parameters than the net's, or none for a layer
+    that was called."""
+    if scores.grad_fn is None:
+        raise ConfigError("model.name", f"'{model}' gives scores without gradients (no_grad or detach in forward)")
+    variables = {id(node.variable) for node in _graph(scores.grad_fn) if hasattr(node, "variable")}
+    if variables - {id(value) for value in net.parameters()}:
+        problem = "computes with a parameter that it has not registered (in a list, a closure or a global variable)"
+        raise refusal(model, net, "", f"{problem}, which nobody trains; use nn.ModuleList or nn.ParameterList")
+    with _users_code(info, model, scores.dtype):
+        scores.sum().backward()
+    for name, part in net.named_modules():
+        values = [*part.parameters()]
+        if name in calls and values and not any(part.children()) and all(value.grad is None for value in values):
+            problem = "gets no gradients (no_grad or detach in forward), but all parameters are trained"
+            raise refusal(model, net, name, f"{problem}; make its values buffers (register_buffer)")
+
+
+def _note(
+    layers: dict[object, str], calls: set[str], name: str, part: nn.Module, inputs: object, output: object
+) -> None:
+    calls.add(name)
+    if isinstance(part, WEIGHTED):
+        layers[getattr(output, "grad_fn", None)] = name
 
 
 def _refusal(net: nn.Module, model: str, tensor: str, problem: str) -> ConfigError:
@@ -98,24 +148,31 @@ def _refusal(net: nn.Module, model: str, tensor: str, problem: str) -> ConfigErr
 
 def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tensor:
     """Returns what `net` gives for the examples. Raises `ConfigError` unless it is a number for each class."""
-    try:
+    with _users_code(info, model, examples.dtype):
         output = net(examples)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # a user's net may raise anything
-        sizes = " x ".join(map(str, info.example_shape))
-        reason = fault_of_net(str(error)) or str(error).partition("\n")[0]
-        says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
-        reason = reason if says_all else f"{type(error).__name__}: {reason}"
-        hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
-        problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {examples.dtype}): {reason}{hint}"
-        raise ConfigError("model.name", problem) from error
     shape = len(examples), info.num_classes
     if isinstance(output, Tensor) and output.shape == shape and output.is_floating_point():
         return output
     found = f"{tuple(output.shape)} of type {output.dtype}" if isinstance(output, Tensor) else type_in_words(output)
     expected = f"a float tensor of shape {shape}, one number for each class"
     raise ConfigError("model.name", f"'{model}' gives {found} for {len(examples)} examples; expected {expected}")
+
+
+@contextmanager
+def _users_code(info: Inputs, model: str, dtype: torch.dtype) -> Iterator[None]:
+    """Makes a `ConfigError` of one line out of whatever a user's net raises within."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        sizes = " x ".join(map(str, info.example_shape))
+        reason = fault_of_net(str(error)) or str(error).partition("\n")[0]
+        says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
+        reason = reason if says_all else f"{type(error).__name__}: {reason}"
+        hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
+        problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {dtype}): {reason}{hint}"
+        raise ConfigError("model.name", problem) from error
 
 
 def fault_of_net(error: str) -> str:
@@ -127,13 +184,16 @@ def fault_of_net(error: str) -> str:
 
 def _nearest(last: Any, layers: Mapping[object, str]) -> str:
     """Returns the first layer on the way back from the scores, nearer ones first; empty if there is none."""
+    return next((layers[node] for node in _graph(last) if node in layers), "")
+
+
+def _graph(last: Any) -> Iterator[Any]:
+    """Yields the nodes of the graph that ends in `last`, nearer ones first."""
     waiting = deque([last])
     seen = {last}
     while waiting:
         node = waiting.popleft()
-        if node in layers:
-            return layers[node]
+        yield node
         before = [earlier for earlier, _ in node.next_functions if earlier is not None and earlier not in seen]
         waiting.extend(before)
         seen.update(before)
-    return ""

@@ -23,10 +23,10 @@ import torch
 from pydantic import ConfigDict, Field, create_model
 from torch import nn
 
-from fedmpi import seeds
 from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
 from fedmpi.errors import ConfigError, UnknownError, as_one_line, one_line
+from fedmpi.models import create
 from fedmpi.models.admission import as_module
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.surgery.narrowing import Sizes, leading_sizes, narrowed
@@ -82,10 +82,10 @@ class BroughtModel(Model):
 @lru_cache(maxsize=64)
 def _sizes(options: BroughtModel, info: Inputs, width: Width) -> Sizes:
     """Returns the layers' sizes at this width. Raises `ConfigError` where they cannot be derived."""
-    with seeds.python_and_numpy(0), torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        classifier = tried(options._made(info, Width()), info, options.name).classifier
+    with torch.device("cpu"):
+        classifier = tried(options, info).classifier
         try:
-            return leading_sizes(options._made(info, Width()), examples_of(info), classifier, width)
+            return leading_sizes(create.build(options, info, 0), examples_of(info), classifier, width)
         except (Exception, SystemExit) as error:
             todo = "give it a keyword `width`, or take a method whose clients train no narrower nets, as fedhm"
             why = one_line(str(error).partition("\n")[0])

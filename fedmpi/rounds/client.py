@@ -15,7 +15,6 @@ from fedmpi.data.partition import present_labels
 from fedmpi.errors import ConfigError, DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
-from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.protocol import Method
@@ -37,7 +36,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
         client = client_of(setup, task, published, published.versions.get(task.client))
         method.narrow(published.params, task.tier, trainer.net.params, client)
     with setup.clock.stage("local_training", *where) as timer:
-        with global_generator(_seed(client, "dropout"), setup.data.device):
+        with seeds.global_generators(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
         memory_digest = "" if upload is None else _store_memory(setup, trainer.net, client)

@@ -19,7 +19,6 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.personal import choose_test, personal_tests, some
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task, assign
-from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.evaluate import ClientScores, TierScore, count_correct, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
@@ -117,6 +116,6 @@ def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet,
     client = client_of(setup, task, published, published.versions.get(task.client))
     method.narrow(published.params, task.tier, trainer.net.params, client)
     seed = seeds.mix("personal", setup.config.seed, task.round_number, task.client)
-    with global_generator(seed, setup.data.device):
+    with seeds.global_generators(seed, setup.data.device):
         method.adapt(trainer, client, local_work(setup, client))
     return trainer.net, (client.examples, seed)

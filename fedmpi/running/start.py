@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 
@@ -30,7 +29,7 @@ from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.learning import loss_scale, twice
 from fedmpi.learning.bn import num_statistics
-from fedmpi.learning.determinism import make_deterministic
+from fedmpi.learning.determinism import make_deterministic, settings_kept
 from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
@@ -51,33 +50,45 @@ from fedmpi.store.run_dir import RunDir
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The examples, and whose they are."""
+    """The examples, whose they are, and what the method makes of the model."""
 
     info: DataInfo
     dataset: Dataset
     partition: Partition
+    method: methods.Method
+    skeletons: Sequence[nn.Module]
+    """All nets of the method, without values."""
     validation: Partition | None = None
     """Where validation data have taken the place of the test examples: whose they are."""
 
 
 def load_material(config: Config, comm: Communicator) -> TrainingData:
-    """Reads and partitions the data. Raises `StartupError` on all ranks together; touches nothing on disk."""
+    """Reads and partitions the data, tries the model and makes the method. Raises `StartupError` on all ranks together;
+    touches nothing on disk.
+    """
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
     trial = together(comm, lambda: check_model(config, info))
-    _check_parameters(comm, config, trial)
+    _check_trials(comm, config, trial)
     count = config.clients.count
     labels = dataset.train_y
     groups = dataset.groups
     partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
-    data = TrainingData(info, dataset, partition)
+    validation = None
     if config.evaluation.on == "validation":
-        held_out, training, validation = together(
-            comm, lambda: hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
+        whole = dataset
+        dataset, partition, validation = together(
+            comm, lambda: hold_out(whole, partition, VALIDATION_SHARE, config.seed)
         )
-        data = TrainingData(replace(info, num_test=len(held_out.test_y)), held_out, training, validation)
-    together(comm, lambda: _check_batches(config, trial, data.info.num_test, data.partition))
-    return data
+        info = replace(info, num_test=len(dataset.test_y))
+    together(comm, lambda: _check_batches(config, trial, info.num_test, partition))
+
+    def present(client: int) -> np.ndarray:
+        return present_labels(dataset.train_y, partition.client(client), info.num_classes)
+
+    method = together(comm, lambda: methods.create(method_context(config, info, present)))
+    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
+    return TrainingData(info, dataset, partition, method, skeletons, validation)
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -114,12 +125,32 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
             raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
-def _check_parameters(comm: Communicator, config: Config, trial: Trial) -> None:
-    """Refuses ranks whose nets have other parameters, or have them in another order. Raises `StartupError`."""
-    first, *others = comm.allgather_text(trial.parameters)
-    if different := next((other for other in others if other != first), ""):
-        problem = f"'{config.model.name}' has other parameters on some ranks: {first} and {different}"
-        raise StartupError("start", one_line(f"model.name: {problem}; make and register them in one order (no sets)"))
+def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
+    """Refuses ranks whose nets have other parameters, have them in another order, or give other outputs although the
+    ranks compute with the same. Raises `StartupError`."""
+    on_cpu = made_with.computed_with("cpu", "cpu", placement.Device("cpu", "cpu", ""))
+    own = {"parameters": json.dumps(trial.parameters), "outputs": trial.outputs, "with": json.dumps(on_cpu)}
+    first, *others = made_with.gathered(comm, own)
+    for other in others:
+        how = _difference(json.loads(first["parameters"]), json.loads(other["parameters"]))
+        if not how and other["outputs"] != first["outputs"] and other["with"] == first["with"]:
+            how = "gives other outputs for the first examples"
+        if how:
+            which = f"'{config.model.name}' differs on {other['who']} from {first['who']}"
+            todo = "make it and compute with it alike in each process (a set has another order in each)"
+            raise StartupError("start", one_line(f"model.name: {which}: it {how}; {todo}"))
+
+
+def _difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
+    """Returns how the parameters of their net differ from those of ours; '' if they do not."""
+    if missing := [name for name in ours if name not in theirs]:
+        return f"has no parameter {missing[0]}"
+    if more := [name for name in theirs if name not in ours]:
+        return f"has another parameter, {more[0]}"
+    if ours == theirs:
+        return ""
+    before, after = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
+    return f"has its parameters in another order, {after} where {before} is"
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
@@ -132,17 +163,10 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
 
 
 def check_model(config: Config, info: DataInfo) -> Trial:
-    """Tries the model on the data's first examples, as far as they are known. Raises `ConfigError`.
-
-    A net that would take half of the free memory is tried without values: a plan may be for another machine.
-    """
-    net = create.skeleton(config.model, info)
-    num_bytes = sum(value.nbytes for value in net.parameters())
-    if 2 * num_bytes < psutil.virtual_memory().available:
-        net = create.build(config.model, info, config.seed)
-    else:
-        net = costs.weightless(net, torch.device("cpu"))
-    return tried(net, info, config.model.name)
+    """Tries the model as the run computes (`models.trial.tried`). Raises `ConfigError`."""
+    with settings_kept():
+        make_deterministic(config.mpi.threads)
+        return tried(config.model, info)
 
 
 def _check_batches(config: Config, trial: Trial, num_test: int, partition: Partition) -> None:
@@ -176,12 +200,9 @@ def prepare(
     info = material.info
     labels = material.dataset.train_y
     partition = material.partition
-
-    def present(client: int) -> np.ndarray:
-        return present_labels(labels, partition.client(client), info.num_classes)
-
-    method = together(comm, lambda: methods.create(method_context(config, info, present)))
-    skeletons = together(comm, lambda: _skeletons(config, method, kinds[0]))
+    method = material.method
+    skeletons = material.skeletons
+    together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
     counts = [costs.measure(net, examples_of(info)) for net in skeletons]
     macs = tuple(float(count.macs or count.params) for count in counts)  # an uncounted net weighs as its parameters
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
@@ -259,14 +280,12 @@ def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, s
     return (kind, server_kind), device
 
 
-def _skeletons(config: Config, method: methods.Method, worker_device: str) -> list[nn.Module]:
-    """Returns all nets of a method without values. Raises `ConfigError`."""
-    nets = [method.net(number, empty=True) for number in all_nets(method)]
+def _check_precision(config: Config, nets: Sequence[nn.Module], worker_device: str) -> None:
+    """Raises `ConfigError` where the workers cannot compute these nets in the precision."""
     has_rnn = any(isinstance(part, nn.RNNBase) for net in nets for part in net.modules())
     if has_rnn and config.train.precision == "fp16" and worker_device == "cpu":
         no_lstm = "but torch has no recurrent layers in half precision on CPUs"
         raise ConfigError("train.precision", f"fp16, {no_lstm}; allowed here: fp32, bf16")
-    return nets
 
 
 def _trainers(
@@ -328,5 +347,6 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
     rows = made_with.gathered(setup.comm, {"bits": digest} if digest else {})
     if not (found := made_with.differing_values(rows, "bits")):
         return ()
-    why = "so results depend on which rank trains whom; use processors of one kind"
+    todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
+    why = f"so results depend on which rank trains whom; {todo}"
     return (f"the same client trained on several ranks gives other bits, {why}; digests: {found}",)

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -153,9 +152,9 @@ def test_a_net_that_is_no_flat_net_s_can_have_scaled_outputs(tmp_path: Path) -> 
     assert losses["fp16"] != losses["fp32"] and losses["fp16"] == pytest.approx(losses["fp32"], rel=0.02)
 
 
-def test_recurrent_nets_on_a_cpu_are_refused(tmp_path: Path) -> None:
-    method = SimpleNamespace(net=lambda number, empty: nn.LSTM(2, 2), tiers=[None], tested=lambda: ())
+def test_recurrent_nets_on_a_cpu_are_refused() -> None:
+    nets = [nn.LSTM(2, 2)]
     with pytest.raises(ConfigError, match="train.precision"):
-        start._skeletons(small_config("train.precision=fp16"), method, "cpu")
+        start._check_precision(small_config("train.precision=fp16"), nets, "cpu")
     for precision, device in (("fp16", "cuda"), ("bf16", "cpu")):
-        assert len(start._skeletons(small_config(f"train.precision={precision}"), method, device)) == 1
+        start._check_precision(small_config(f"train.precision={precision}"), nets, device)

@@ -20,7 +20,6 @@ from fedmpi.check.contract import published_for
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.federation.assignment import Task
-from fedmpi.learning.determinism import global_generator
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step, whole_batches
 from fedmpi.lowrank.modules import LowRank
@@ -256,7 +255,7 @@ def test_generators_are_seeded_and_left_alone() -> None:
 
     before, drawn = outer(), []
     for seed in (1, 2**62, 1):
-        with contextlib.suppress(ZeroDivisionError), global_generator(seed, torch.device("cpu")):
+        with contextlib.suppress(ZeroDivisionError), seeds.global_generators(seed, torch.device("cpu")):
             drawn.append((torch.rand(3).tolist(), random.random(), np.random.random()))
             raise ZeroDivisionError
     assert drawn[0] == drawn[2] and all(one != other for one, other in zip(drawn[0], drawn[1], strict=True))

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
-from small_runs import finished, small_config, small_setup, undisturbed
+from small_runs import finished, run_alone, small_config, small_setup, undisturbed
 
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError
-from fedmpi.models import create
+from fedmpi.errors import ConfigError, StartupError
+from fedmpi.models import create, trial
 from fedmpi.models.width import Width
 
 NETS = Path(__file__).resolve().parents[1] / "mynets.py"
+HETEROFL = ("model.name=mynets:Chooses", "method.name=heterofl")
 ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
 DATA = ("data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4")
 
@@ -67,6 +68,8 @@ def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
         "Computes method.name=fedhm",
         "Chooses",
         "Chooses method.name=fjord",
+        "Unused",
+        "WritesOver",
         "Places",
         "Logarithm method.name=heterofl data.name=mynets:counts",
     ],
@@ -74,6 +77,23 @@ def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
 def test_a_net_is_tried_as_it_runs(tmp_path: Path, words: str) -> None:
     """Constructors compute with tensors, buffers choose, an embedding reads no pictures, data are never negative."""
     assert undisturbed(tmp_path, *ONE_ROUND, "method.name=fedavg", *f"model.name=mynets:{words}".split()).records
+
+
+def test_a_start_tries_the_net_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the data, the method and every width; another start tries it again."""
+    tried = []
+    passed = trial._passed
+    monkeypatch.setattr(trial, "_passed", lambda *given, **more: tried.append(given) or passed(*given, **more))
+    for count in (1, 2):
+        trial._tried.cache_clear()
+        run_alone(tmp_path / "run", *ONE_ROUND, f"rounds={count}", *HETEROFL, resume=count > 1)
+        assert len(tried) == count
+
+
+def test_a_method_that_refuses_the_net_leaves_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="takes no width"):
+        run_alone(tmp_path / "run", *ONE_ROUND, "model.name=mynets:Fixed", "method.name=heterofl")
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_layer_that_gives_the_classes_stays_dense(tmp_path: Path) -> None:
@@ -173,6 +193,10 @@ def test_widths() -> None:
         ("mynets:Replaces", "module 'body' (Linear) has a tensor 'bias' that forward replaces or freezes"),
         ("mynets:Freezes", "module 'body' (Linear) has a tensor 'weight' that forward replaces or freezes"),
         ("mynets:Detached", "gives scores without gradients (no_grad or detach in forward)"),
+        ("mynets:Listed", "the net itself (Listed) computes with a parameter that it has not registered (in a list"),
+        ("mynets:Remembers", "the net itself (Remembers) computes with a parameter that it has not registered"),
+        ("mynets:Extracts", "module 'body' (Linear) gets no gradients (no_grad or detach in forward)"),
+        ("mynets:Detaches", "module 'body' (Linear) gets no gradients (no_grad or detach in forward)"),
         ("mynets:Unsteady", "gives (4, 3) of type torch.float32 for 4 examples"),
         ("mynets:nothing_to_train", "has no parameters, so nothing would be trained"),
     ],

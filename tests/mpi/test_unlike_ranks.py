@@ -48,12 +48,22 @@ def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all
     start.load_material(small_config(*own), comm)
 
 
-def test_one_rank_whose_net_has_another_order(
-    comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("net", "how"),
+    [
+        ("Ordered", "it has its parameters in another order, b.weight (64, 64) where a.weight (64, 64) is; make"),
+        ("Grown", "it has another parameter, more.weight (3, 3)"),
+        ("Sums", "it gives other outputs for the first examples"),
+    ],
+)
+def test_one_rank_whose_net_differs(
+    net: str, how: str, comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As where a set gives names in the order of PYTHONHASHSEED: one line, before there is a run folder."""
     monkeypatch.setenv("ORDER", str(int(comm.rank == comm.size - 1)))
-    line = refused(comm, tmp_path, "model.name=mynets:Ordered", "method.name=fedavg")
-    on_all_ranks("other parameters on some ranks: a.weight (64, 64)" in line, f"refused with: {line}")
+    line = refused(comm, tmp_path, f"model.name=mynets:{net}", "method.name=fedavg")
+    is_named = f"'mynets:{net}' differs on rank {comm.size - 1} (" in line and "from rank 0 (" in line
+    on_all_ranks(is_named and how in line and "\n" not in line, f"refused with: {line}")
 
 
 def test_one_rank_with_other_kernels(

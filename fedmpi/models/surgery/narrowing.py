@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from fedmpi import seeds
 from fedmpi.models.trial import WEIGHTED
 from fedmpi.models.width import Width
 
@@ -49,7 +50,7 @@ def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Wi
     narrow = copy.deepcopy(whole)
     for norm in (part for net in (whole, narrow) for part in net.modules() if isinstance(part, NORMS)):
         vars(norm)["forward"] = partial(_affine, norm)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), seeds.global_generators(0):
         with _fitting(narrow, width, classifier) as sizes:
             narrow.train()(examples)
             outputs = narrow.eval()(examples)
