@@ -36,6 +36,11 @@ _MORE = {
     "perfedavg": f"method.beta=lr {UNEVEN}",
     "perfedavg-hf": "method.beta=lr method.variant=HF",
     "scaffold": f"train.momentum=0 {UNEVEN}",
+    "fednova": f"train.momentum=0.5 {UNEVEN}",
+    "fednova-prox": f"method.mu=0.1 method.weighting=samples {UNEVEN}",
+    "feddyn": f"method.alpha=0.1 {UNEVEN}",
+    "moon": UNEVEN,
+    "fedbn": UNEVEN,
     "standalone": UNEVEN,
     "topk": UNEVEN,
     "topk-tensor": "method.scope=tensor",
@@ -46,16 +51,16 @@ _MORE = {
 CASES = {case: (f"method.name={case.partition('-')[0]}", *more.split()) for case, more in _MORE.items()}
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
 
-# Clients of FedHM return a truncation, FDNNC's W becomes one, and steps of no length gather control variates,
-# too: test_fedhm.py, test_fdnnc.py and test_scaffold.py have what these keep.
+# Clients of FedHM return a truncation, FDNNC's W becomes one, steps of no length gather control variates, and
+# FedNova counts them: test_fedhm.py, test_fdnnc.py, test_scaffold.py and test_fednova.py have what these keep.
 MOVES_WITHOUT_TRAINING = {
     *("fedhm", "fedhm-dynamic", "fedhm-low-only", "fedhm-adamw", "fedhm-delta", "fedhm-delta-low", "fedhm-coverage"),
-    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient"),
+    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox"),
 }
 """Cases in which a round without training changes the state."""
 
 BYTES_DIFFER = {
     *("hermes", "hermes-all", "lgfedavg", "lgfedavg-pretrained", "scaffold", "scaffold-gradient"),
-    *("fdnnc", "standalone", "topk", "topk-tensor"),
+    *("fdnnc", "standalone", "topk", "topk-tensor", "fednova", "fednova-prox", "fedbn"),
 }
 """Cases whose protocol bytes are not 4 per parameter both ways; the test file of the method has their formula."""

@@ -20,8 +20,7 @@ Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import takewhile
 from typing import Annotated, Literal
@@ -31,11 +30,8 @@ from torch import nn
 
 from fedmpi.config.fields import Count
 from fedmpi.config.schema import Config
-from fedmpi.federation.assignment import Task
-from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Costs, MethodOptions, TestedNet
-from fedmpi.tensors import NOTHING, Params, Region, Spec
+from fedmpi.methods.kept_parts import KeptParts
+from fedmpi.methods.values import MethodOptions
 
 
 class LGFedAvgOptions(MethodOptions):
@@ -56,12 +52,11 @@ class LGFedAvgOptions(MethodOptions):
             yield "method.pretrain_rounds", f"{self.pretrain_rounds} of {config.rounds} rounds, but {todo}"
 
 
-class LGFedAvg(Method):
+class LGFedAvg(KeptParts):
     """G <- mean of G_p; L_p stays with p."""
 
     Options = LGFedAvgOptions
     options: LGFedAvgOptions
-    personal = True
 
     @cached_property
     def _local(self) -> tuple[str, ...]:
@@ -75,46 +70,10 @@ class LGFedAvg(Method):
         local = takewhile(lambda named: named[1] is not first_global, net.named_parameters())
         return tuple(name for name, _ in local)
 
-    def _whole_net_travels(self, round_number: int) -> bool:
-        return round_number <= self.options.pretrain_rounds
-
-    def tested(self) -> tuple[TestedNet, ...]:
-        return ()
-
-    # Server half.
-
-    def regions(self, client: Client) -> Mapping[str, Region]:
-        """Names nothing of the local part in phase 2, so that the server's never changes."""
-        return {} if self._whole_net_travels(client.task.round_number) else dict.fromkeys(self._local, NOTHING)
-
-    # Client half.
-
-    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        super().narrow(published, number, out)
-        own = (client and client.memory) or {}
-        copy_into({name: out[name] for name in own}, own)
-
-    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        """Returns everything in phase 1, the global part in phase 2 (and in a plan without a task)."""
-        specs = super().upload_specs(tier)
-        if task is not None and self._whole_net_travels(task.round_number):
-            return specs
-        return {name: spec for name, spec in specs.items() if name not in self._local}
-
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return {name: net.params[name] for name in self.upload_specs(client.task.tier, client.task)}
-
-    def remember(self, net: FlatNet, client: Client) -> Params:
-        if self._whole_net_travels(client.task.round_number):
-            return {}
-        return {name: net.params[name].clone() for name in self._local}
-
-    def costs(self, turn: ClientLoad) -> Costs:
-        """Returns the whole net both ways in phase 1, the global part in phase 2, which is the typical round."""
-        is_whole = turn.round_number is not None and self._whole_net_travels(turn.round_number)
-        specs = self.tier_specs[turn.tier] if is_whole else self.upload_specs(turn.tier)
-        num_bytes = sum(spec.num_bytes for spec in specs.values())
-        return replace(super().costs(turn), down_bytes=num_bytes, up_bytes=num_bytes)
+    def kept(self, round_number: int | None) -> tuple[str, ...]:
+        """Returns the local part in phase 2 and in a typical round, nothing in phase 1."""
+        is_phase_1 = round_number is not None and round_number <= self.options.pretrain_rounds
+        return () if is_phase_1 else self._local
 
 
 def _has_a_matrix(layer: nn.Module) -> bool:

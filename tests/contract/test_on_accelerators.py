@@ -28,6 +28,8 @@ MORE_WAITS_IN_TRAINING = {
     "hermes": 2,
     "hermes-all": 2,  # the accuracy says whether to prune, and the scores of the groups say which
     "scaffold": 1,  # the control variate comes from the memory
+    "feddyn": 1,  # so does the linear term
+    "moon": 1,  # and the client's net of before
     "scaffold-gradient": 2,  # and the gradient is that of a training of its own
 }
 MORE_WAITS = {

@@ -23,13 +23,13 @@ SHORT = ("rounds=20", "train.schedule.milestones=[14,18]", "evaluation.every=20"
 
 GLOBAL: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("fedavg", "fedprox", "fjord", "heterofl", "origdrop", "scaffold", "splitmix", "topk"), SHORT),
-    **dict.fromkeys(("fedadam", "fedavg_group", "fedavgm", "fedyogi"), SHORT),
+    **dict.fromkeys(("fedadam", "fedavg_group", "fedavgm", "fedyogi", "fednova", "feddyn", "moon"), SHORT),
     "fedrolex": ("evaluation.every=34",),
     **dict.fromkeys(("fedhm", "fedhm_delta"), ("rounds=8", "train.schedule.milestones=[5,7]", "evaluation.every=8")),
     **dict.fromkeys(("prism", "orthdrop"), ("rounds=20", "evaluation.every=20")),
     **dict.fromkeys(("fdnnc", "fdnnc_bfirst", "fdnnc_switch"), ("evaluation.every=1000",)),
 }
-PERSONAL = ("hermes", "lgfedavg", "perfedavg", "standalone")
+PERSONAL = ("fedbn", "hermes", "lgfedavg", "perfedavg", "standalone")
 
 
 def last_record(name: str, folder: Path, *overrides: str) -> dict:
