@@ -123,8 +123,10 @@ def is_built_in(section: str, name: str) -> bool:
     return bool(_key(section, name))
 
 
-def is_in_full(name: str) -> bool:
+def is_in_full(name: object) -> bool:
     """Returns whether `name` is a `package.module:Class` that only the user's own words make fedmpi import."""
+    if not isinstance(name, str):  # `method.aggregate` may be a section
+        return False
     parts = [part for half in name.split(":") for part in half.split(".")]
     is_place = name.count(":") == 1 and all(part.isidentifier() for part in parts)
     return is_place and not any(_key(section, name) for section in BUILT_IN)
@@ -141,7 +143,7 @@ def named_in_full(config: Any) -> list[tuple[str, str]]:
     """
     named = [(f"{section}.name", getattr(config, section).name) for section in BUILT_IN]
     named.append(("method.aggregate", config.method.aggregate))
-    return [(key, name) for key, name in named if is_in_full(str(name))]
+    return [(key, name) for key, name in named if is_in_full(name)]
 
 
 def options(section: str, name: str) -> Any:

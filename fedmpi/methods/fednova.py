@@ -48,8 +48,8 @@ class FedNovaOptions(MethodOptions):
     """Changes are normalized by the clients' local steps (Wang et al. 2020)."""
     mu: NotNegative = 0.0
     """Weight of a proximal term mu/2 |w - w_t|^2 in every client's loss, as fedprox has it."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the mean: the same for all, or its number of training examples."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)

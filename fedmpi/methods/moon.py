@@ -39,8 +39,8 @@ class MoonOptions(MethodOptions):
     """Weight of the contrastive term; the paper tunes it among 0.1, 1, 5 and 10."""
     temperature: Positive = 0.5
     """tau: small ones weigh large similarities more."""
-    weighting: Literal["uniform", "samples"] = "uniform"
-    """Weight of a client in the mean: the same for all, or its number of training examples."""
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 class Moon(Method):
