@@ -37,6 +37,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "synthetic": "fedmpi.data.sets.synthetic:Synthetic",
         "npz": "fedmpi.data.sets.own_files:Npz",
         "image_folder": "fedmpi.data.sets.own_files:ImageFolder",
+        "table": "fedmpi.data.sets.tables:Table",
+        "huggingface": "fedmpi.data.sets.tables:HuggingFace",
     },
     "partition": {
         "iid": "fedmpi.data.partitions.plain:Iid",

@@ -1,0 +1,197 @@
+"""Tables of the user's own: CSV and parquet files, one for all clients or one for each, and Hugging Face folders.
+
+A column is the label, one may say whose an example is, the others are the features. pandas reads files, `datasets`
+reads what its `save_to_disk` wrote; both are imported when a config names such data. Nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi.data.files import below_home, guarded
+from fedmpi.data.own import Arrays, FileOptions
+from fedmpi.errors import DataError, as_one_line
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+PARTS = ("train", "test")
+ENDINGS = (".csv", ".parquet")
+
+
+class _Columns(FileOptions):
+    """Options of data that come in columns with names."""
+
+    label: str = "label"
+    """The column of the labels: numbers or names of classes, which are numbered in sorted order."""
+    group: str = ""
+    """The column that says whose an example is (writer, user, hospital); empty if no column says so."""
+
+    def joined(self, tables: dict[str, DataFrame], examples: Callable[[str], NDArray[Any]]) -> Arrays:
+        """Returns the arrays of the parts train and test, or of the one named '', which is divided. Raises DataError.
+
+        `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        labels = self._labels(tables)
+        for part, table in tables.items():
+            prefix = f"{part}_" if part else ""
+            if self.group:
+                groups = "test_groups" if part == "test" else "groups"
+                arrays[groups] = table[self.group].astype(str).to_numpy(dtype=str)
+            arrays[f"{prefix}x"] = examples(part)
+            arrays[f"{prefix}y"] = labels[part]
+        return self.divided(arrays)
+
+    @property
+    def roles(self) -> list[str]:
+        """Returns the columns that are no features."""
+        return [name for name in (self.label, self.group) if name]
+
+    def _labels(self, tables: dict[str, DataFrame]) -> dict[str, NDArray[Any]]:
+        """Returns the labels of each part; classes have the same numbers in all of them."""
+        import pandas
+
+        columns = {part: table[self.label] for part, table in tables.items()}
+        together = pandas.concat(list(columns.values()))
+        if together.isna().any():
+            raise DataError(f"data.path={self.path}", f"the column {self.label!r} has empty cells")
+        if pandas.api.types.is_float_dtype(together.dtype):
+            return {part: column.to_numpy() for part, column in columns.items()}
+        classes = sorted(together.unique())
+        number_of = {name: number for number, name in enumerate(classes)}
+        return {part: column.map(number_of).to_numpy(dtype=np.int64) for part, column in columns.items()}
+
+    def check_roles(self, part: str, columns: Iterable[str]) -> None:
+        """Raises DataError if a column that an option names is missing."""
+        has = list(map(str, columns))
+        for option in ("label", "group"):
+            name = getattr(self, option)
+            if name and name not in has:
+                found = f"the {part} part" if part else "the data"
+                problem = f"{found} has no column {name!r}; name it by data.{option}"
+                raise DataError(f"data.path={self.path}", f"{problem}: {', '.join(has[:12])}")
+
+
+class Table(_Columns):
+    """Sizes and classes are those of the files, so a plan reads them, too."""
+
+    name: str = "table"
+    """Your own CSV or parquet files, a column a feature: one file, train and test, or one for each client."""
+
+    def arrays(self) -> Arrays:
+        path = below_home(self.path)
+        if not path.is_dir():
+            return self._of({"": _table_of(path)})
+        files = {file.stem: file for file in _files_of(path)}
+        if all(part in files for part in PARTS):
+            return self._of({part: _table_of(files[part]) for part in PARTS})
+        if self.group:
+            raise DataError(f"data.group={self.group}", "each file is a client; leave data.group out")
+        folders = {part: path / part for part in PARTS}
+        if not all(folder.is_dir() for folder in folders.values()):
+            folders = {"": path}
+        by_file = self.model_copy(update={"group": "fedmpi client"})
+        return by_file._of({part: _table_of_clients(folder, by_file.group) for part, folder in folders.items()})
+
+    def _of(self, tables: dict[str, DataFrame]) -> Arrays:
+        for part, table in tables.items():
+            self.check_roles(part, table.columns)
+        return self.joined(tables, lambda part: self._vectors(tables[part].drop(columns=self.roles)))
+
+    def _vectors(self, table: DataFrame) -> NDArray[Any]:
+        """Returns float32 (N, columns). Raises DataError that names the first column that holds no numbers."""
+        import pandas
+
+        for name, column in table.items():
+            if not pandas.api.types.is_numeric_dtype(column.dtype):
+                todo = "leave the column out, or write numbers, as pandas.get_dummies does"
+                raise DataError(f"data.path={self.path}", f"the column {name!r} holds no numbers; {todo}")
+            if column.isna().any():
+                todo = "fill them in, or leave these rows out"
+                raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells; {todo}")
+        return table.to_numpy(dtype=np.float32)
+
+
+class HuggingFace(_Columns):
+    """Sizes and classes are those of the folder, so a plan reads it, too."""
+
+    name: str = "huggingface"
+    """A folder that `save_to_disk` of Hugging Face's `datasets` wrote: pictures, lists of numbers or numbers."""
+
+    def arrays(self) -> Arrays:
+        try:
+            import datasets
+        except ImportError as error:
+            raise DataError(f"data.name={self.name}", "needs the package `datasets`: pip install datasets") from error
+        path = below_home(self.path)
+        try:
+            found = datasets.load_from_disk(str(path))
+        except Exception as error:  # whatever is wrong with the folder
+            advice = "data.path is a folder that datasets' save_to_disk wrote"
+            raise DataError(str(path), f"cannot be read ({as_one_line(error)}); {advice}") from error
+        parts = self._parts(found if isinstance(found, dict) else {"": found})
+        for part, rows in parts.items():
+            self.check_roles(part, rows.column_names)
+        tables = {part: rows.select_columns(self.roles).to_pandas() for part, rows in parts.items()}
+        return self.joined(tables, lambda part: self._examples(parts[part]))
+
+    def _parts(self, parts: dict[str, Any]) -> dict[str, Any]:
+        """Returns train and test, or all rows as the part ''. Raises DataError."""
+        if len(parts) == 1:
+            return {"": next(iter(parts.values()))}
+        if missing := [part for part in PARTS if part not in parts]:
+            has = ", ".join(sorted(parts))
+            raise DataError(f"data.path={self.path}", f"has no part {missing[0]!r}; it has {has}")
+        return {part: parts[part] for part in PARTS}
+
+    def _examples(self, rows: Any) -> NDArray[Any]:
+        """Returns the one column of pictures or lists, or all columns of numbers as float32 (N, columns)."""
+        where = f"data.path={self.path}"
+        rows = rows.remove_columns(self.roles).with_format("numpy")
+        columns = {name: np.asarray(rows[name][:]) for name in rows.column_names}
+        for name, column in columns.items():
+            if column.dtype.kind not in "biuf":
+                todo = "remove it (remove_columns), or give all rows one length"
+                raise DataError(where, f"the column {name!r} holds text, or rows of unequal lengths; {todo}")
+        if len(columns) == 1:
+            return next(iter(columns.values()))
+        if wide := [name for name, column in columns.items() if column.ndim > 1]:
+            todo = f"keep one column beside the label: select_columns([{wide[0]!r}, {self.label!r}])"
+            raise DataError(where, f"the column {wide[0]!r} has lists or pictures, and there are others; {todo}")
+        return np.stack(list(columns.values()), axis=1).astype(np.float32)
+
+
+def _files_of(folder: Path) -> list[Path]:
+    """Returns the tables of a folder, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.suffix in ENDINGS and not path.name.startswith("."))
+
+
+def _table_of_clients(folder: Path, group: str) -> DataFrame:
+    """Returns the rows of all files of a folder, with the file's name in the column `group`. Raises DataError."""
+    import pandas
+
+    tables = [_table_of(path).assign(**{group: path.stem}) for path in _files_of(folder)]
+    if not tables:
+        raise DataError(str(folder), f"holds no file *{' or *'.join(ENDINGS)}")
+    for path, table in zip(_files_of(folder), tables, strict=True):
+        if set(table.columns) != set(tables[0].columns):
+            raise DataError(str(path), f"its columns are not those of {_files_of(folder)[0].name}")
+    return pandas.concat(tables, ignore_index=True)
+
+
+def _table_of(path: Path) -> DataFrame:
+    """Reads a CSV or parquet file. Raises DataError."""
+    import pandas
+
+    readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
+    advice = f"data.path is a file *{' or *'.join(ENDINGS)}, or a folder of them"
+    with guarded(path, advice, "cannot be read"):
+        if path.suffix not in readers:
+            raise ValueError(f"its ending is {path.suffix or 'missing'}")
+        return readers[path.suffix](path)

@@ -1,0 +1,142 @@
+"""CSV and parquet files and Hugging Face folders of a user's own give the arrays that their columns hold."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_fixtures import refusal
+
+from fedmpi.config.load import load
+from fedmpi.data.dataset import Dataset, load_data
+
+pandas = pytest.importorskip("pandas")
+
+TABLE = pandas.DataFrame(
+    {
+        "age": [31, 42, 53, 64, 25, 36],
+        "dose": [0.5, 1.0, 1.5, 2.0, 2.5, 3.0],
+        "label": ["well", "ill", "well", "ill", "well", "ill"],
+        "hospital": ["b", "b", "a", "a", "c", "c"],
+    }
+)
+FEATURES = TABLE[["age", "dose"]].to_numpy(np.float32)
+
+
+def read(path: Path, *words: str, name: str = "table") -> Dataset:
+    given = ["method.name=fedavg", "clients.count=2", "clients.per_round=2", "partition.name=iid", "model.name=mlp"]
+    return load_data(load(None, [f"data.name={name}", f"data.path={path}", *given, *words]).data)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_is_divided_and_its_classes_and_groups_are_numbered_in_sorted_order(
+    tmp_path: Path, ending: str
+) -> None:
+    if ending == "parquet":
+        pytest.importorskip("pyarrow")
+    path = tmp_path / f"mine.{ending}"
+    getattr(TABLE, f"to_{ending}")(path, index=False)
+    dataset = read(path, "data.group=hospital", "data.test_share=0.34")
+    rows = [*dataset.train_x.tolist(), *dataset.test_x.tolist()]
+    assert sorted(rows) == sorted(FEATURES.tolist())
+    label_of = dict(zip(map(tuple, FEATURES.tolist()), [1, 0, 1, 0, 1, 0], strict=True))  # ill is 0, well is 1
+    assert [label_of[tuple(row)] for row in dataset.train_x.tolist()] == dataset.train_y.tolist()
+    assert dataset.groups is not None and dataset.groups.max() <= 2
+
+
+def test_train_and_test_files_share_the_numbers_of_classes(tmp_path: Path) -> None:
+    without = TABLE.drop(columns="hospital")
+    without[:4].to_csv(tmp_path / "train.csv", index=False)
+    without[5:].to_csv(tmp_path / "test.csv", index=False)  # ill alone
+    dataset = read(tmp_path)
+    assert dataset.train_y.tolist() == [1, 0, 1, 0]
+    assert dataset.test_y.tolist() == [0]
+    assert np.array_equal(dataset.test_x, FEATURES[5:])
+
+
+def test_each_file_of_a_folder_is_a_client(tmp_path: Path) -> None:
+    for part, rows in (("train", TABLE[:4]), ("test", TABLE[2:])):
+        (tmp_path / part).mkdir()
+        for hospital, own in rows.groupby("hospital"):
+            own.drop(columns="hospital").to_csv(tmp_path / part / f"{hospital}.csv", index=False)
+    dataset = read(tmp_path, "partition.name=natural")
+    assert dataset.groups is not None and dataset.test_groups is not None
+    assert dataset.groups.tolist() == [0, 0, 1, 1]  # a, then b
+    assert dataset.test_groups.tolist() == [0, 0, 2, 2]  # a again, and c, which does not train
+    assert dataset.train_x[:, 0].tolist() == [53, 64, 31, 42]
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "line"),
+    [
+        ({}, ["data.label=outcome"], "has no column 'outcome'; name it by data.label: age, dose, label, hospital"),
+        ({}, [], "the column 'hospital' holds no numbers; leave the column out, or write numbers"),
+        ({"dose": None}, ["data.group=hospital"], "the column 'dose' has empty cells"),
+        ({"label": None}, ["data.group=hospital"], "the column 'label' has empty cells"),
+    ],
+)
+def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, change: dict[str, None], words: list[str], line: str) -> None:
+    table = TABLE.copy()
+    for name, value in change.items():
+        table.loc[0, name] = value
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    assert line in refusal(lambda: read(tmp_path / "mine.csv", "data.test_share=0.34", *words))
+
+
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("a,b\n")
+    assert "its ending is .txt); data.path is a file *.csv or *.parquet" in refusal(lambda: read(tmp_path / "mine.txt"))
+    (tmp_path / "empty").mkdir()
+    assert "holds no file *.csv or *.parquet" in refusal(lambda: read(tmp_path / "empty"))
+
+
+# ---- Hugging Face
+
+
+def save(path: Path, parts: dict[str, dict[str, object]]) -> Path:
+    datasets = pytest.importorskip("datasets")
+    rows = {part: datasets.Dataset.from_dict(columns) for part, columns in parts.items()}
+    datasets.DatasetDict(rows).save_to_disk(str(path))
+    return path
+
+
+def test_pictures_and_labels_of_a_hugging_face_folder(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    pictures = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
+    features = datasets.Features(image=datasets.Image(), label=datasets.ClassLabel(names=["cat", "dog"]))
+    rows = datasets.Dataset.from_dict({"image": list(pictures), "label": [0, 1] * 3}, features=features)
+    datasets.DatasetDict(train=rows.select(range(4)), test=rows.select(range(4, 6))).save_to_disk(str(tmp_path))
+    dataset = read(tmp_path, name="huggingface")
+    assert np.array_equal(dataset.train_x, pictures[:4]) and np.array_equal(dataset.test_x, pictures[4:])
+    assert dataset.train_y.tolist() == [0, 1, 0, 1]
+
+
+def test_lists_of_whole_numbers_are_tokens_and_numbers_are_vectors(tmp_path: Path) -> None:
+    tokens = {"ids": [[1, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1]], "label": [0, 1, 0, 1], "user": ["a", "a", "b", "b"]}
+    folder = save(tmp_path / "tokens", {"train": tokens, "test": tokens})
+    dataset = read(folder, "data.group=user", "model.name=lstm_char", name="huggingface")
+    assert dataset.train_x.dtype == np.int16 and dataset.train_x.tolist() == tokens["ids"]
+    assert dataset.groups is not None and dataset.groups.tolist() == [0, 0, 1, 1]
+    numbers = {"age": [1, 2, 3, 4], "dose": [0.5, 1.5, 2.5, 3.5], "label": [0, 1, 0, 1]}
+    dataset = read(save(tmp_path / "numbers", {"train": numbers, "test": numbers}), name="huggingface")
+    assert dataset.train_x.tolist() == [[1, 0.5], [2, 1.5], [3, 2.5], [4, 3.5]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        ({"text": ["a b", "c", "d", "e"], "label": [0, 1, 0, 1]}, "the column 'text' holds text"),
+        ({"ids": [[1], [2, 3], [4], [5]], "label": [0, 1, 0, 1]}, "rows of unequal lengths"),
+        ({"ids": [[1, 2]] * 4, "age": [1, 2, 3, 4], "label": [0, 1, 0, 1]}, "select_columns(['ids', 'label'])"),
+        ({"ids": [[1, 2]] * 4, "y": [0, 1, 0, 1]}, "has no column 'label'; name it by data.label: ids, y"),
+    ],
+)
+def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, columns: dict[str, object], line: str) -> None:
+    folder = save(tmp_path / "mine", {"train": columns, "test": columns})
+    assert line in refusal(lambda: read(folder, name="huggingface"))
+
+
+def test_a_folder_that_datasets_did_not_write_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    assert "data.path is a folder that datasets' save_to_disk wrote" in refusal(
+        lambda: read(tmp_path, name="huggingface")
+    )
