@@ -252,7 +252,8 @@ class Server:
         said = closing_lines(read_records(self._folder))
         scores = self._client_scores
         summary = scores.summary() if scores else None
-        closing_table(rows, self._best.split_s(), self._folder, summary, said, stream=stream)
+        digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
+        closing_table(rows, self._best.split_s(), self._folder, summary, said, state_digest=digest, stream=stream)
         if scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
             lines = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)

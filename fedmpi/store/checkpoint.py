@@ -14,6 +14,7 @@ holds. Layout of `checkpoints/round-000012.h5`:
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -177,6 +178,16 @@ def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path) ->
         raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
     for client, version in snapshot.clients.items():
         memory.load(run_dir, client, version)
+
+
+def state_digest(path: Path) -> str:
+    """Returns one digest of the server's state and of all clients' memories, 128 bits in hex. Raises RunDirError.
+
+    It is equal for runs that computed the same bits, whatever their ranks.
+    """
+    attributes, _ = hdf5.read(path, KIND, "clients")
+    both = f"{attributes['server_digest']} {attributes['clients_digest']}"
+    return hashlib.blake2b(both.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:

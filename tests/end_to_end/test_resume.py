@@ -1,6 +1,7 @@
 """What `--resume` accepts and refuses, and what a run leaves behind, with the command in this process."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,6 +58,12 @@ def test_a_config_that_would_change_results_is_refused(
     assert finished(run_dir) == before
 
 
+def state_digest(run_dir: Path) -> str:
+    summary = json.loads((run_dir / "report" / "summary.json").read_text())
+    assert len(summary["state_digest"]) == 32
+    return str(summary["state_digest"])
+
+
 @pytest.mark.slow
 def test_a_cosine_schedule_refuses_other_rounds(run_main: RunMain, tmp_path: Path) -> None:
     """Its learning rates depend on the number of rounds."""
@@ -86,13 +93,16 @@ def test_a_run_that_has_ended_goes_on_for_more_rounds(
     """Resumed as it was it trains nothing, and shows the same closing table. One round more, with another exchange and
     output, the rest from its own config, equals three rounds in one go."""
     before = finished(run_dir)
+    before_digest = state_digest(run_dir)
     code, out, errors = resume(*ARGUMENTS)
+    assert state_digest(run_dir) == before_digest
     assert code == 0 and "capacity" in out and finished(run_dir) == before, errors
     free = ("mpi.exchange=reduce", "mpi.server_trains=true", "output.keep_checkpoints=5")
     code, out, errors = resume("rounds=3", *free)
     assert code == 0 and "resuming after round 2" in out and "round 3/3" in out, errors
     assert run_main(*ARGUMENTS, "rounds=3", "--run-dir", str(tmp_path / "one"))[0] == 0
     assert finished(run_dir) == finished(tmp_path / "one")
+    assert state_digest(run_dir) == state_digest(tmp_path / "one") != before_digest
 
 
 @pytest.mark.slow
