@@ -199,6 +199,12 @@ class Logarithm(Flat):
         return super().forward(torch.log1p(x))
 
 
+def codes():
+    """Rows of whole numbers that may be features or tokens."""
+    x, y = (torch.arange(60 * 6).view(60, 6) % 7).numpy(), torch.arange(60).numpy() % 3
+    return {"train_x": x[:40], "train_y": y[:40], "test_x": x[40:], "test_y": y[40:]}
+
+
 def counts():
     x, y = (torch.arange(60 * 6).view(60, 6) % 7).float().numpy(), torch.arange(60).numpy() % 3
     return {"train_x": x[:40], "train_y": y[:40], "test_x": x[40:], "test_y": y[40:]}
@@ -318,6 +324,30 @@ class WritesOver(Flat):
 
     def forward(self, x):
         return super().forward(x.sub_(1))
+
+
+class Named(nn.Module):
+    """The same net by other names: layers `<place>.body` beside `body`, and a parameter of `body`."""
+
+    def __init__(self, num_classes, example_shape, places: tuple[str, ...] = ("a.b", "c", "d", "e"), more: str = "f"):
+        super().__init__()
+        inputs = torch.Size(example_shape).numel()
+        self.body, self.last = nn.Linear(inputs, 16), nn.Linear(16, num_classes)
+        self.body.register_parameter(more, nn.Parameter(torch.ones(16, inputs)))
+        self.bodies = []
+        for place in places:
+            holder = self
+            for name in place.split("."):
+                holder.add_module(name, nn.Module())
+                holder = holder.get_submodule(name)
+            holder.body = nn.Linear(inputs, 16)
+            self.bodies.append(f"{place}.body")
+
+    def forward(self, x):
+        x = x.flatten(1)
+        hidden = sum((self.get_submodule(name)(x) for name in self.bodies), start=self.body(x))
+        (more,) = [value for name, value in self.body.named_parameters() if name not in ("weight", "bias")]
+        return self.last(F.relu(hidden + F.linear(x, more)))
 
 
 class Empty(Flat):

@@ -96,7 +96,8 @@ def takes_the_data(config: Config) -> None:
     try:
         check_model(config, config.data.used())
     except ConfigError as error:
-        raise BrokenError(f"{error.text()}; other pictures: data.shape=[3,32,32]") from None
+        hint = "; other pictures: data.shape=[3,32,32]" if config.data.name == "synthetic" else ""
+        raise BrokenError(f"{error.text()}{hint}") from None
 
 
 def builds_the_same(config: Config) -> None:

@@ -14,7 +14,7 @@ from pydantic import Field
 from fedmpi.config.fields import DATA_PLACES, Section
 from fedmpi.config.schema import Config
 from fedmpi.data.subset import Ints, choose
-from fedmpi.errors import DataError
+from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
 from fedmpi.store.files import DIGEST_BYTES
 
@@ -58,7 +58,19 @@ class DataInfo:
     shares_groups: bool = False
     """True if the test examples come from the same groups."""
     examples: Tensor | None = field(default=None, compare=False, repr=False)
-    """The first training examples as a net gets them (`data.batches`), where somebody has read them."""
+    """The first training examples in the form in which `data.batches` gives them to a net; None before the data are
+    read."""
+
+    def in_words(self) -> str:
+        """Returns the shape and type in which a net gets an example, and the number of classes."""
+        sizes = self.example_shape
+        if self.kind == "image":
+            shape = f"pictures of {counted(sizes[0], 'channel')}, {sizes[1]} high and {sizes[2]} wide, float32"
+        elif self.kind == "vector":
+            shape = f"rows of {counted(sizes[0], 'feature')}, float32"
+        else:
+            shape = f"rows of {counted(sizes[0], 'token')} from 0 to {self.vocabulary_size - 1}, int64"
+        return f"{shape}; {self.num_classes} classes"
 
 
 @dataclass(frozen=True)

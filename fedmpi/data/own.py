@@ -169,8 +169,14 @@ def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
 
 
 def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
-    """Raises DataError for pictures that are low, not square and of many channels: their channels come first."""
-    if images.ndim == 4 and images.shape[1] < images.shape[3] > 4 and images.shape[1] != images.shape[2]:
+    """Raises DataError for pictures that are not square and have more than four channels or, read the other way, are
+    square: their channels come first. 1 and 3 channels that come last are not doubted.
+    """
+    if images.ndim < 4:
+        return
+    height, breadth, channels = images.shape[1:]
+    is_square = breadth == channels not in (1, 3)
+    if height != breadth and (is_square or height < channels > 4):
         found = f"{name} is {images.dtype} {images.shape}, which looks like (N, C, H, W)"
         raise DataError(where, f"{found}; give (N, H, W, C): {name}.transpose(0, 2, 3, 1)")
 

@@ -108,13 +108,18 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
     answers = form.load(path, trained)
     shape = trained.saved.setup.data.info.example_shape
     counted = costs.measure(trained.net, trained.example())
+    macs = "MACs not counted: it does not run without values"
+    activations = "not counted"
+    if counted.macs:
+        macs = f"{si(counted.macs)} MACs an example"
+        activations = f"{size(counted.activation_bytes)} an example"
     times = []
     for number in BATCHES:
         measured = latency(answers, trained.example()[:1].expand(number, *shape).clone())
         times.append(f"batch {number}: {1e3 * measured.median:.3g} ms ({1e3 * measured.iqr:.2g})")
     weights = sum(value.nbytes for value in [*trained.net.parameters(), *trained.net.buffers()])
     return _rows(
-        f"  size       {size(path.stat().st_size)}; {counted.params:,} parameters, {si(counted.macs)} MACs an example",
+        f"  size       {size(path.stat().st_size)}; {counted.params:,} parameters, {macs}",
         f"  latency    {'; '.join(times)} (median, and between the quartiles; one thread)",
-        f"  memory     weights {size(weights)}, activations of all layers {size(counted.activation_bytes)} an example",
+        f"  memory     weights {size(weights)}, activations of all layers {activations}",
     )

@@ -5,7 +5,7 @@ By type, exactly (a subclass may use its weight in ways that we do not see):
 * Conv2d with a kernel larger than 1x1, one group, zero padding given as numbers: factorized,
   with any stride and dilation. 1x1, grouped and other convs stay dense.
 * Linear: factorized, but for the layer that gives the classes.
-* A weight that is used under two names, and a layer with hooks of its own, stay dense.
+* A weight that is used under two names, and a layer with hooks, layers or more parameters of its own, stay dense.
 
 By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which
 the net registers them and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for
@@ -84,6 +84,8 @@ def _dense_by_rule(weighted: Mapping[str, Weighted], rule: Rule) -> Iterator[str
 
 def _can_factorize(module: Weighted) -> bool:
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    if any(module.children()) or module._parameters.keys() != {"weight", "bias"}:
         return False
     if isinstance(module, nn.Linear):
         return type(module) is nn.Linear

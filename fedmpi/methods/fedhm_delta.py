@@ -82,7 +82,7 @@ class FedHMDelta(FedHM):
         return specs | self.factors.specs(max(tier.capacity for tier in self.tiers if tier.capacity < 1))
 
     def _sum(self, name: str, tier: int) -> str:
-        return f"{name}@{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name
+        return f"{name}..{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         for name, value in super().lift(upload, client):

@@ -14,7 +14,7 @@ With D the mean change of a round (`mean_change`), x the server's parameters, an
 
 Methods whose server's state is a mean of what clients send have `method.server`. It is no method of its own, because
 the same step serves nets of one size and narrow ones. m and v are server state: they lie in the checkpoint as
-`server.m.<name>` and `server.v.<name>`, and an entry that no client of a round sent keeps x, m and v.
+`server.m..<name>` and `server.v..<name>`, and an entry that no client of a round sent keeps x, m and v.
 
 Differences from the papers:
 - Hsu et al. have no server learning rate: `lr: 1`, the default of avgm.
@@ -35,8 +35,9 @@ from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Contributions, MethodOptions
 from fedmpi.tensors import Params
 
-FIRST = "server.m."
-SECOND = "server.v."
+# No net has two dots in a row in its names: torch refuses a module without a name.
+FIRST = "server.m.."
+SECOND = "server.v.."
 """What the names of the moments of the server's tensors begin with."""
 
 # Those of all experiments of Reddi et al., section 5, but for tau, which is the one that did well in most of them.

@@ -272,11 +272,11 @@ class Hermes(Method):
 
 
 def _version(name: str) -> str:
-    return f"version.{name}"
+    return f"version..{name}"
 
 
 def _own(name: str) -> str:
-    return f"own.{name}"
+    return f"own..{name}"
 
 
 def _all_but(axis: int, tensor: Tensor) -> list[int]:

@@ -6,7 +6,7 @@ starts at y = x, steps along g(y) - c_i + c, and sends y - x and c_i^+ - c_i; th
 x <- x + eta_g mean(y_i - x) and c <- c + |S| / N mean(c_i^+ - c_i). Here eta_g = 1, as in the paper's
 experiments, and c_i^+ is that of option II, which these take, too: the mean gradient of the local steps.
 
-Server state: the model x, and its control variate c as `control.<name>`. A client remembers c_i.
+Server state: the model x, and its control variate c as `control..<name>`. A client remembers c_i.
 All of them start at zero, so c is the mean of all N clients' c_i at any time.
 
 Differences from the paper:
@@ -138,4 +138,4 @@ class Scaffold(Method):
 
 
 def _control(name: str) -> str:
-    return f"control.{name}"
+    return f"control..{name}"

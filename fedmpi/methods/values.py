@@ -96,8 +96,8 @@ class MethodContext:
     `make(width, rounding, seed, empty=...)` gives the model: its width multiplied by `width`, channels rounded by
     `rounding`, its values those of the run's seed (the same ones at every call) or of another seed if asked; an `empty`
     one is on the meta device, without values and at no cost. `dense_layers` are the model's own, and `tier_blocks` the
-    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)),
-    `classifier` which layer gives the classes ('' where nobody has tried).
+    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
+    `classifier` returns the name of the layer that gives the classes, or '' if no conv or linear layer does.
     """
 
     options: MethodOptions

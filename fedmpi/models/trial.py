@@ -47,8 +47,8 @@ class Trial:
 
 
 def examples_of(info: Inputs) -> Tensor:
-    """Returns four examples as a net gets them: the first ones of the data, or random ones where nobody has read the
-    data."""
+    """Returns four examples in the form in which a net gets them: the first ones of the data if these have been read,
+    else random ones of the same shape and type."""
     if info.examples is not None:
         return info.examples.clone()
     generator = torch.Generator().manual_seed(0)

@@ -66,6 +66,8 @@ class Forecast:
     method: str
     model: str
     data: str
+    examples: str
+    """Their shape, type and classes in words."""
     rounds: int
     ranks: int
     clients_per_worker: tuple[int, int]
@@ -137,6 +139,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         method=config.method.name,
         model=config.model.name,
         data=config.data.name,
+        examples=info.in_words(),
         rounds=config.rounds,
         ranks=num_ranks,
         clients_per_worker=(per_round // num_workers, -(-per_round // num_workers)),
@@ -252,10 +255,11 @@ def _text(plan: Forecast) -> str:
     low, high = plan.clients_per_worker
     rows = []
     for tier in plan.tiers:
-        row = [tier.name, f"{tier.capacity:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs)]
-        rows.append([*row, size(tier.down_bytes), size(tier.up_bytes), si(tier.training_macs)])
+        row = [tier.name, f"{tier.capacity:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs or None)]
+        rows.append([*row, size(tier.down_bytes), size(tier.up_bytes), si(tier.training_macs or None)])
     heads = ("tier", "share", "clients", "params", "MACs", "down", "up", "compute")
     lines = [
+        f"examples: {plan.examples}",
         "share: of the full net's capacity; down and up: bytes of a client in a round",
         "compute: MACs x local epochs x mean samples, of a client in a round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",

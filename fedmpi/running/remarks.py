@@ -36,8 +36,7 @@ def remarks(
             said.append(f"{weights} method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n")
         else:
             said.append(f"{weights} {config.method.name} weighs them alike")
-    if info.kind == "tokens" and config.data.reads_to_know:
-        said.append(f"data: {WHOLE_NUMBERS}")
+    said += remarks_on_data(config, info)
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
     if config.evaluation.on == "validation":
@@ -66,6 +65,11 @@ def weighs_alike(method: Method) -> bool:
     """Returns whether the server averages uploads, and a client's number of examples is no part of its weight."""
     few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
     return bool(method.sums()) and few == many
+
+
+def remarks_on_data(config: Config, info: DataInfo) -> list[str]:
+    """Returns a line where data of the user are taken for tokens."""
+    return [f"data: {WHOLE_NUMBERS}"] if info.kind == "tokens" and config.data.reads_to_know else []
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:

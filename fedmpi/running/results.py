@@ -75,7 +75,7 @@ def sizes(setup: Setup) -> list[TierRow]:
     examples = examples_of(setup.data.info)
     for name, (number, capacity) in (tiers | others).items():
         cost = costs.measure(method.net(number, empty=True), examples)
-        row = TierRow(name, capacity, cost.params, cost.macs)
+        row = TierRow(name, capacity, cost.params, cost.macs or None)
         if name in tiers:
             turn = method.costs(ClientLoad(number))
             row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)

@@ -182,7 +182,7 @@ def test_one_client_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
     memories = [setup.memories.get(client, version) for client, version in state.memories.items()]
     assert all(map(is_finite, (state.params, *memories)))
     # c is the mean of all c_i, whoever contributed: it gains |S| / N of the mean change. Rounding: test_scaffold.py.
-    for key in (key for key in state.params if key.startswith("control.")):
+    for key in (key for key in state.params if key.startswith("control..")):
         own = [memory[key].double() for memory in memories]
         atol = NUM_CLIENTS * 2**-24 * max(float(value.abs().max()) for value in own) + 2**-36
         torch.testing.assert_close(state.params[key].double(), sum(own) / NUM_CLIENTS, rtol=0, atol=atol)

@@ -115,7 +115,7 @@ def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path, monkey
     setup = small_setup(tmp_path, "method.name=scaffold", "partition.name=iid", "train.precision=fp16")
     state = ServerState({name: value.clone() for name, value in setup.method.initial_state().items()})
     for name, value in state.params.items():
-        value.fill_(1e-3) if name.startswith("control.") else None
+        value.fill_(1e-3) if name.startswith("control..") else None
     after, _, result = one_round(setup, 1, state)
     assert digest_of(after.params) == digest_of(state.params)
     assert [report.left_out for report in result.reports] == [2] * 4

@@ -15,7 +15,7 @@ from fedmpi.library.api import load_config
 from fedmpi.methods.scaffold import Scaffold, ScaffoldOptions
 from fedmpi.methods.values import Client, ClientLoad
 
-CONTROL = "control.weight"
+CONTROL = "control..weight"
 
 
 def bench() -> Bench:
@@ -62,7 +62,7 @@ def test_c_is_the_mean_of_all_clients(tmp_path: Path, per_round: int) -> None:
     their size each time, and exact sums keep 2^-38 of terms up to 2^20.
     """
     left = after(tmp_path, "method.name=scaffold", f"clients.per_round={per_round}", "train.momentum=0")
-    controls = [name for name in left.server if name.startswith("control.")]
+    controls = [name for name in left.server if name.startswith("control..")]
     assert controls and (len(left.memories) == 8) == (per_round == 8)
     for name in controls:
         own = [memory[name].double() for memory in left.memories.values()]
@@ -89,7 +89,7 @@ def test_a_client_that_was_restored_leaves_its_control_variate(tmp_path: Path) -
     """How many steps are left of a path that was cut short nobody knows: the change is 0, whatever the parameters."""
     method = small_setup(tmp_path, "method.name=scaffold").method
     client = Client(
-        Task(0, 0, 1, "train", 3, 1.0), {"control.w": torch.tensor([5.0]), "w": torch.zeros(1)}, np.arange(3), 0
+        Task(0, 0, 1, "train", 3, 1.0), {"control..w": torch.tensor([5.0]), "w": torch.zeros(1)}, np.arange(3), 0
     )
     client.scratch["path"] = torch.tensor(0.5, dtype=torch.float64)
     assert method._change("w", torch.tensor([1.0]), client).tolist() == [-7.0]

@@ -4,20 +4,25 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from fast import fast
+from launched import unfolded
 from small_runs import finished, run_alone, small_config, small_setup, undisturbed
 
+from fedmpi.check import bits
+from fedmpi.check.__main__ import main as check
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError, StartupError
+from fedmpi.errors import WHOLE_NUMBERS, ConfigError, StartupError
 from fedmpi.models import create, trial
 from fedmpi.models.width import Width
 
 NETS = Path(__file__).resolve().parents[1] / "mynets.py"
+DELTA = "fedhm method.aggregation=delta method.coverage=0.5"
 HETEROFL = ("model.name=mynets:Chooses", "method.name=heterofl")
 ONE_ROUND = ("rounds=1", "clients.count=5", "clients.per_round=2")
 DATA = ("data.name=synthetic", "data.shape=[1,8,8]", "data.classes=4")
@@ -77,6 +82,45 @@ def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
 def test_a_net_is_tried_as_it_runs(tmp_path: Path, words: str) -> None:
     """Constructors compute with tensors, buffers choose, an embedding reads no pictures, data are never negative."""
     assert undisturbed(tmp_path, *ONE_ROUND, "method.name=fedavg", *f"model.name=mynets:{words}".split()).records
+
+
+@pytest.mark.parametrize("method", ["fedavg method.server.name=adam", "scaffold", DELTA])
+def test_names_that_methods_derive_collide_with_none_of_a_net(tmp_path: Path, method: str) -> None:
+    """A net of such names has the results of the same net by other names."""
+    words = *ONE_ROUND, "rounds=2", "model.name=mynets:Named", *f"method.name={method}".split()
+    names = "model.places=[server.m,control,version,own]", "model.more=weight@0"
+    plain, derived = (undisturbed(tmp_path / str(len(more)), *words, *more).records for more in ((), names))
+    for key in ("tiers", "train_loss"):
+        assert [record[key] for record in plain] == [record[key] for record in derived]
+
+
+@pytest.mark.parametrize("net", ["Text", "Flat", "mlp"])
+def test_rows_of_whole_numbers_are_named_with_the_remedy(
+    net: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By plan, check and run, whether the net takes tokens or not."""
+    model = net if net == "mlp" else f"mynets:{net}"
+    words = "data.name=mynets:codes", "method.name=fedavg", f"model.name={model}"
+    monkeypatch.setattr(bits, "has_launcher", lambda ranks: False)
+    takes_tokens = net == "Text"
+    assert plan([*words]) == (0 if takes_tokens else 2)
+    planned = capsys.readouterr()
+    assert WHOLE_NUMBERS in unfolded(planned.out if takes_tokens else planned.err)
+    assert check([model, "--kind", "model", words[0]]) == (0 if takes_tokens else 1)
+    assert WHOLE_NUMBERS in unfolded(capsys.readouterr().out)
+    with nullcontext() if takes_tokens else pytest.raises(StartupError, match="rows of whole numbers count as tokens"):
+        run_alone(tmp_path / "run", *words, *ONE_ROUND)
+    assert (WHOLE_NUMBERS in unfolded(capsys.readouterr().err)) == takes_tokens
+
+
+def test_the_plan_names_what_an_example_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, expected in (
+        ((*DATA, "model.name=mynets:Flat"), "pictures of 1 channel, 8 high and 8 wide, float32; 4 classes"),
+        (("data.name=mynets:counts", "model.name=mynets:Flat"), "rows of 6 features, float32; 3 classes"),
+        (("data.name=mynets:codes", "model.name=mynets:Text"), "rows of 6 tokens from 0 to 6, int64; 3 classes"),
+    ):
+        assert plan([*words, "method.name=fedavg"]) == 0
+        assert f"examples: {expected}" in unfolded(capsys.readouterr().out)
 
 
 def test_a_start_tries_the_net_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.own import pixel_statistics
+from fedmpi.errors import DataError
 
 MLP = ("model.name=mlp", "clients.count=4", "clients.per_round=2", "partition.name=iid")
 
@@ -27,6 +28,17 @@ def config_of(*words: str) -> Config:
 
 def npz(path: Path, *words: str) -> Config:
     return config_of("data.name=npz", f"data.path={path}", *words)
+
+
+@pytest.mark.parametrize("shape", [(2, 8, 8), (13, 64, 64), (13, 8, 8), (4, 5, 6), (8, 4, 4), (1, 6, 6), (3, 32, 40)])
+def test_pictures_whose_channels_come_first_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Bands of a satellite, near infrared, few large ones or many small ones."""
+    examples = np.zeros((8, *shape), np.uint8)
+    arrays = {"train_x": examples, "train_y": np.arange(8) % 2, "test_x": examples, "test_y": np.arange(8) % 2}
+    with pytest.raises(DataError, match=r"looks like \(N, C, H, W\); give .*train_x.transpose\(0, 2, 3, 1\)"):
+        npz(save_npz(tmp_path, **arrays)).data.info()
+    last = {name: value.transpose(0, 2, 3, 1) if name.endswith("x") else value for name, value in arrays.items()}
+    assert npz(save_npz(tmp_path / "last", **last)).data.info().example_shape == shape
 
 
 # ---- .npz
