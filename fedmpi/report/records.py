@@ -54,7 +54,8 @@ class Records:
         self._unwritten = b""
 
     def round_done(self, record: Record | None) -> None:
-        """Writes one record, and those that earlier calls could not write; None writes only those.
+        """Appends a record to the file. Records that an earlier call failed to write come first; with None there is no
+        new one.
 
         `record["round"]` is its round. Numbers that JSON has no word for become null. Raises RunDirError if it is not
         on disk. It opens the file anew: a run directory that is gone is noticed, and one that was away is found.

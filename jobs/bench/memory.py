@@ -83,7 +83,7 @@ def peak_of_loops(settings: Mapping[str, Any], count: int) -> int:
 
 
 def bytes_of(processes: Sequence[psutil.Process]) -> int:
-    """Returns the proportional size of those that run Python, which mpirun does not."""
+    """Sums the proportional sizes of the processes that run Python; mpirun, which does not, is left out."""
     total = 0
     for process in processes:
         with suppress(psutil.Error):  # it has just ended
