@@ -26,7 +26,6 @@ from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.report.records import scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
-from fedmpi.results.frame import points
 from fedmpi.results.show import figure_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent
@@ -82,10 +81,13 @@ class Run(reader.Run):
     @property
     def scores(self) -> dict[str, Scores]:
         """Returns the scores by name of net, with `clients` for the clients' own; empty where none was tested."""
+        from fedmpi.results.frame import points
+
         scores = {}
         for name in self.tested:
-            losses = {number: loss for number, _, loss in points(self.records, name, "loss")}
-            tests = [Score(number, share, losses.get(number)) for number, _, share in points(self.records, name)]
+            losses = points(self.records, name, "loss")["y"].to_dict()
+            shares = points(self.records, name)["y"].to_dict()
+            tests = [Score(number, share, losses.get(number)) for number, share in shares.items()]
             scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
         return scores
 

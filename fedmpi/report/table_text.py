@@ -1,10 +1,8 @@
-"""Tables of text: for a terminal, for Markdown, and as CSV."""
+"""Tables of text: for a terminal, and for Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 from fedmpi.report.terminal import DEFAULT_COLUMNS, columns_of_terminal
@@ -53,13 +51,3 @@ def markdown_lines(heads: Line, lines: Sequence[Line], num_left: int) -> list[st
 def _markdown_line(cells: Line) -> str:
     escaped = (cell.replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"
-
-
-def comma_separated(rows: Sequence[Mapping[str, object]]) -> str:
-    """Returns the table as CSV: the keys of all rows, then their values, empty where a row has no such key."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
-    if rows:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

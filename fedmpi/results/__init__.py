@@ -12,7 +12,7 @@ grid_runs       names the runs of a grid file and says what is set on each
 launch          makes runs here, several at a time; `slurm` hands them to Slurm
 notes           notes beside each run what was asked when it began, and refuses what has changed since
 archive         reads and writes the records of all runs in one compressed file
-frame           turns the records of runs into numbers: points of curves, what a run ends with, means over seeds
+frame           turns the records of runs into tables (pandas): points of curves, what a run ends with, means over seeds
 evidence        the exact sign-flip permutation test, Holm's correction, intervals
 answers         chooses the best trial of each method, and gives a verdict for each question and setting
 grid_report     writes the report as Markdown, LaTeX and CSV; `grid_figures` draws its figures

@@ -18,13 +18,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Literal
+
+import pandas as pd
 
 from fedmpi.config.schema import Config
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, holm, interval, sign_flip_p, smallest_p
-from fedmpi.results.frame import one_round_more, value
+from fedmpi.results.frame import one_round_more, value, values
 from fedmpi.results.grid_file import Condition, Grid, Measure, Question
 from fedmpi.results.grid_runs import GridRun, trials
 
@@ -37,8 +40,8 @@ class Choice:
     """The chosen trial of a method in a setting."""
 
     trial: int
-    scores: Sequence[float | None]
-    """The mean of each trial over the tuning seeds; None for one without a value in a seed."""
+    scores: Sequence[float]
+    """The mean of each trial over the tuning seeds; NaN for one without a value in a seed."""
 
 
 Choices = Mapping[tuple[str, str], Choice]
@@ -54,21 +57,13 @@ def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
     if content.tuning is None or any(run not in runs for run in trials(grid)):
         return {}
     measure = content.measures[content.tuning.measure]
-    numbers: dict[tuple[str, str], dict[int | None, list[float | None]]] = {}
-    for run in trials(grid):
-        of_method = numbers.setdefault((run.setting, run.method), {})
-        of_method.setdefault(run.trial, []).append(value(runs[run], measure))
+    table = values([runs[run] for run in trials(grid)], {"score": measure}).astype({"score": float})
+    means = table.groupby(["setting", "method", "trial"], sort=False)["score"].agg(statistics.fmean)
     choices = {}
-    for key, of_trials in numbers.items():
-        scores = [_mean(of_seeds) for of_seeds in of_trials.values()]
-        ranks = [float("-inf") if score is None else measure.sign * score for score in scores]
-        choices[key] = Choice(ranks.index(max(ranks)), scores)
+    for (setting, method), scores in means.groupby(["setting", "method"], sort=False):
+        best = (measure.sign * scores).fillna(float("-inf")).argmax()
+        choices[setting, method] = Choice(int(best), scores.tolist())
     return choices
-
-
-def _mean(numbers: Sequence[float | None]) -> float | None:
-    known = [number for number in numbers if number is not None]
-    return statistics.fmean(known) if len(known) == len(numbers) else None
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class Part:
 
     condition: Condition
     measure: Measure
-    differences: Mapping[int, float]
+    differences: pd.Series
     """By seed, of the seeds that have a pair."""
     missing: Sequence[str]
     """Runs that are not finished, or have no such number."""
@@ -86,12 +81,12 @@ class Part:
 
     @property
     def mean(self) -> float:
-        return statistics.fmean(self.differences.values())
+        return statistics.fmean(self.differences)
 
     @property
     def p(self) -> float:
         """Returns the two-sided p-value of a mean difference of minus the margin."""
-        return sign_flip_p([difference + self.condition.margin for difference in self.differences.values()])
+        return sign_flip_p((self.differences + self.condition.margin).tolist())
 
     @property
     def holds(self) -> bool:
@@ -100,7 +95,7 @@ class Part:
 
     @property
     def interval(self) -> tuple[float, float, float]:
-        return interval(list(self.differences.values()))
+        return interval(self.differences.tolist())
 
 
 @dataclass(frozen=True)
@@ -137,34 +132,32 @@ def _part(
     grid: Grid, known: Mapping[tuple[str, str, int], RunRecord], question: Question, setting: str, condition: Condition
 ) -> Part:
     measure = grid.content.measures[condition.measure]
-    methods = (question.first, question.second)
-    differences: dict[int, float] = {}
-    missing: list[str] = []
-    num_unreached = 0
+    methods = [question.first, question.second]
+    numbers = pd.DataFrame(index=grid.content.seeds, columns=methods, dtype=float)
+    ends = numbers.copy()
     for seed in grid.content.seeds:
         pair = [run for method in methods if (run := known.get((setting, method, seed)))]
         if any(run.computed_by != pair[0].computed_by for run in pair):
+            numbers = numbers.drop(index=seed)
             continue
-        numbers = {run.run.method: number for run in pair if (number := _number(run, pair, measure)) is not None}
-        missing += [f"{method} seed {seed}" for method in methods if method not in numbers]
-        if len(numbers) == len(methods):
-            first, second = numbers.values()
-            differences[seed] = measure.sign * (first - second)
-            num_unreached += sum(value(run, measure) is None for run in pair)
+        for run in pair:
+            numbers.loc[seed, run.run.method] = value(run, measure)
+            ends.loc[seed, run.run.method] = one_round_more(run, measure)
+    # Where it never reaches the target, a run counts as a round more than the costlier one of its pair.
+    costlier = ends.where(ends.isna(), ends.max(axis=1), axis=0)
+    counted = numbers.fillna(costlier)
+    missing = [
+        f"{method} seed {seed}" for seed, row in counted.iterrows() for method in methods if pd.isna(row[method])
+    ]
+    pairs = counted.dropna()
+    num_unreached = int(numbers.loc[pairs.index].isna().sum().sum())
+    differences = measure.sign * (pairs[question.first] - pairs[question.second])
     return Part(condition, measure, differences, missing, num_unreached)
-
-
-def _number(run: RunRecord, pair: Sequence[RunRecord], measure: Measure) -> float | None:
-    """Returns what a run ends with; where it never reaches the target, a round more than the costlier of its pair."""
-    number = value(run, measure)
-    if number is None and one_round_more(run, measure) is not None:
-        return max(end for other in pair if (end := one_round_more(other, measure)) is not None)
-    return number
 
 
 def _p(parts: Sequence[Part]) -> float:
     """Returns the p-value of the whole question; 1 where a part is missing or on the wrong side."""
-    if any(part.missing or not part.differences or not part.holds for part in parts):
+    if any(part.missing or part.differences.empty or not part.holds for part in parts):
         return 1.0
     return max(part.p for part in parts if part.condition.by == "test")
 
@@ -176,7 +169,7 @@ def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part],
     missing = list(dict.fromkeys(name for part in parts for name in part.missing))
     num_pairs = min(len(part.differences) for part in parts)
     best = smallest_p(num_pairs, grid.content.num_tests)
-    unmet = [part.condition.measure for part in parts[1:] if part.differences and not part.holds]
+    unmet = [part.condition.measure for part in parts[1:] if len(part.differences) and not part.holds]
     verdict: Verdict = "not decidable here"
     why = ""
     if missing:
@@ -191,7 +184,7 @@ def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part],
     else:
         verdict = "confirmed" if p <= ALPHA else "not confirmed"
         why = f"condition not met: {', '.join(unmet)}" if unmet else f"p = {p:.2g} after Holm's correction"
-    with_numbers = [part for part in parts if part.differences]
+    with_numbers = [part for part in parts if len(part.differences)]
     return Answer(question, setting, verdict, why, with_numbers, 1.0 if p is None else p)
 
 
@@ -207,6 +200,11 @@ class Results:
     """A config of each setting and method."""
     changes: str = ""
     """What the command line changes in all runs."""
+
+    @cached_property
+    def values(self) -> pd.DataFrame:
+        """Returns a line for each run, with a column for each measure (`frame.values`)."""
+        return values(self.runs, self.grid.content.measures)
 
     def finals(self, setting: str, method: str = "") -> list[RunRecord]:
         """Returns the final runs of a setting, of one method or of all, in the order of their seeds."""

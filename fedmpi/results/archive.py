@@ -134,7 +134,7 @@ def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
         rows.append({_IN_FILE.get(key, key): value for key, value in row.items()})
     whole = {"grid": digest, "made_with": made_with, "runs": rows}
     text = json.dumps(json_safe(whole), separators=(",", ":"), allow_nan=False)
-    # Digits hardly repeat, for which zlib has this strategy: a tenth smaller. 31 is gzip, which zlib writes without a date.
+    # The strategy is for data that hardly repeat, as digits: a tenth smaller. 31 is gzip, which zlib writes undated.
     packer = zlib.compressobj(9, wbits=31, strategy=zlib.Z_FILTERED)
     write_atomic(folder / FILE, packer.compress(text.encode()) + packer.flush())
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import product
+
+import pandas as pd
 
 from fedmpi.config.schema import settings
 from fedmpi.errors import ConfigError
@@ -29,37 +31,39 @@ class Group:
     def tested(self) -> list[str]:
         return list(dict.fromkeys(net for run in self.runs for net in run.tested))
 
-    def recorded(self, quantity: str) -> list[str]:
-        """Lists the nets that have this quantity: the clients' own nets have an accuracy and no loss."""
-        return [net for net in self.tested if self.ends(net, quantity)]
-
-    def ends(self, net: str, quantity: str = "accuracy") -> dict[int, tuple[int, float]]:
-        """Returns the last round in which this net was tested, and its value there, by seed."""
-        found = {run.seed: points(run.records, net, quantity) for run in self.runs}
-        return {seed: (of_run[-1][0], of_run[-1][2]) for seed, of_run in found.items() if of_run}
-
     def line(self, net: str, x: str, quantity: str = "accuracy") -> Line:
         """Averages the seeds by round (or by what was moved or computed up to it); the band is their range."""
         return curve(self.name, [run.records for run in self.runs], net, quantity, x)
+
+
+def ends(groups: Iterable[Group], quantity: str = "accuracy") -> pd.DataFrame:
+    """Returns a line for each net of each run that has this quantity, setting by setting and net by net: its seed, the
+    last round in which the net was tested, and its value there. The clients' own nets have an accuracy and no loss.
+    """
+    lines = []
+    for group in groups:
+        for net, run in product(group.tested, group.runs):
+            tests = points(run.records, net, quantity)
+            if len(tests):
+                lines.append((group.name, net, run.seed, tests.index[-1], tests["y"].iloc[-1]))
+    return pd.DataFrame(lines, columns=["setting", "net", "seed", "round", "value"])
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
     """Groups runs that differ by nothing but their seed, in the order of their first runs. Runs that begin with the
     state of another run are a setting of their own.
     """
-    by_setting: dict[tuple[tuple[tuple[str, str], ...], bool], list[Run]] = {}
-    for run in dict.fromkeys(runs):
-        setting = tuple(settings(run.values).items())
-        by_setting.setdefault((setting, bool(run.init_from)), []).append(run)
-    keys = _telling_keys([dict(setting) for setting, _ in by_setting])
+    found = list(dict.fromkeys(runs))
+    table = pd.DataFrame([settings(run.values) for run in found])
+    keys = _telling_keys(table.drop_duplicates())
+    lengths = pd.DataFrame({"seed": [run.seed for run in found], "done": [run.done for run in found]})
+    has_origin = pd.Series([bool(run.init_from) for run in found])
     groups = []
-    for (setting, _), own in by_setting.items():
-        longest: dict[int, Run] = {}
-        for run in sorted(own, key=lambda one: -one.done):
-            longest.setdefault(run.seed, run)
-        chosen = [longest[seed] for seed in sorted(longest)]
-        shorter = [run for run in own if run not in chosen]
-        groups.append(Group(_name(dict(setting), keys) + _origins(chosen), chosen, shorter))
+    for _, own in lengths.groupby([*map(table.get, table), has_origin], sort=False, dropna=False):
+        longest = own.sort_values("done", ascending=False, kind="stable").drop_duplicates("seed").sort_values("seed")
+        chosen = [found[place] for place in longest.index]
+        shorter = [found[place] for place in own.index.difference(longest.index)]
+        groups.append(Group(_name(table.loc[own.index[0]], keys) + _origins(chosen), chosen, shorter))
     return groups
 
 
@@ -70,24 +74,21 @@ def _origins(runs: Iterable[Run]) -> str:
     return f", from {names[0]}{more}" if names else ""
 
 
-def _telling_keys(found: Sequence[Mapping[str, str]]) -> list[str]:
+def _telling_keys(table: pd.DataFrame) -> list[str]:
     """Lists the keys that tell these settings apart: names of sections alone, where those say enough, or all whose
     values differ.
     """
-    values: dict[str, set[str]] = {}
-    for key, value in chain.from_iterable(setting.items() for setting in found):
-        values.setdefault(key, set()).add(value)
-    differ = sorted((key for key, own in values.items() if len(own) > 1), key=lambda key: not key.endswith(".name"))
+    differ = sorted(table.columns[table.nunique() > 1], key=lambda key: not key.endswith(".name"))
     sections = [key for key in differ if _is_of_section(key)]
-    names = {_name(setting, sections) for setting in found}
-    return sections if len(names) == len(found) else differ
+    names = {_name(setting, sections) for _, setting in table.iterrows()}
+    return sections if len(names) == len(table) else differ
 
 
-def _name(setting: Mapping[str, str], keys: Sequence[str]) -> str:
+def _name(setting: pd.Series, keys: Sequence[str]) -> str:
     """Returns `fedhm`, `fedhm, train.lr 0.1`, or `method.server fedadam`."""
-    given = [(key, setting[key]) for key in keys if key in setting]
+    given = setting[keys].dropna().items()
     parts = [value if _is_of_section(key) else f"{key.removesuffix('.name')} {value}" for key, value in given]
-    return ", ".join(parts) or setting["method.name"]
+    return ", ".join(parts) or str(setting["method.name"])
 
 
 def _is_of_section(key: str) -> bool:
@@ -127,15 +128,17 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     if names and len(names) != len(groups):
         of = "; ".join(group.name for group in groups)
         raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {of}")
-    chosen = _chosen_nets(groups, nets, y)
+    recorded = ends(groups, y)
+    chosen = _chosen_nets(recorded, nets, y)
+    num_seeds = recorded.groupby(["setting", "net"]).size()
     found = []
     for net in chosen:
         lines = {}
         for place, group in enumerate(groups):
-            seeds = len(group.ends(net, y))
-            label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
             line = group.line(net, x, y)
             if line.x:
+                seeds = num_seeds[group.name, net]
+                label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
                 lines[place] = replace(line, label=names[place] if names else label)
         if not lines:
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
@@ -148,13 +151,12 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     return found
 
 
-def _chosen_nets(groups: Sequence[Group], nets: Sequence[str], y: str) -> list[str]:
+def _chosen_nets(recorded: pd.DataFrame, nets: Sequence[str], y: str) -> list[str]:
     """Returns `nets`, or without them the first net of each setting that has a `y`. Raises ConfigError."""
-    recorded = [own for group in groups if (own := group.recorded(y))]
-    if not recorded:
+    if recorded.empty:
         why = "clients' own nets are tested for accuracy alone; draw the accuracy"
         raise ConfigError("--y", f"no {y} was recorded: {why}")
-    known = dict.fromkeys(chain.from_iterable(recorded))
+    known = recorded["net"].unique()
     if unknown := [net for net in nets if net not in known]:
         raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {', '.join(known)}")
-    return list(dict.fromkeys(nets or [own[0] for own in recorded]))
+    return list(dict.fromkeys(nets or recorded.drop_duplicates("setting")["net"]))

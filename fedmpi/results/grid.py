@@ -28,7 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
@@ -38,8 +38,7 @@ from fedmpi.config.schema import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, figure, grid_figures, grid_report, launch, printed, slurm
-from fedmpi.results.answers import Choices, Results, answer_all, choose
+from fedmpi.results import archive, launch, printed, slurm
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, read
 from fedmpi.results.grid_runs import GridRun, config_of, finals, trials
@@ -49,6 +48,9 @@ from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
 from fedmpi.store.files import make_folder, write_text
 from fedmpi.store.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from fedmpi.results.answers import Choices, Results
 
 _MAX_NAME = 120
 """File systems allow 255 bytes for a name; a log's is longer than its run's."""
@@ -120,6 +122,8 @@ class GridFolder:
         return {run: known[run] for run in runs if run in known}
 
     def choices(self) -> Choices:
+        from fedmpi.results.answers import choose
+
         return choose(self.grid, self.records(trials(self.grid)))
 
     def finals(self) -> list[GridRun]:
@@ -134,6 +138,8 @@ class GridFolder:
 
     def collect(self) -> Results:
         """Returns all finished runs with the answers that they give. Raises RunDirError where no run is finished."""
+        from fedmpi.results.answers import Results, answer_all
+
         finished = self.finished()
         if not finished and self.grid.content.methods:
             text = f"no run is finished, neither in {self.out} nor in {self.results}"
@@ -319,6 +325,8 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
 
 def _report(folder: GridFolder) -> None:
     """Writes the report and prints its answers, or its tables where nothing is asked."""
+    from fedmpi.results import figure, grid_figures, grid_report
+
     results = folder.collect()
     archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
     for name, panels in grid_figures.figures_of(results).items():

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
 
 from fedmpi.report.records import net_scores
 from fedmpi.results import figure, frame, printed_report
@@ -17,7 +18,6 @@ from fedmpi.results.figure import Draw, Line, Panel
 from fedmpi.results.grid_file import GridFile
 from fedmpi.results.printed import Axes as Labels
 from fedmpi.results.printed import Table
-from fedmpi.results.printed_report import Result
 from fedmpi.store.units import as_number
 
 if TYPE_CHECKING:
@@ -67,33 +67,30 @@ def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> 
     """Returns the panels of a paper's figure; [] for a table, and for a figure without runs."""
     table = content.printed[name]
     found = printed_report.results(content, name, runs)
-    if table.axes is None or not any(result.runs for result in found):
+    if table.axes is None or not any(found["runs"]):
         return []
     if table.quantity == "accuracy_drop":  # the baseline is the line at zero
-        found = [result for result in found if result.cell.column != table.baseline]
-    columns = list(dict.fromkeys(result.cell.column for result in found))
-    return [
-        partial(_draw_block, table, table.axes, columns, list(of_block))
-        for _, of_block in groupby(found, key=lambda result: result.cell.block)
-    ]
+        found = found[found["column"] != table.baseline]
+    columns = found["column"].unique().tolist()
+    blocks = found.groupby("block", sort=False)
+    return [partial(_draw_block, table, table.axes, columns, block) for _, block in blocks]
 
 
-def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: Sequence[Result], axes: Axes) -> None:
+def _draw_block(table: Table, labels: Labels, columns: Sequence[str], found: pd.DataFrame, axes: Axes) -> None:
     """Draws a line or points for each column, in the colour that the column has in all panels."""
-    rows = list(dict.fromkeys(result.cell.row for result in results))
+    rows = found["row"].unique().tolist()
     ticks = rows if labels.x == "row" and None in map(as_number, rows) else []
-    for column, of_column in groupby(results, key=lambda result: result.cell.column):
-        own = list(of_column)
+    for column, own in found.groupby("column", sort=False):
         place = columns.index(column)
-        if own[0].cell.row == "" and own[0].runs:
-            records = [run.records for run in own[0].runs.values()]
+        first = own.iloc[0]
+        if first["row"] == "" and first["runs"]:
+            records = [run.records for run in first["runs"].values()]
             scale = printed_report.scale(table)
-            line = frame.curve(column, records, own[0].cell.net, table.quantity, labels.x, scale)
-            figure.draw_line(axes, line, place)
-        at = [(x, result) for result in own if (x := _place(result, ticks, labels)) is not None]
+            figure.draw_line(axes, frame.curve(column, records, first["net"], table.quantity, labels.x, scale), place)
+        at = own.assign(x=[_place(row, ticks, labels) for row in own.itertuples()])
         is_joined = labels.x == "row" and not ticks
-        _draw_points(axes, column, place, sorted(at, key=lambda one: one[0]), is_joined=is_joined)
-    axes.set_title(results[0].cell.block)
+        _draw_points(axes, column, place, at.dropna(subset="x").sort_values("x", kind="stable"), is_joined=is_joined)
+    axes.set_title(found["block"].iloc[0])
     axes.set_xlabel(labels.x_label)
     axes.set_ylabel(labels.y_label)
     if ticks:
@@ -102,26 +99,25 @@ def _draw_block(table: Table, labels: Labels, columns: Sequence[str], results: S
         figure.format_numbers(axes.xaxis, labels.x)
 
 
-def _draw_points(axes: Axes, column: str, place: int, at: Sequence[tuple[float, Result]], *, is_joined: bool) -> None:
+def _draw_points(axes: Axes, column: str, place: int, at: pd.DataFrame, *, is_joined: bool) -> None:
     """Draws the cells of a column at their x: our means with their standard deviations, and the paper's crosses."""
     colour = figure.colour_of(place)
-    ours = [(x, result.ours, result.std or 0.0) for x, result in at if result.ours is not None]
-    if ours:
-        xs, ys, errors = zip(*ours, strict=True)
+    ours = at.dropna(subset="ours")
+    if len(ours):
+        xs = ours["x"].tolist()
+        ys = ours["ours"].tolist()
         figure.draw_line(axes, Line(column, xs, ys), place, is_joined=is_joined)
-        if any(errors):
-            axes.errorbar(xs, ys, yerr=errors, color=colour, linestyle="none")
-    for x, result in at:
-        if result.cell.paper is not None:
-            axes.plot([x], [result.cell.paper], color=colour, marker="x", linestyle="none", label="paper")
+        if ours["ours_std"].any():
+            axes.errorbar(xs, ys, yerr=ours["ours_std"].fillna(0.0), color=colour, linestyle="none")
+    for x, paper in at.dropna(subset="paper")[["x", "paper"]].to_numpy():
+        axes.plot([x], [paper], color=colour, marker="x", linestyle="none", label="paper")
 
 
-def _place(result: Result, ticks: Sequence[str], labels: Labels) -> float | None:
+def _place(row: Any, ticks: Sequence[str], labels: Labels) -> float | None:
     """Returns the x of a cell, None as long as its run does not say."""
-    cell = result.cell
     if labels.x == "relative_cost":
-        return result.cost
+        return row.cost
     if labels.x == "params":
-        sizes = [net["params"] for run in result.runs.values() for net in run.nets if net["name"] == cell.net]
+        sizes = [net["params"] for run in row.runs.values() for net in run.nets if net["name"] == row.net]
         return float(sizes[0]) if sizes else None
-    return float(ticks.index(cell.row)) if cell.row in ticks else as_number(cell.row)
+    return float(ticks.index(row.row)) if row.row in ticks else as_number(row.row)

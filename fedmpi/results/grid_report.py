@@ -7,21 +7,20 @@ and the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.resources import files
+
+import pandas as pd
 
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import settings as settings_of
 from fedmpi.errors import UserError, counted
-from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores
 from fedmpi.results import grid_figures, printed_report
 from fedmpi.results.answers import Answer, Part, Results
-from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
-from fedmpi.results.frame import value
+from fedmpi.results.frame import values
 from fedmpi.results.grid_file import Grid, Measure
 from fedmpi.results.grid_runs import finals
 from fedmpi.results.printed import cells_of
@@ -184,17 +183,17 @@ def _table(results: Results, setting: str) -> TextTable:
     """Returns a line for each method: its trial, and every measure's mean and sample standard deviation. A measure
     without any number has no column, unless it is a target that no run reached.
     """
-    runs = results.finals(setting)
+    ends = results.values[(results.values["phase"] == "final") & (results.values["setting"] == setting)]
     measures = {}
     for name, measure in results.grid.content.measures.items():
-        if measure.is_to_target or any(value(run, measure) is not None for run in runs):
+        if measure.is_to_target or ends[name].notna().any():
             measures[name] = measure
     lines = []
     for method in results.grid.content.methods:
-        own = results.finals(setting, method)
+        own = ends[ends["method"] == method]
         choice = results.choices.get((setting, method))
         chosen = _trial(results, method, choice.trial) if choice else "-"
-        cells = [_mean(measure, own) for measure in measures.values()]
+        cells = [_mean(measure, own[name]) for name, measure in measures.items()]
         lines.append((method, chosen, str(len(own)), *cells))
     return TextTable(f"Setting {setting}", ["method", "chosen", "seeds", *measures], lines, 2)
 
@@ -208,7 +207,9 @@ def _nets(results: Results, setting: str) -> TextTable:
         last = own[0].records[-1] if own else {}
         for name in dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])]):
             net = sizes.get(name, {})
-            shares = [_mean(Measure(quantity="accuracy", net=name, of=of), own) for of in ("last", "best")]
+            measures = {of: Measure(quantity="accuracy", net=name, of=of) for of in ("last", "best")}
+            ends = values(own, measures)
+            shares = [_mean(measure, ends[of]) for of, measure in measures.items()]
             lines.append((method, name, si(net.get("params")), si(net.get("macs")), *shares))
     return TextTable("", ["method", "net", "params", "MACs", "accuracy", "best"], lines, 2)
 
@@ -221,7 +222,7 @@ def _choices(results: Results) -> TextTable:
     for (setting, method), choice in results.choices.items():
         for number, score in enumerate(choice.scores):
             mark = "**" if number == choice.trial else ""
-            shown = "-" if score is None else _shown(content.measures[content.tuning.measure], score)
+            shown = "-" if pd.isna(score) else _shown(content.measures[content.tuning.measure], score)
             lines.append((setting, method, f"{mark}{_trial(results, method, number)}{mark}", f"{mark}{shown}{mark}"))
     return TextTable("", ("setting", "method", "trial", "score"), lines, 3)
 
@@ -232,7 +233,7 @@ def _differences(results: Results, setting: str) -> TextTable:
     for answer in results.answers:
         for part in answer.parts if answer.setting == setting else ():
             low, high, confidence = part.interval
-            differences = list(part.differences.values())
+            differences = part.differences.tolist()
             deviation = mean_std(differences)[1]
             cells = (
                 answer.question.first,
@@ -243,7 +244,7 @@ def _differences(results: Results, setting: str) -> TextTable:
                 "-" if deviation is None else _signed(part.measure, deviation, unit=False).lstrip("+"),
                 f"{_signed(part.measure, low, unit=False)} to {_signed(part.measure, high)} ({100 * confidence:.1f} %)",
                 f"{part.p:.3g}" if part.condition.by == "test" else "-",
-                ", ".join(map(str, part.differences)),
+                ", ".join(map(str, part.differences.index)),
                 ", ".join(_signed(part.measure, each, unit=False) for each in differences),
             )
             lines.append(cells)
@@ -255,10 +256,10 @@ def _trial(results: Results, method: str, number: int) -> str:
     return ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items()) or "-"
 
 
-def _mean(measure: Measure, runs: Sequence[RunRecord]) -> str:
-    known = [number for run in runs if (number := value(run, measure)) is not None]
+def _mean(measure: Measure, numbers: pd.Series) -> str:
+    known = numbers.dropna().tolist()
     mean, std = mean_std(known)
-    of = f" ({len(known)} of {len(runs)})" if len(known) < len(runs) else ""
+    of = f" ({len(known)} of {len(numbers)})" if len(known) < len(numbers) else ""
     if mean is None:
         return "-"
     if std is None:
@@ -307,23 +308,14 @@ def _majority(values: Mapping[str, str]) -> str:
 
 def values_csv(results: Results) -> str:
     """Returns every run's numbers as CSV, exact."""
-    rows: list[dict[str, object]] = []
-    for run in results.runs:
-        numbers = {name: value(run, measure) for name, measure in results.grid.content.measures.items()}
-        rows.append({**asdict(run.run), **numbers})
-    return table_text.comma_separated(rows)
+    return str(results.values.to_csv(index=False))
 
 
 def latex(results: Results) -> str:
     """Returns the tables for a paper (they need the package booktabs)."""
-    lines = []
+    parts = []
     for name, table in tables(results).items():
         columns = "l" * table.num_left + "r" * (len(table.heads) - table.num_left)
-        lines += [f"% {name}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule", _latex_row(table.heads)]
-        lines += ["\\midrule", *map(_latex_row, table.lines), "\\bottomrule", "\\end{tabular}", ""]
-    return "\n".join(lines)
-
-
-def _latex_row(cells: Sequence[str]) -> str:
-    escapes = str.maketrans({"%": "\\%", "_": "\\_", "&": "\\&", "#": "\\#", "±": "$\\pm$"})
-    return " & ".join(cell.translate(escapes) for cell in cells) + r" \\"
+        texts = pd.DataFrame(table.lines, columns=table.heads)
+        parts.append(f"% {name}\n{texts.to_latex(index=False, escape=True, column_format=columns)}")
+    return "\n".join(parts).replace("±", r"$\pm$")

@@ -11,13 +11,14 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from fedmpi import methods
 from fedmpi.data.dataset import DataInfo
@@ -26,7 +27,6 @@ from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
-from fedmpi.report.observer import Ended
 from fedmpi.report.records import CLIENTS, by_ranks, divergences
 from fedmpi.results import compared, figure
 from fedmpi.results.compared import Group
@@ -58,21 +58,11 @@ _LACK = {
 _Charts = list[tuple[str, str]]
 
 
-class FinalPage:
-    """Writes `report/report.html` when a run has come to its last round: an observer."""
-
-    def __init__(self, setup: Setup, folder: RunDir) -> None:
-        self._setup = setup
-        self._folder = folder
-
-    def run_ended(self, ended: Ended) -> None:
-        """Writes the page. Raises RunDirError."""
-        if ended.stopped:
-            return
-        setup = self._setup
-        run = Run(self._folder.path)
-        classes = _classes(setup.partition, setup.labels, setup.data.info)
-        write_text(self._folder.page_path, page_of(run, classes, _spectra(run, setup.method, _MOST_PRODUCTS)))
+def write_final_page(setup: Setup, folder: RunDir) -> None:
+    """Writes the page of a run that has come to its last round. Raises RunDirError."""
+    run = Run(folder.path)
+    classes = _classes(setup.partition, setup.labels, setup.data.info)
+    write_text(folder.page_path, page_of(run, classes, _spectra(run, setup.method, _MOST_PRODUCTS)))
 
 
 def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
@@ -199,8 +189,8 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         seeds=_span(seeds) if groups else "",
         notes=[*compared.cautions(all_groups), *left_out],
         charts={"accuracy": _curves(groups)},
-        summaries=[_summary(group, net) for group in groups for net in group.tested],
-        differences=_differences(groups),
+        summaries=[*_summaries(compared.ends(groups))],
+        differences=[*_differences(compared.ends(groups))],
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
 
@@ -291,42 +281,33 @@ def _curves(groups: Sequence[Group]) -> _Charts:
     return charts
 
 
-def _span(numbers: Sequence[int]) -> str:
+def _span(numbers: Iterable[int]) -> str:
     """Returns `200`, or `18 to 200`."""
     low, high = min(numbers), max(numbers)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _summary(group: Group, net: str) -> list[Any]:
-    """Returns the cells of a net: setting, tier, seeds, round, mean ± deviation, lowest, highest."""
-    rounds, values = zip(*group.ends(net).values(), strict=True)
-    mean, std = mean_std(values)
-    text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
-    return [group.name, name_of(net), len(values), _span(rounds), text, percent(min(values)), percent(max(values))]
+def _summaries(ends: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yields the cells of each net of each setting: mean ± deviation of the last accuracy, lowest, highest."""
+    for (setting, net), own in ends.groupby(["setting", "net"], sort=False):
+        shares = own["value"]
+        mean, std = mean_std(shares.tolist())
+        text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
+        yield setting, name_of(net), len(own), _span(own["round"]), text, percent(shares.min()), percent(shares.max())
 
 
-def _differences(groups: Sequence[Group]) -> list[list[Any]]:
-    """Returns a row for each pair of groups and each net that both have tested: settings, tier, seeds, round, mean,
-    interval.
+def _differences(ends: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+    """Yields the cells of each pair of settings and each net that both have tested: the difference of the last
+    accuracies of equal seeds.
     """
-    rows = []
-    for first, second in combinations(groups, 2):
-        for net in first.tested:
-            ours = first.ends(net)
-            theirs = second.ends(net)
-            if seeds := sorted(ours.keys() & theirs.keys()):
-                cells = _difference([ours[seed] for seed in seeds], [theirs[seed] for seed in seeds])
-                rows.append([f"{first.name} minus {second.name}", name_of(net), len(seeds), *cells])
-    return rows
-
-
-def _difference(ours: Sequence[tuple[int, float]], theirs: Sequence[tuple[int, float]]) -> list[str]:
-    """Returns the cells of a difference: round, mean, interval. Each end is a round and the accuracy in it."""
-    rounds = ([number for number, _ in ours], [number for number, _ in theirs])
-    spans = dict.fromkeys(map(_span, rounds))
-    differences = [first - second for (_, first), (_, second) in zip(ours, theirs, strict=True)]
-    between = "-"
-    if len(differences) in _SEEDS_WITH_INTERVAL:
-        low, high, confidence = interval(differences)
-        between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
-    return [" and ".join(spans), f"{100 * np.mean(differences):+.2f}", between]
+    for first, second in combinations(ends["setting"].unique(), 2):
+        pairs = ends[ends["setting"] == first].merge(ends[ends["setting"] == second], on=["net", "seed"])
+        for net, own in pairs.groupby("net", sort=False):
+            rounds = " and ".join(dict.fromkeys((_span(own["round_x"]), _span(own["round_y"]))))
+            differences = (own["value_x"] - own["value_y"]).tolist()
+            between = "-"
+            if len(own) in _SEEDS_WITH_INTERVAL:
+                low, high, confidence = interval(differences)
+                between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
+            mean = f"{100 * np.mean(differences):+.2f}"
+            yield f"{first} minus {second}", name_of(net), len(own), rounds, mean, between

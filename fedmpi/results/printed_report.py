@@ -1,11 +1,11 @@
-"""Puts our numbers beside those that a paper prints. Our number of a cell is the mean over its finished runs."""
+"""Puts our numbers beside a paper's. Our number in a cell of a table is the mean over the runs that have finished."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 from fedmpi.report import table_text
 from fedmpi.results import frame
@@ -34,84 +34,67 @@ class TextTable(NamedTuple):
         return "\n\n".join("\n".join(lines) for lines in (self.above, table, self.below) if lines)
 
 
-@dataclass(frozen=True)
-class Result:
-    """A cell and our runs of it, by seed, with their numbers in the table's unit."""
+def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> pd.DataFrame:
+    """Returns a line for each cell of a table: the fields of `Cell`; `paper`, the printed number; `ours`, the mean over
+    the seeds, `ours_std` and `difference` in the table's unit; the `seeds` that have it; `notes` for a reader; the
+    finished `runs` by seed; and the mean `cost`: the bytes of each run over those of its baseline.
 
-    cell: Cell
-    runs: Mapping[int, RunRecord]
-    numbers: Mapping[int, float]
-    cost: float | None = None
-    """The mean of the bytes of each run over those of its baseline."""
-
-    @property
-    def ours(self) -> float | None:
-        """Returns the mean over the seeds."""
-        return mean_std(list(self.numbers.values()))[0]
-
-    @property
-    def std(self) -> float | None:
-        """Returns the sample standard deviation, None for a single seed."""
-        return mean_std(list(self.numbers.values()))[1]
-
-    @property
-    def difference(self) -> float | None:
-        """Returns ours minus the paper's."""
-        return None if self.ours is None or self.cell.paper is None else self.ours - self.cell.paper
-
-    @property
-    def notes(self) -> list[str]:
-        """Returns what a reader must know of the printed value and of ours."""
-        cell = self.cell
-        notes = {
-            f"the paper's slip: {cell.slip}": cell.slip,
-            f"not reproduced: {cell.not_reproduced}": cell.not_reproduced,
-            "the paper's text has lost this value": cell.value == "lost",
-            "there is no config for it": not cell.run,
-            f"{len(self.numbers)} of {len(self.runs)} seeds have this number": len(self.numbers) < len(self.runs),
-        }
-        return [note for note, is_so in notes.items() if is_so]
-
-
-def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Result]:
-    """Returns a result for each cell of a table; a curve's is that of its last (or best) point."""
+    A curve's number is that of its last (or best) point.
+    """
     table = content.printed[name]
     cells = cells_of(content.printed, name)
     by_name: dict[str, dict[int, RunRecord]] = {}
     for run in runs:
         by_name.setdefault(f"{run.run.setting}/{run.run.method}", {})[run.run.seed] = run
-    measured = _MEASURED.get(table.quantity, table.quantity)
-    found = []
+    lines = []
     for cell in cells:
         own = by_name.get(cell.run, {})
-        numbers = _values(table, cell, own, measured)
+        quantity = _MEASURED.get(table.quantity, table.quantity)
+        numbers = _numbers(table, cell, own, quantity)
         cost = None
         if (other := baseline_of(table, cells, cell)) is not None:
             baseline = by_name.get(other.run, {})
-            costs = _pairs(_values(table, cell, own, "bytes"), _values(table, other, baseline, "bytes"))
-            ratios = {seed: ours / theirs for seed, (ours, theirs) in costs.items()}
-            cost = mean_std(list(ratios.values()))[0]
+            moved = _numbers(table, other, baseline, "bytes").replace(0.0, float("nan"))
+            ratios = (_numbers(table, cell, own, "bytes") / moved).dropna()
+            cost = mean_std(ratios.tolist())[0]
             if table.quantity == "relative_cost":
                 numbers = ratios
             elif table.quantity == "accuracy_drop":
-                pairs = _pairs(numbers, _values(table, other, baseline, measured))
-                numbers = {seed: theirs - ours for seed, (ours, theirs) in pairs.items()}
-        found.append(Result(cell, own, {seed: scale(table) * number for seed, number in numbers.items()}, cost))
-    return found
+                numbers = (_numbers(table, other, baseline, quantity) - numbers).dropna()
+        ours, std = mean_std((scale(table) * numbers).tolist())
+        line = {
+            **cell.model_dump(),
+            "paper": cell.paper,
+            "ours": ours,
+            "ours_std": std,
+            "difference": None if ours is None or cell.paper is None else ours - cell.paper,
+            "seeds": numbers.index.tolist(),
+            "notes": _notes(cell, len(numbers), len(own)),
+            "runs": own,
+            "cost": cost,
+        }
+        lines.append(line)
+    return pd.DataFrame(lines, dtype=object)
 
 
-def _values(table: Table, cell: Cell, runs: Mapping[int, RunRecord], quantity: str) -> dict[int, float]:
+def _numbers(table: Table, cell: Cell, runs: Mapping[int, RunRecord], quantity: str) -> pd.Series:
     """Returns this quantity of the runs that have it, by seed."""
     is_to_target = quantity.endswith("_to_target")
     target = table.targets.get(cell.block) if is_to_target else None
     measure = Measure.model_validate({"quantity": quantity, "net": cell.net, "of": table.of, "target": target})
-    numbers = {seed: frame.value(run, measure) for seed, run in runs.items()}
-    return {seed: number for seed, number in numbers.items() if number is not None}
+    return pd.Series({seed: frame.value(run, measure) for seed, run in runs.items()}, dtype=float).dropna()
 
 
-def _pairs(ours: Mapping[int, float], theirs: Mapping[int, float]) -> dict[int, tuple[float, float]]:
-    """Returns both numbers of each seed whose baseline has one that can be divided by."""
-    return {seed: (number, theirs[seed]) for seed, number in ours.items() if theirs.get(seed)}
+def _notes(cell: Cell, num_numbers: int, num_runs: int) -> list[str]:
+    """Returns what a reader must know of the printed value and of ours."""
+    notes = {
+        f"the paper's slip: {cell.slip}": cell.slip,
+        f"not reproduced: {cell.not_reproduced}": cell.not_reproduced,
+        "the paper's text has lost this value": cell.value == "lost",
+        "there is no config for it": not cell.run,
+        f"{num_numbers} of {num_runs} seeds have this number": num_numbers < num_runs,
+    }
+    return [note for note, is_so in notes.items() if is_so]
 
 
 def scale(table: Table) -> float:
@@ -124,13 +107,13 @@ def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
     """Returns a paper's table with our numbers, each block's name once, and footnotes."""
     shown = content.printed[name]
     found = results(content, name, runs)
-    footnotes = list(dict.fromkeys(note for result in found for note in result.notes))
-    decimals = [len(result.cell.value.partition(".")[2]) for result in found if result.cell.paper is not None]
+    footnotes = found["notes"].explode().dropna().unique().tolist()
+    printed = found["value"][found["paper"].notna()]
+    places = int(printed.str.partition(".")[2].str.len().max()) if len(printed) else 2
     lines = []
-    for block, of_block in groupby(found, key=lambda result: result.cell.block):
-        for number, result in enumerate(of_block):
-            marks = "".join(f"[{footnotes.index(note) + 1}]" for note in result.notes)
-            lines.append((block if number == 0 else "", *_texts(result, max(decimals, default=2)), marks))
+    for is_further, row in zip(found.duplicated("block"), found.itertuples(), strict=True):
+        marks = "".join(f"[{footnotes.index(note) + 1}]" for note in row.notes)
+        lines.append(("" if is_further else row.block, *_texts(row, places), marks))
     of = f", {shown.of} round" if shown.quantity in ("accuracy", "accuracy_drop", "train_loss") else ""
     unit = f" in {shown.unit}" if shown.unit else ""
     ours = f"a cell is {shown.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
@@ -139,35 +122,25 @@ def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
     return TextTable(f"{name}: {shown.title}", _HEADS, lines, 3, above, below)
 
 
-def _texts(result: Result, places: int) -> Sequence[str]:
-    cell = result.cell
-    paper = cell.value or "-"
-    paper += "" if cell.std is None else f" ({cell.std:g})"
-    ours = "-" if result.ours is None else f"{result.ours:.{places}f}"
-    ours += "" if result.std is None else f" ({result.std:.{places}f})"
+def _texts(row: Any, places: int) -> Sequence[str]:
+    paper = row.value or "-"
+    paper += "" if row.std is None else f" ({row.std:g})"
+    ours = "-" if row.ours is None else f"{row.ours:.{places}f}"
+    ours += "" if row.ours_std is None else f" ({row.ours_std:.{places}f})"
     # Adding 0 turns the -0.0 of a rounded difference into 0.0.
-    difference = "-" if result.difference is None else f"{round(result.difference, places) + 0.0:+.{places}f}"
-    rounds = sorted({run.rounds for run in result.runs.values()})
-    seeds = ",".join(map(str, result.numbers)) or "-"
-    return cell.column, cell.row, paper, ours, difference, seeds, ",".join(map(str, rounds)) or "-"
+    difference = "-" if row.difference is None else f"{round(row.difference, places) + 0.0:+.{places}f}"
+    rounds = sorted({run.rounds for run in row.runs.values()})
+    seeds = ",".join(map(str, row.seeds)) or "-"
+    return row.column, row.row, paper, ours, difference, seeds, ",".join(map(str, rounds)) or "-"
 
 
 def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
     """Returns all tables as one CSV, with exact numbers: what the grid file says of each cell, then ours."""
-    rows: list[dict[str, object]] = []
+    tables = []
     for name, table in content.printed.items():
-        for result in results(content, name, runs):
-            rows.append(
-                {
-                    "table": name,
-                    "quantity": table.quantity,
-                    "unit": table.unit,
-                    **result.cell.model_dump(),
-                    "ours": result.ours,
-                    "ours_std": result.std,
-                    "difference": result.difference,
-                    "seeds": " ".join(map(str, result.numbers)),
-                    "notes": "; ".join(result.notes),
-                }
-            )
-    return table_text.comma_separated(rows)
+        found = results(content, name, runs).drop(columns=["paper", "runs", "cost"])
+        found["seeds"] = [" ".join(map(str, seeds)) for seeds in found["seeds"]]
+        found["notes"] = found["notes"].str.join("; ")
+        tables.append(found.assign(table=name, quantity=table.quantity, unit=table.unit))
+    whole = pd.concat(tables)
+    return str(whole[[*whole.columns[-3:], *whole.columns[:-3]]].to_csv(index=False))

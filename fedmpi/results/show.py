@@ -200,10 +200,12 @@ def figure_of(
 
 def rounds_as_csv(runs: Sequence[Run]) -> str:
     """Returns a row for each round of each run: its numbers, and who was drawn with what, as JSON."""
-    rows: list[dict[str, Any]] = []
+    import pandas as pd
+
+    rows = []
     for run in runs:
         for record in run.records:
             draws = json.dumps(record.get("draws", []))
             row = {"run": run.name, "seed": run.seed, "round": record["round"], "draws": draws}
             rows.append({**row, **dict(scalars(record))})
-    return table_text.comma_separated(rows)
+    return str(pd.DataFrame(rows).to_csv(index=False))

@@ -278,7 +278,19 @@ def _own_observers(setup: Setup, folder: RunDir) -> Makers:
     if setup.config.output.tensorboard:
         makers["TensorBoard"] = Events
     if setup.config.output.report:
-        # By its name: what reads runs is above what makes them.
-        page = import_module("fedmpi.results.page").FinalPage(setup, folder)
-        makers[f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"] = lambda: page
+        makers[f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"] = lambda: _FinalPage(setup, folder)
     return makers
+
+
+class _FinalPage:
+    """Writes `report/report.html` when a run has come to its last round: an observer."""
+
+    def __init__(self, setup: Setup, folder: RunDir) -> None:
+        self._setup = setup
+        self._folder = folder
+
+    def run_ended(self, ended: Ended) -> None:
+        """Writes the page. Raises RunDirError."""
+        if not ended.stopped:
+            # By its name, because `results` is above this room; at the end, because pandas takes a second to load.
+            import_module("fedmpi.results.page").write_final_page(self._setup, self._folder)

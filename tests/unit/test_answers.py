@@ -102,11 +102,11 @@ def test_a_target_that_is_never_reached_is_worse_than_one_that_is(tmp_path: Path
     grid = grid_of(tmp_path, measures=measures, questions=[{**QUESTION, "measure": "to", "provided": []}])
     reached, never = (0.95, 0.8), (0.85, 0.8)
     (answer,) = answer_all(grid, final_runs([reached] * 5 + [never], [never] * 6))
-    assert (*answer.parts[0].differences.values(), answer.parts[0].num_unreached) == (50, 50, 50, 50, 50, 0, 7)
+    assert (*answer.parts[0].differences, answer.parts[0].num_unreached) == (50, 50, 50, 50, 50, 0, 7)
     assert answer.p == 0.0625 and "7 runs never reached" in sentence(grid, answer)
     costly = [{**made(GridRun("final", "one", "avg", 0, 0), *never).records[0], "protocol_up_bytes": 970}]
     (answer,) = answer_all(grid, changed(final_runs([never] * 6, [never] * 6), is_avg, records=costly))
-    assert tuple(answer.parts[0].differences.values()) == (0,) * 6, "both count as the costlier run and a round more"
+    assert tuple(answer.parts[0].differences) == (0,) * 6, "both count as the costlier run and a round more"
 
 
 @pytest.mark.parametrize("untested", [{}, {"tiers": None}, {"tiers": {}}])
@@ -178,7 +178,9 @@ def test_runs_of_one_seed_that_were_not_made_alike_are_no_pair(tmp_path: Path) -
         runs = changed(runs, lambda run: (run.method, run.seed) == ("hm", 5), made_with=other)
         (answer,) = answer_all(grid, runs)
         assert answer.verdict == verdict
-        assert all([*part.differences] == [seed for seed in range(num_seeds) if seed != 5] for part in answer.parts)
+        assert all(
+            [*part.differences.index] == [seed for seed in range(num_seeds) if seed != 5] for part in answer.parts
+        )
         text = markdown(results_of(grid, runs))
         first_line = next(line for line in text.splitlines() if line.startswith("- "))
         assert "seed 5 in one" in first_line and f"hm by commit {'b' * 40}, torch 2.14" in first_line

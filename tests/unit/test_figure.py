@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from fast import fast
 from matplotlib.axes import Axes
@@ -18,7 +19,6 @@ from fedmpi.config.address import CONFIGS
 from fedmpi.results import figure, frame, grid_figures, grid_file, printed_report
 from fedmpi.results.figure import Line, Panel
 from fedmpi.results.printed import cells_of
-from fedmpi.results.printed_report import Result
 
 
 def shown(drawn: Figure) -> Iterator[Text]:
@@ -76,8 +76,9 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
     results = []
     for cell in cells_of(tables, figure_name):
         run = SimpleNamespace(records=[], nets=[{"name": cell.net, "params": 12345}])
-        results.append(Result(cell, {0: run}, {0: 12345.0, 1: 12445.0}, 0.5))
-    monkeypatch.setattr(printed_report, "results", lambda *_: results)
+        ours = {"paper": cell.paper, "ours": 12395.0, "ours_std": 70.0, "cost": 0.5, "runs": {0: run}}
+        results.append({**cell.model_dump(), **ours})
+    monkeypatch.setattr(printed_report, "results", lambda *_: pd.DataFrame(results, dtype=object))
     monkeypatch.setattr(frame, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
     check_layout(figure.compose(grid_figures.panels_of_paper(SimpleNamespace(printed=tables), figure_name, [])))
 

@@ -110,7 +110,7 @@ def test_a_plan_trains_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn")
+HEAVY = ("torch", "torchvision", "mpi4py", "h5py", "sklearn", "pandas")
 
 
 def run(*argv: str, cwd: Path, heavy: Sequence[str] = HEAVY) -> subprocess.CompletedProcess[str]:
@@ -145,6 +145,7 @@ OF_RUNS = ("fedmpi.command.job", "fedmpi.methods.prism", "fedmpi.data.sets.cifar
     [
         ("--version", 0, ("pydantic", "yaml", *HEAVY, *OF_RUNS)),
         ("plan --help", 0, HEAVY),
+        ("grid --help", 0, ("pandas", "torch")),
         ("list", 0, (*HEAVY, *OF_RUNS[:1])),
         ("train.lr=fast", 2, OF_RUNS),
         ("train.lrr=1", 2, OF_RUNS[:1]),
