@@ -145,7 +145,7 @@ OF_RUNS = ("fedmpi.command.job", "fedmpi.methods.prism", "fedmpi.data.sets.cifar
     [
         ("--version", 0, ("pydantic", "yaml", *HEAVY, *OF_RUNS)),
         ("plan --help", 0, HEAVY),
-        ("grid --help", 0, ("pandas", "torch")),
+        ("grid --help", 0, ("pandas",)),
         ("list", 0, (*HEAVY, *OF_RUNS[:1])),
         ("train.lr=fast", 2, OF_RUNS),
         ("train.lrr=1", 2, OF_RUNS[:1]),
