@@ -144,7 +144,7 @@ def named_in_full(config: Any) -> list[tuple[str, str]]:
     because a run directory alone makes fedmpi import nothing.
     """
     named = [(f"{section}.name", getattr(config, section).name) for section in BUILT_IN]
-    named.append(("method.aggregate", config.method.aggregate))
+    named += [("method.aggregate", config.method.aggregate), ("clients.sampling", config.clients.sampling)]
     return [(key, name) for key, name in named if is_in_full(name)]
 
 

@@ -131,5 +131,6 @@ def list_draws(setup: Setup, number: int, published: Published) -> tuple[Mapping
         for task in published.plan.tasks if setup.comm.is_root else ():
             of_method = setup.method.drawn(client_of(setup, task, published, None))
             tier = setup.method.tiers[task.tier].name
-            draws.append({"client": task.client, "phase": task.phase, "tier": tier, **of_method})
+            partial = {"work": task.share} if task.share < 1 else {}
+            draws.append({"client": task.client, "phase": task.phase, "tier": tier, **partial, **of_method})
     return tuple(draws)

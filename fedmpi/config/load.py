@@ -42,7 +42,8 @@ MAX_BYTES = 200_000
 """A hundred times a config. PyYAML reads 80 kB/s."""
 MAX_PROBLEMS = 50
 OBSERVERS: yaml_text.Path = ("output", "observers")
-AGGREGATE: yaml_text.Path = ("method", "aggregate")
+USER_CODE: tuple[yaml_text.Path, ...] = (("method", "aggregate"), ("clients", "sampling"))
+"""Keys beside the names of sections that may name the user's code."""
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
 
 
@@ -221,7 +222,7 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     """
     own = dict(leaves(tree.plain()))
     again = dict(leaves(top.plain()))
-    paths = [*((section, "name") for section in NAMED_SECTIONS), AGGREGATE]
+    paths = [*((section, "name") for section in NAMED_SECTIONS), *USER_CODE]
     in_full = {path: own[path] for path in paths if registry.is_in_full(str(own.get(path)))}
     if trains and own.get(OBSERVERS):
         in_full[OBSERVERS] = f"[{','.join(map(str, own[OBSERVERS]))}]"

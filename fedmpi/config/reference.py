@@ -99,8 +99,11 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
         kinds = explain.named_kinds(info)
         for name, kind in kinds.items():
             yield from _rows(kind, f"{above}{key}.", name)
+        if explain.is_section(info.annotation):
+            yield from _rows(info.annotation, f"{above}{key}.", owner)
+            continue
         values = allowed(schemas.get(key, {}))
-        if key == "name" or (kinds and "text" not in values) or explain.is_section(info.annotation):
+        if key == "name" or (kinds and "text" not in values):
             continue
         default = ""
         if not info.is_required():

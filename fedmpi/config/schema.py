@@ -30,10 +30,31 @@ from fedmpi.config.fields import (
     named,
 )
 from fedmpi.config.yaml_text import dotted, flow, found, leaves
-from fedmpi.errors import counted
+from fedmpi.errors import UnknownError, counted
+from fedmpi.registry import import_object, is_in_full
 
 _SERVER_DEVICE = ("mpi", "server_device")
-_AGGREGATE = ("method", "aggregate")
+_LATER: dict[tuple[str, ...], Any] = {
+    ("method", "aggregate"): "mean",
+    ("clients", "sampling"): "uniform",
+    ("clients", "availability"): "",
+    ("clients", "dropout"): 0.0,
+    ("clients", "work", "partial"): 0.0,
+    ("clients", "work", "least"): 0.1,
+    ("train", "local_steps"): 0,
+}
+"""Keys that came after runs were archived, with the value that does what those did: a config's hash leaves it out."""
+
+
+class Work(Section):
+    """Sets how much of its local work a client does in a round."""
+
+    partial: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Probability that a client does only a part of its local steps in a round, drawn anew in each round (FedProx's
+    stragglers, the uneven clients of FedNova).
+    """
+    least: Share = 0.1
+    """That part is drawn uniformly between this share and all of the steps; it is one step or more."""
 
 
 class Clients(Section):
@@ -42,7 +63,24 @@ class Clients(Section):
     count: Count = 20
     """Registered clients; the training set is partitioned among them."""
     per_round: Count = 10
-    """Clients sampled in each round, uniformly without replacement (the cohort)."""
+    """Clients sampled in each round, without replacement (the cohort)."""
+    sampling: Annotated[str, Field(max_length=200)] = "uniform"
+    """How the cohort is drawn: `uniform`; `by_size`, with probabilities in proportion to the numbers of training
+    examples, for `method.weighting=uniform` (FedProx's sampling, without replacement; a plan that does not know the
+    sizes draws uniformly); or by `package.module:function(round, seed)`, which returns client numbers, at most
+    `per_round`, the same at every call.
+    """
+    availability: Folder = ""
+    """A CSV file with lines `client,from,to`: a client can be drawn in the rounds from `from` to `to` of its lines, and
+    never without a line. Fewer clients than `per_round` all take part; a round without any leaves the server's state as
+    it is. Empty: clients are always there.
+    """
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Probability that a client receives the net and trains, but nothing of it arrives: neither the server nor the
+    client's memory changes by it. Without any arrival the server's state stays as it is.
+    """
+    work: Work = Work()
+    """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
     """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks."""
     tier_assignment: Literal["fixed", "dynamic"] = "fixed"
@@ -64,6 +102,14 @@ class Clients(Section):
         if blocks and sum(blocks) != self.count:
             text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}"
             yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
+        if self.sampling not in ("uniform", "by_size"):
+            try:
+                is_function = is_in_full(self.sampling) and callable(import_object(self.sampling))
+                problem = "" if is_function else f"{found(self.sampling)} is no function"
+            except UnknownError as error:
+                problem = str(error)
+            if problem:
+                yield "clients.sampling", f"{problem}; allowed: uniform, by_size, package.module:function"
 
 
 class StepSchedule(Section):
@@ -93,6 +139,10 @@ class Train(Section):
 
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
+    local_steps: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """Local steps in each round in place of `local_epochs`, the same number for clients of all sizes (FedHM's E); they
+    pass the client's data as often as that takes. 0: `local_epochs` decides.
+    """
     batch_size: Count = 64
     """Examples in a mini-batch; a smaller last one stays (a single example joins the batch before it)."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
@@ -310,9 +360,7 @@ class Config(Section):
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
         deciding = {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
-        if deciding.get(_AGGREGATE) == "mean":  # runs were archived before there was another
-            del deciding[_AGGREGATE]
-        return deciding
+        return {key: value for key, value in deciding.items() if key not in _LATER or value != _LATER[key]}
 
     @classmethod
     @cache

@@ -46,6 +46,8 @@ class Draws:
     examples: Tensor
     corners: Tensor | None = None
     flips: Tensor | None = None
+    steps: int | None = None
+    """How many batches of it are used; None: all."""
 
 
 class DeviceData:

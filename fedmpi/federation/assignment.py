@@ -25,6 +25,15 @@ class Task:
     cost: float
     place: int = 0
     cohort_size: int = 1
+    share: float = 1.0
+    """Share of the round's local work that the client does (`clients.work`)."""
+    arrives: bool = True
+    """Whether its upload reaches the server (`clients.dropout`)."""
+
+    @property
+    def load(self) -> float:
+        """Returns what the task costs the rank that simulates it: of a client whose upload is lost nothing is used."""
+        return self.cost if self.arrives else 0.0
 
 
 Wave = tuple[Task | None, ...]
@@ -62,8 +71,8 @@ def assign(tasks: Sequence[Task], workers: Sequence[int], size: int) -> Assignme
     """Assigns each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client)."""
     load = dict.fromkeys(workers, 0.0)
     own: list[list[Task]] = [[] for _ in range(size)]
-    for task in sorted(tasks, key=lambda task: (-task.cost, task.client)):
+    for task in sorted(tasks, key=lambda task: (-task.load, task.client)):
         rank = min(load, key=lambda worker: (load[worker], worker))
         own[rank].append(task)
-        load[rank] += task.cost
+        load[rank] += task.load
     return Assignment(tuple(sorted(tasks, key=lambda task: task.client)), tuple(map(tuple, own)))

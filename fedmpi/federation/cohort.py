@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Train
 
 
-def sample_cohort(eligible: Sequence[range], size: int, *, seed: int, round_number: int, phase: str) -> list[int]:
+def sample_cohort(
+    eligible: Sequence[Sequence[int]], size: int, *, seed: int, round_number: int, phase: str
+) -> list[int]:
     """Returns `size` distinct clients out of these ranges, uniformly, sorted; all of them if there are fewer.
 
     Costs O(size) memory, not O(clients): a million registered clients are as cheap as twenty.
@@ -28,7 +30,7 @@ def sample_cohort(eligible: Sequence[range], size: int, *, seed: int, round_numb
     return [_client_at(eligible, position) for position in positions]
 
 
-def _client_at(ranges: Sequence[range], position: int) -> int:
+def _client_at(ranges: Sequence[Sequence[int]], position: int) -> int:
     """Returns the client at this position of the ranges, joined."""
     for clients in ranges:
         if position < len(clients):

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -101,20 +102,17 @@ class LocalTrainer:
         num_left_out = net.scale.num_left_out if net.scale else None
         net.reset_momentum()
         num_epochs, num_examples = draws.examples.shape
-        bounds = self.bounds(num_examples)
-        losses = torch.zeros(num_epochs * len(bounds), device=draws.examples.device)
-        step = 0
-        for epoch in range(num_epochs):
-            for start, stop in bounds:
-                losses[step] = self.gradient(draws, epoch, (start, stop), backward, loss)
-                if self._stops_early and not self._keep_or_restore(losses[step]):
-                    return outcome_of(losses[: step + 1], num_left_out)
-                left_out = net.scale.settle(net.gradient) if net.scale else None
-                after_backward(net)
-                if self._clips:
-                    net.clip_gradient(self._train.clip_norm)
-                optimizer.step(lr, left_out)
-                step += 1
+        batches = list(product(range(num_epochs), self.bounds(num_examples)))[: draws.steps]
+        losses = torch.zeros(len(batches), device=draws.examples.device)
+        for step, (epoch, bounds) in enumerate(batches):
+            losses[step] = self.gradient(draws, epoch, bounds, backward, loss)
+            if self._stops_early and not self._keep_or_restore(losses[step]):
+                return outcome_of(losses[: step + 1], num_left_out)
+            left_out = net.scale.settle(net.gradient) if net.scale else None
+            after_backward(net)
+            if self._clips:
+                net.clip_gradient(self._train.clip_norm)
+            optimizer.step(lr, left_out)
         return outcome_of(losses, num_left_out)
 
     def gradient(self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: Loss) -> Tensor:
@@ -127,8 +125,7 @@ class LocalTrainer:
 
     def bounds(self, num_examples: int) -> list[tuple[int, int]]:
         """Returns where the batches of each epoch begin and end."""
-        bounds = batch_bounds(num_examples, self._train.batch_size)
-        return whole_batches(bounds, self._train.batch_size) if self._train.drop_last else bounds
+        return batches_of(self._train, num_examples)
 
     def restore_last_finite(self) -> None:
         """Restores the last parameters whose loss was finite (under `upload_last_finite`)."""
@@ -155,6 +152,31 @@ class LocalTrainer:
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._train.precision)
         return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
+
+
+def batches_of(train: Train, num_examples: int) -> list[tuple[int, int]]:
+    """Returns where the batches of an epoch on so many examples begin and end."""
+    bounds = batch_bounds(num_examples, train.batch_size)
+    return whole_batches(bounds, train.batch_size) if train.drop_last else bounds
+
+
+def num_steps(num_batches: int, epochs: int, steps: int, share: float) -> int:
+    """Returns how many steps a client takes whose epoch has so many batches: `share` of `steps`, or of its epochs if
+    `steps` is 0; one or more where it has examples.
+    """
+    whole = (steps or epochs * num_batches) if num_batches else 0
+    return max(min(1, whole), round(share * whole))
+
+
+def examples_passed(train: Train, num_examples: float, share: float = 1.0) -> float:
+    """Returns how many examples pass in the training of a client that has so many and does `share` of its work."""
+    if not train.local_steps and share == 1:
+        return float(train.local_epochs * num_examples)
+    bounds = batches_of(train, round(num_examples))
+    steps = num_steps(len(bounds), train.local_epochs, train.local_steps, share)
+    epochs, rest = divmod(steps, max(1, len(bounds)))
+    ends = [0, *(stop for _, stop in bounds)]
+    return float(epochs * ends[-1] + ends[rest])
 
 
 def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:

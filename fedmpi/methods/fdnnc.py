@@ -26,7 +26,7 @@ Differences from the paper:
 - 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group.
 - Without big or without small devices every pattern is FedSGD on the net of those that there are.
 - `train.weight_decay` adds its gradient to the client's, on factors as on the rest (the paper has none);
-  `train.local_epochs` and `train.momentum` have nothing to act on.
+  `train.local_epochs`, `train.local_steps`, `clients.work` and `train.momentum` have nothing to act on.
 """
 
 from __future__ import annotations
@@ -265,7 +265,8 @@ class FDNNC(Method):
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
         trainer.net.zero_gradient()
         loss = _half_squared_error if self.options.loss == "mse" else work.loss
-        return super().train(trainer, replace(client, examples=batch), replace(work, epochs=1, lr=0.0, loss=loss))
+        iteration = replace(work, epochs=1, steps=0, share=1.0, lr=0.0, loss=loss)
+        return super().train(trainer, replace(client, examples=batch), iteration)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         withheld = self._withheld(task) if task else ()

@@ -7,8 +7,8 @@ F_k(w) + mu/2 |w - w_t|^2, where w_t is what the server published.
 Server state: the model.
 
 Differences from the paper:
-- The local solver is the SGD of `train` for `train.local_epochs` epochs on every client; partial
-  work of slow clients (gamma-inexactness) is not simulated.
+- The local solver is the SGD of `train`. The partial work of slow clients (gamma-inexactness) is
+  `clients.work`: the paper's stragglers are `partial: 0.9`, or 0.5, and `least` one of its 20 epochs.
 - By default clients are sampled uniformly, and p_k = n_k / n is their weight in the mean. The paper
   samples them with p_k and averages uniformly: `clients.sampling: by_size` (without replacement) and
   `weighting: uniform`.

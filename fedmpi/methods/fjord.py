@@ -31,10 +31,9 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedmpi.config.fields import Shares
-from fedmpi.data.batches import batch_bounds
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps
 from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
@@ -75,7 +74,7 @@ class Fjord(WidthMethod):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""
-        numbers = self._draw_nets(client, work.epochs * len(client.examples))
+        numbers = self._draw_nets(client)
         tier = client.task.tier
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
@@ -83,20 +82,20 @@ class Fjord(WidthMethod):
 
         return super().train(trainer, client, replace(work, backward=step))
 
-    def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
+    def _draw_nets(self, client: Client) -> Iterator[int]:
         """Returns the net of each step: the client's own or a narrower one."""
         low = client.task.tier
         high = len(self.tiers)
+        train = self.context.train
+        num_draws = train.local_steps or train.local_epochs * len(client.examples)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        """Returns the width of each step of each epoch. Where `train.drop_last` leaves batches out, the last are not
-        used."""
+        """Returns the width of each step."""
         train = self.context.train
-        num_examples = len(client.examples)
-        numbers = self._draw_nets(client, train.local_epochs * num_examples)
-        num_steps = train.local_epochs * len(batch_bounds(num_examples, train.batch_size))
-        return {"widths": [self.options.widths[number] for number in islice(numbers, num_steps)]}
+        num_batches = len(batches_of(train, len(client.examples)))
+        steps = num_steps(num_batches, train.local_epochs, train.local_steps, client.task.share)
+        return {"widths": [self.options.widths[number] for number in islice(self._draw_nets(client), steps)]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Computes the gradients of one mini-batch, of net `number` within that of the tier."""

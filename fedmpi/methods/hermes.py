@@ -48,7 +48,7 @@ from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
 from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext, MethodOptions
 from fedmpi.models.surgery.groups import (
@@ -203,7 +203,7 @@ class Hermes(Method):
                 _add_group_lasso(net, (f"{name}.weight" for name in self.structure.layers), options.group_lasso)
             zero_gradients()
 
-        draws = work.data.draws(training, work.epochs, work.generator)
+        draws = work.draws(trainer, training)
         return trainer.run(draws, work.lr, work.loss, work.backward, after_backward)
 
     def _parts(self, client: Client, work: LocalWork) -> tuple[np.ndarray, np.ndarray]:
@@ -265,8 +265,8 @@ class Hermes(Method):
         num_examples = turn.num_examples
         costs = super().costs(turn)
         num_validation = holdout_size(round(num_examples), self.options.validation_share)
-        epochs = self.context.train.local_epochs
-        examples = epochs * (num_examples - num_validation) + (num_validation or num_examples) / 3
+        examples = examples_passed(self.context.train, num_examples - num_validation, turn.share)
+        examples += (num_validation or num_examples) / 3
         up += math.ceil(self.structure.num_params / 8)
         return Costs(down, up, examples, costs.macs_per_example)
 

@@ -12,10 +12,10 @@ Server state: the model, the uniform mean of the clients'. Before a client is te
 step of rate alpha on one batch of its training data.
 
 Differences from the paper:
-- The paper takes tau steps on independent batches; here tau is what `train.local_epochs` epochs of
-  batches come to, counted by D'. D' are the batches of the client's permutations in federated
-  averaging, D and D'' those of further, independent permutations of the same examples: a step
-  passes 2 batches (FO) or 4 (HF).
+- The paper takes tau steps on independent batches; here tau is `train.local_steps`, or what
+  `train.local_epochs` epochs of batches come to, counted by D'. D' are the batches of the client's
+  permutations in federated averaging, D and D'' those of further, independent permutations of the
+  same examples: a step passes 2 batches (FO) or 4 (HF).
 - Steps are plain SGD: `train.momentum` and `train.weight_decay` are not used; `train.clip_norm`
   applies to the step of rate beta. alpha = 0 is federated averaging with plain steps of rate beta.
 - alpha and beta are constants (0.01 and 0.001, as in a public implementation, KarhouTam/Per-FedAvg);
@@ -89,8 +89,9 @@ class PerFedAvg(Method):
         net = trainer.net
         options = self.options
         generators = work.generator, client.generator("inner"), client.generator("curvature")
-        outer, inner, curvature = (work.data.draws(client.examples, work.epochs, each) for each in generators)
-        batches = ((epoch, *bounds) for epoch in range(work.epochs) for bounds in trainer.bounds(len(client.examples)))
+        outer, inner, curvature = (work.draws(trainer, client.examples, each) for each in generators)
+        epochs = range(len(outer.examples))
+        batches = ((epoch, *bounds) for epoch in epochs for bounds in trainer.bounds(len(client.examples)))
         start = net.copy_of_parameters()
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:

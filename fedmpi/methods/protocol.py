@@ -32,7 +32,7 @@ from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -102,7 +102,7 @@ class Method:
         down = sum(spec.num_bytes for spec in self.tier_specs[turn.tier].values())
         task = turn.client.task if turn.client else None
         up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, task).values())
-        examples = float(self.context.train.local_epochs * turn.num_examples)
+        examples = examples_passed(self.context.train, turn.num_examples, turn.share)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
 
     # Server half.
@@ -216,7 +216,7 @@ class Method:
 
         A method whose steps have other gradients passes on `replace(work, backward=...)` or `loss=...`.
         """
-        draws = work.data.draws(client.examples, work.epochs, work.generator)
+        draws = work.draws(trainer, client.examples)
         return trainer.run(draws, work.lr, work.loss, work.backward, partial(self.after_backward, client=client))
 
     def after_backward(self, net: FlatNet, client: Client) -> None:

@@ -21,15 +21,17 @@ Differences from the paper:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
 from fedmpi.config.fields import Positive
+from fedmpi.config.schema import Train
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, TestedNet
 from fedmpi.tensors import Params, Spec
@@ -39,9 +41,9 @@ class StandaloneOptions(MethodOptions):
     name: str = "standalone"
     """Hermes's baseline: every client trains for itself, nothing is exchanged."""
     epochs_factor: Positive | Literal["auto"] = "auto"
-    """How many times `train.local_epochs` a client trains in each round that it is drawn for (to the nearest whole
-    epoch, at least one). `auto`: clients.count / clients.per_round, so that it has trained in every round's time; 1:
-    with as much compute as in a federated run.
+    """How many times `train.local_epochs`, or `train.local_steps`, a client trains in each round that it is drawn for
+    (whole epochs or steps, at least one). `auto`: clients.count / clients.per_round, so that it has trained in every
+    round's time; 1: with as much compute as in a federated run.
     """
 
 
@@ -53,15 +55,18 @@ class Standalone(Method):
     personal = True
 
     @cached_property
-    def epochs(self) -> int:
-        """Returns the local epochs of a round."""
+    def training(self) -> Train:
+        """Returns `train` with the local epochs and steps of a round."""
         factor = self.options.epochs_factor
         if factor == "auto":
             factor = self.context.clients.count / self.context.clients.per_round
-        return max(1, round(factor * self.context.train.local_epochs))
+        train = self.context.train
+        epochs = max(1, round(factor * train.local_epochs))
+        return train.model_copy(update={"local_epochs": epochs, "local_steps": math.ceil(factor * train.local_steps)})
 
     def costs(self, turn: ClientLoad) -> Costs:
-        return replace(super().costs(turn), down_bytes=0, examples=float(self.epochs * turn.num_examples))
+        examples = examples_passed(self.training, turn.num_examples, turn.share)
+        return replace(super().costs(turn), down_bytes=0, examples=examples)
 
     def tested(self) -> tuple[TestedNet, ...]:
         return ()
@@ -75,7 +80,8 @@ class Standalone(Method):
         return self.model_specs
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        return {"local_epochs": self.epochs}
+        train = self.training
+        return {"local_steps": train.local_steps} if train.local_steps else {"local_epochs": train.local_epochs}
 
     # Client half.
 
@@ -83,7 +89,8 @@ class Standalone(Method):
         copy_into(out, published if client is None or client.memory is None else client.memory)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        return super().train(trainer, client, replace(work, epochs=self.epochs))
+        epochs = self.training.local_epochs
+        return super().train(trainer, client, replace(work, epochs=epochs, steps=self.training.local_steps))
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return {}

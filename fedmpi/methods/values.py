@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.config.fields import Count, Section
 from fedmpi.config.schema import Clients, Config, Train
-from fedmpi.data.batches import DeviceData
+from fedmpi.data.batches import DeviceData, Draws
 from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.learning.local import Backward, Loss, plain_step
+from fedmpi.learning.local import Backward, LocalTrainer, Loss, num_steps, plain_step
 from fedmpi.methods import robust
 from fedmpi.tensors import Params
 
@@ -145,6 +145,7 @@ class Client:
 class LocalWork:
     """What local training works with: data on the device, epochs, learning rate, loss, and its random numbers.
 
+    `steps`, where it is not 0, is the number of steps in place of `epochs`; the client does `share` of them (`draws`).
     `backward(net, inputs, targets, loss)` computes the gradients of one mini-batch into the net's gradient buffer and
     returns the loss (0-dim).
     """
@@ -155,6 +156,15 @@ class LocalWork:
     loss: Loss
     generator: torch.Generator
     backward: Backward = plain_step
+    steps: int = 0
+    share: float = 1.0
+
+    def draws(self, trainer: LocalTrainer, examples: np.ndarray, generator: torch.Generator | None = None) -> Draws:
+        """Draws what is random in this work on `examples` (int64 (n,)), by another generator if one is given."""
+        num_batches = len(trainer.bounds(len(examples)))
+        steps = num_steps(num_batches, self.epochs, self.steps, self.share)
+        epochs = -(-steps // num_batches) if num_batches else self.epochs
+        return replace(self.data.draws(examples, epochs, generator or self.generator), steps=steps)
 
 
 @dataclass(frozen=True)
@@ -170,11 +180,14 @@ class ClientLoad:
     macs: Sequence[float] = ()
     round_number: int | None = None
     client: Client | None = None
+    share: float = 1.0
+    """Share of the round's local work that the client does."""
 
     @classmethod
     def of(cls, client: Client) -> ClientLoad:
         """Returns what `client` has done."""
-        return cls(client.task.tier, client.task.num_examples, (), client.task.round_number, client)
+        task = client.task
+        return cls(task.tier, task.num_examples, (), task.round_number, client, task.share)
 
 
 @dataclass(frozen=True)

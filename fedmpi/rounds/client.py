@@ -19,7 +19,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
-from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport, ClientResult
+from fedmpi.rounds.report import CONTRIBUTED, DROPPED, LOST, ClientReport, ClientResult
 from fedmpi.rounds.state import Published, Setup, client_of
 from fedmpi.tensors import Params, first_mismatch
 
@@ -27,6 +27,7 @@ from fedmpi.tensors import Params, first_mismatch
 def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
     """Trains one client. Returns its report and its upload, which the next client's training overwrites.
 
+    A client whose upload never arrives is not trained, because nothing of its training is used.
     Raises `RoundError`, which names the client.
     """
     method = setup.method
@@ -34,6 +35,8 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
     where = (task.round_number, task.client)
     with setup.clock.stage("submodel_creation", *where):
         client = client_of(setup, task, published, published.versions.get(task.client))
+        if not task.arrives:
+            return ClientReport(task.client, LOST, down_bytes=method.costs(ClientLoad.of(client)).down_bytes), None
         method.narrow(published.params, task.tier, trainer.net.params, client)
     with setup.clock.stage("local_training", *where) as timer:
         with seeds.global_generators(_seed(client, "dropout"), setup.data.device):
@@ -78,7 +81,9 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
             present = torch.from_numpy(labels).to(setup.data.device, non_blocking=True)
     generator = torch.Generator().manual_seed(_seed(client, "batches"))
     lr = learning_rate(train, client.task.round_number, setup.config.rounds)
-    return LocalWork(setup.data, train.local_epochs, lr, MaskedCrossEntropy(present), generator)
+    loss = MaskedCrossEntropy(present)
+    share = client.task.share
+    return LocalWork(setup.data, train.local_epochs, lr, loss, generator, steps=train.local_steps, share=share)
 
 
 def _upload(

@@ -11,7 +11,8 @@ from fedmpi.tensors import ALIGN_BYTES, Params
 
 CONTRIBUTED = 1
 DROPPED = 2
-"""What became of a client in this phase."""
+LOST = 3
+"""What became of a client in this phase: its upload counts, its training diverged, or its upload never arrived."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_dynamic_cohort
+from fedmpi.federation.participation import SAMPLING, Participation
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, ClientLoad, Phase
 from fedmpi.rounds.report import ClientReport
@@ -49,6 +51,7 @@ class Setup:
     """What bits depend on beside the config and the data, of all ranks (`made_with`)."""
     labels: np.ndarray
     partition: Partition
+    participation: Participation
     blocks: tuple[int, ...]
     macs: tuple[float, ...]
     """Multiply-accumulates per example of each of the method's nets."""
@@ -110,27 +113,47 @@ class RoundResult:
 
 
 def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
-    """Returns this phase's clients with their tiers, and who simulates them: longest job first."""
-    cohort = draw_cohort(setup.config, setup.blocks, round_number, phase)
+    """Returns this phase's clients with their tiers, and who simulates them: longest job first. Every rank calls it.
+
+    Raises `ConfigError` where the user's function chooses other clients on some ranks.
+    """
+    chosen = setup.participation
+    cohort = draw_cohort(chosen, setup.blocks, round_number, phase)
+    if chosen.function and len(set(setup.comm.allgather_text(str(cohort)))) > 1:
+        name = setup.config.clients.sampling
+        raise ConfigError(SAMPLING, f"{name} returns other clients on some ranks for round {round_number}")
 
     @cache
-    def macs(tier: int, num_examples: int) -> float:
-        return setup.method.costs(ClientLoad(tier, num_examples, setup.macs, round_number)).macs
+    def macs(tier: int, num_examples: int, share: float) -> float:
+        return setup.method.costs(ClientLoad(tier, num_examples, setup.macs, round_number, share=share)).macs
 
     tasks = []
     for place, (client, tier) in enumerate(cohort):
         size = setup.partition.size(client)
-        tasks.append(Task(client, tier, round_number, phase.name, size, macs(tier, size), place, len(cohort)))
+        share = chosen.work_share(client, round_number)
+        arrives = chosen.arrives(client, round_number, phase.name)
+        cost = macs(tier, size, share)
+        tasks.append(Task(client, tier, round_number, phase.name, size, cost, place, len(cohort), share, arrives))
     return assign(tasks, setup.workers, setup.comm.size)
 
 
-def draw_cohort(config: Config, blocks: Sequence[int], round_number: int, phase: Phase) -> list[tuple[int, int]]:
+def draw_cohort(
+    participation: Participation, blocks: Sequence[int], round_number: int, phase: Phase
+) -> list[tuple[int, int]]:
     """Returns (client, tier) of every client that takes part in this phase of this round."""
+    config = participation.config
     clients = config.clients
     when = {"seed": config.seed, "round_number": round_number}
     dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients
-    if dynamic and phase.tiers is not None:
+    tiers = phase.tiers
+    if not participation.is_uniform:
+
+        def can_take_part(client: int) -> bool:
+            return tiers is None or tier_of(client, blocks, dynamic=dynamic, **when) in tiers
+
+        cohort = participation.cohort(size, round_number, phase.name, can_take_part)
+    elif dynamic and phase.tiers is not None:
         cohort = sample_dynamic_cohort(blocks, phase.tiers, size, phase=phase.name, **when)
     else:
         cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)

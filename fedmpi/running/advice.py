@@ -29,8 +29,8 @@ def launch_command(config: Config, num_ranks: int) -> str:
     launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
     # A module of the user's, or data under a relative path, may be found only from the folder of this start.
-    places = [os.path.expanduser(getattr(config.data, key, "/")) for key in DATA_PLACES]
-    if words or not all(map(os.path.isabs, places)):
+    places = [getattr(config.data, key, "/") for key in DATA_PLACES] + [config.clients.availability or "/"]
+    if words or not all(os.path.isabs(os.path.expanduser(place)) for place in places):
         with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there
             return f"cd {shlex.quote(os.getcwd())} && {command}"
     return command

@@ -21,6 +21,7 @@ from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
+from fedmpi.federation.participation import Participation
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
@@ -108,18 +109,21 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     if method is None:
         start.check_model(config, info)
         method = methods.create(start.method_context(config, info))
-    client_rounds, down_bytes, up_bytes = _traffic(config, method, blocks)
-    per_round = sum(len(draw_cohort(config, blocks, 1, phase)) for phase in method.phases(1))
-    samples = config.partition.mean_examples(info, config.clients.count)
+    num_clients = config.clients.count
+    participation = Participation.of(config, config.partition.sizes_without_data(info, num_clients, config.seed))
+    client_rounds, down_bytes, up_bytes = _traffic(participation, method, blocks)
+    per_round = sum(len(draw_cohort(participation, blocks, 1, phase)) for phase in method.phases(1))
+    samples = config.partition.mean_examples(info, num_clients)
     if config.evaluation.on == "validation":
         held = VALIDATION_SHARE * samples
-        info = replace(info, num_test=round(held * config.clients.count))
+        info = replace(info, num_test=round(held * num_clients))
         samples -= held
     nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     tiers = []
     for tier in method.tiers:
         number = tier.index
-        turn = method.costs(ClientLoad(number, samples, [net.macs for net in nets]))
+        load = ClientLoad(number, samples, [net.macs for net in nets], share=participation.mean_work_share)
+        turn = method.costs(load)
         tiers.append(
             TierForecast(
                 name=tier.name,
@@ -154,33 +158,34 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         defaults=defaults(config, method),
         warnings=(),
     )
-    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
-    warnings = [*remarks(config, info, method, num_workers, per_round, sizes), *_uncounted(tiers)]
-    if plan.test_share > _LARGE_SHARE and num_tests > 1:
-        warnings.append(
-            f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
-        )
-    return replace(plan, warnings=tuple(warnings))
+    said = remarks(config, info, method, num_workers, per_round, participation.sizes)
+    return replace(plan, warnings=(*said, *_warnings(plan)))
 
 
-def _uncounted(tiers: Sequence[TierForecast]) -> Iterator[str]:
-    for tier in tiers:
+def _warnings(plan: Forecast) -> Iterator[str]:
+    for tier in plan.tiers:
         if not tier.macs:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
+    if plan.test_share > _LARGE_SHARE and plan.tests_per_run > 1:
+        yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 
 
-def _traffic(config: Config, method: methods.Method, blocks: tuple[int, ...]) -> tuple[Counter[int], int, int]:
+def _traffic(
+    participation: Participation, method: methods.Method, blocks: tuple[int, ...]
+) -> tuple[Counter[int], int, int]:
     """Draws all cohorts of the run. Returns how often clients of each tier take part, and bytes down and up."""
     client_rounds: Counter[int] = Counter()
     down_bytes = 0
     up_bytes = 0
-    for number in range(1, config.rounds + 1):
+    for number in range(1, participation.config.rounds + 1):
         for phase in method.phases(number):
-            tiers = Counter(tier for _, tier in draw_cohort(config, blocks, number, phase))
+            cohort = draw_cohort(participation, blocks, number, phase)
+            tiers = Counter(tier for _, tier in cohort)
+            arrived = Counter(tier for client, tier in cohort if participation.arrives(client, number, phase.name))
             for tier, count in tiers.items():
                 turn = method.costs(ClientLoad(tier, round_number=number))
                 down_bytes += count * turn.down_bytes
-                up_bytes += count * turn.up_bytes
+                up_bytes += arrived[tier] * turn.up_bytes
             client_rounds += tiers
     return client_rounds, down_bytes, up_bytes
 

@@ -28,7 +28,7 @@ from fedmpi.store.run_dir import RunDir
 
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 _DEVICES = ("cpu", "device", "server_device", "gpu")
-COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment")
+COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment", "availability")
 # Variables that choose other kernels on the same machine. Measured with torch 2.15 on an AVX-512 CPU: MKL_CBWR changes
 # a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
 # ATEN_CPU_CAPABILITY is part of "cpu". The last three are of GPUs.
@@ -119,13 +119,14 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
 
 
 def _user_things(config: Config) -> Iterator[tuple[str, str, object]]:
-    """Yields the section (or `aggregate`), the name and the object of each thing that is not built in."""
+    """Yields the section (or `aggregate`, `sampling`), the name and the object of each thing that is not built in."""
     for section in NAMED_SECTIONS:
         name = getattr(config, section).name
         if not registry.is_built_in(section, name):
             yield section, name, registry.load_class(section, name)
-    if registry.is_in_full(config.method.aggregate):
-        yield "aggregate", config.method.aggregate, registry.import_object(config.method.aggregate)
+    for key, name in (("aggregate", config.method.aggregate), ("sampling", config.clients.sampling)):
+        if registry.is_in_full(name):
+            yield key, name, registry.import_object(name)
 
 
 def stale_sources(config: Config) -> Iterator[str]:

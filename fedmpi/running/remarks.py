@@ -30,7 +30,8 @@ def remarks(
     examples each client has, None where only the data say it.
     """
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
-    if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and weighs_alike(method):
+    is_by_size = config.clients.sampling == "by_size"
+    if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and weighs_alike(method) and not is_by_size:
         weights = f"clients have {sizes.min()} to {sizes.max()} training examples, and"
         if hasattr(config.method, "weighting"):
             said.append(f"{weights} method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n")

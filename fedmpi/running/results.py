@@ -15,7 +15,7 @@ from fedmpi.models.trial import examples_of
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
-from fedmpi.rounds.report import CONTRIBUTED, ClientReport
+from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
 
 Times = Mapping[str, Mapping[str, float]]
@@ -42,7 +42,8 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         "train_loss": sum(losses) / len(losses) if losses else None,
         "cohort": [task.client for task in result.tasks],
         "draws": list(result.draws),
-        "dropped": [report.client for report in result.reports if report.status != CONTRIBUTED],
+        "dropped": [report.client for report in result.reports if report.status == DROPPED],
+        **({"dropouts": [task.client for task in result.tasks if not task.arrives]} if config.clients.dropout else {}),
         **({"restored": restored} if restored else {}),
         **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),
         "exchange": result.exchange,

@@ -170,8 +170,10 @@ class Server:
             self._say_stopped(round_number, stops)
 
     def _warn_of_what_changed_nothing(self, number: int, record: Record, result: RoundResult) -> None:
-        if record["cohort"] and len(record["dropped"]) == len(record["cohort"]):
-            warn(f"round {number} changes nothing: the training of all its clients diverged")
+        lost = len(record.get("dropouts", ()))
+        if len(record["dropped"]) + lost == len(record["cohort"]):
+            why = "no upload of its clients arrived" if lost else "the training of all its clients diverged"
+            warn(f"round {number} changes nothing: {why if record['cohort'] else 'no client was there'}")
         line = untrained(number, result.reports)
         if line and not self._has_untrained:  # every client begins with the same loss scale: later rounds are alike
             self._has_untrained = True

@@ -27,6 +27,7 @@ from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
+from fedmpi.federation.participation import AVAILABILITY, Participation
 from fedmpi.learning import loss_scale, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
@@ -58,6 +59,7 @@ class TrainingData:
     method: methods.Method
     skeletons: Sequence[nn.Module]
     """All nets of the method, without values."""
+    participation: Participation
     validation: Partition | None = None
     """Where validation data have taken the place of the test examples: whose they are."""
 
@@ -88,7 +90,16 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
-    return TrainingData(info, dataset, partition, method, skeletons, validation)
+    participation = together(comm, lambda: Participation.of(config, partition.sizes))
+    _check_availability(comm, participation)
+    return TrainingData(info, dataset, partition, method, skeletons, participation, validation)
+
+
+def _check_availability(comm: Communicator, participation: Participation) -> None:
+    """Refuses ranks that have read different files of availability. Raises `StartupError` on all ranks together."""
+    own = participation.availability.digest if participation.availability else ""
+    if found := made_with.differing_values(made_with.gathered(comm, {"digest": own}), "digest"):
+        raise StartupError("start", f"{AVAILABILITY}: ranks have read different files, by digest: {found}")
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -197,6 +208,8 @@ def prepare(
     kinds, device = _devices(config, comm, server_device)
     computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
+    if material.participation.availability:
+        computed_with["availability"] = material.participation.availability.digest
     info = material.info
     labels = material.dataset.train_y
     partition = material.partition
@@ -216,6 +229,7 @@ def prepare(
         computed_with=computed_with,
         labels=labels,
         partition=partition,
+        participation=material.participation,
         blocks=blocks(config),
         macs=macs,
         trainers=_trainers(config, comm, method, skeletons, resident),

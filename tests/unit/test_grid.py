@@ -19,6 +19,7 @@ from fedmpi import methods
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
+from fedmpi.federation.participation import Participation
 from fedmpi.results import archive, launch, notes, slurm
 from fedmpi.results.archive import initial_digest
 from fedmpi.results.grid import GridFolder, main
@@ -58,7 +59,11 @@ def test_a_seed_decides_the_same_for_all_methods(method: str) -> None:
 def cohorts(config: Config) -> list[int]:
     """The clients of the first rounds, one round after the other."""
     method, blocks = methods.create(start.method_context(config, config.data.info())), start.blocks(config)
-    drawn = (draw_cohort(config, blocks, number, phase) for number in range(1, 6) for phase in method.phases(number))
+    drawn = (
+        draw_cohort(Participation(config), blocks, number, phase)
+        for number in range(1, 6)
+        for phase in method.phases(number)
+    )
     return [client for cohort in drawn for client, _ in cohort]
 
 

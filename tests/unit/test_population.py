@@ -18,6 +18,7 @@ from fedmpi.data.partitions.dirichlet import Dirichlet, QuantitySkew
 from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
+from fedmpi.federation.participation import Participation
 from fedmpi.methods.values import Phase
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running.forecast import forecast
@@ -80,7 +81,7 @@ def test_a_cohort_of_a_million(assignment: str, tiers: frozenset[int] | None) ->
     for count in (1000, MILLION):
         words = [f"clients.count={count}", "clients.per_round=20", f"clients.tier_assignment={assignment}"]
         config = load(None, ["data.name=synthetic", f"data.num_train={MILLION}", "partition.name=iid", *words])
-        cohorts[count] = lambda config=config: draw_cohort(config, blocks(config), 1, phase)
+        cohorts[count] = lambda config=config: draw_cohort(Participation(config), blocks(config), 1, phase)
     few, many = (steps(cohorts[count]) for count in cohorts)
     assert many < 5 * few
     tracemalloc.start()

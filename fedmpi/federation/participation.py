@@ -1,0 +1,161 @@
+"""Who takes part beside the uniform draw: other rules, rounds in which clients are away, lost uploads, partial work.
+
+Each answer is a pure function of (config, seed, round, client), so all ranks and a resumed run give the same one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedmpi import seeds
+from fedmpi.errors import ConfigError, one_line, reason
+from fedmpi.federation.cohort import sample_cohort
+from fedmpi.registry import import_object
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
+
+SAMPLING = "clients.sampling"
+AVAILABILITY = "clients.availability"
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The rows of the file `clients.availability`, int64 (rows,): clients, and their first and last rounds there."""
+
+    clients: Ints
+    first: Ints
+    last: Ints
+    digest: str
+
+    def in_round(self, number: int) -> Ints:
+        """Returns the clients that are there in this round, sorted."""
+        return np.unique(self.clients[(self.first <= number) & (number <= self.last)])
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Draws cohorts by the rules of `config.clients`. `sizes` (clients,) has the clients' numbers of examples, None
+    where a plan does not know them.
+    """
+
+    config: Config
+    sizes: Ints | None = None
+    availability: Availability | None = None
+    function: Callable[[int, int], Iterable[int]] | None = None
+
+    @classmethod
+    def of(cls, config: Config, sizes: Ints | None = None) -> Participation:
+        """Reads the file and imports the function that `config` names. Raises `ConfigError`."""
+        path = config.clients.availability
+        sampling = config.clients.sampling
+        availability = read_availability(path, config.clients.count) if path else None
+        function = import_object(sampling) if ":" in sampling else None
+        made = cls(config, sizes, availability, function)
+        if function and made.named(1) != made.named(1):
+            raise ConfigError(SAMPLING, f"{sampling} returns other clients at a second call; draw from its seed alone")
+        return made
+
+    @property
+    def is_uniform(self) -> bool:
+        """Returns whether every client is there and as likely as the others: no list of all clients is needed."""
+        return self.availability is None and self.config.clients.sampling == "uniform"
+
+    def cohort(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
+        """Returns `size` clients, sorted, of those that are there and can take part; all of them if there are fewer."""
+        number = self.config.clients.count
+        present = self.availability.in_round(round_number) if self.availability else np.arange(number)
+        pool = [client for client in present.tolist() if can_take_part(client)]
+        seed = self.config.seed
+        if self.function:
+            return sorted(self.named(round_number) & set(pool))
+        if self.config.clients.sampling == "by_size" and self.sizes is not None:
+            generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
+            return draw_by_size(pool, self.sizes[pool], size, generator)
+        return sample_cohort([pool], size, seed=seed, round_number=round_number, phase=phase)
+
+    def named(self, round_number: int) -> set[int]:
+        """Returns the clients that the user's function names for a round. Raises `ConfigError`."""
+        clients = self.config.clients
+        where = f"{clients.sampling} for round {round_number}"
+        assert self.function is not None
+        try:
+            chosen = {int(client) for client in self.function(round_number, self.config.seed)}
+        except Exception as error:
+            raise ConfigError(SAMPLING, one_line(f"{where}: {type(error).__name__}: {error}")) from error
+        if bad := sorted(client for client in chosen if not 0 <= client < clients.count):
+            raise ConfigError(SAMPLING, f"{where} returns client {bad[0]}; allowed: 0 to {clients.count - 1}")
+        if len(chosen) > clients.per_round:
+            most = f"allowed: clients.per_round={clients.per_round} at most"
+            raise ConfigError(SAMPLING, f"{where} returns {len(chosen)} clients; {most}")
+        return chosen
+
+    def arrives(self, client: int, round_number: int, phase: str) -> bool:
+        """Returns whether the client's upload reaches the server in this phase (`clients.dropout`)."""
+        share = self.config.clients.dropout
+        if not share:
+            return True
+        return seeds.numpy_generator(f"arrival:{phase}", self.config.seed, round_number, client).random() >= share
+
+    def work_share(self, client: int, round_number: int) -> float:
+        """Returns which share of a round's local work the client does in this round (`clients.work`)."""
+        work = self.config.clients.work
+        if not work.partial:
+            return 1.0
+        is_partial, place = seeds.numpy_generator("work", self.config.seed, round_number, client).random(2).tolist()
+        return work.least + (1 - work.least) * place if is_partial < work.partial else 1.0
+
+    @property
+    def mean_work_share(self) -> float:
+        """Returns the mean of `work_share` over clients and rounds."""
+        work = self.config.clients.work
+        return 1 - work.partial * (1 - work.least) / 2
+
+
+def draw_by_size(pool: Sequence[int], sizes: Ints, size: int, generator: np.random.Generator) -> list[int]:
+    """Returns `size` distinct clients of `pool`, sorted, each drawn with a probability that is proportional to its size
+    among those that remain; clients without examples are never drawn.
+
+    The smallest of independent exponential numbers divided by sizes are such a sample (Efraimidis and Spirakis,
+    Information Processing Letters 97(5), 2006).
+    """
+    waits = generator.exponential(size=len(pool))
+    keys = np.divide(waits, sizes, out=np.full(len(pool), np.inf), where=sizes > 0)
+    order = np.argsort(keys, kind="stable")[:size]
+    return sorted(pool[place] for place in order.tolist() if sizes[place] > 0)
+
+
+def read_availability(path: str, count: int) -> Availability:
+    """Reads lines `client,from,to`, with or without a head. Raises `ConfigError` with the line that is wrong."""
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, ValueError) as error:
+        raise ConfigError(AVAILABILITY, f"{path} cannot be read: {reason(error)}") from error
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or (number == 1 and line.strip()[0].isalpha()):
+            continue
+        row = _row(line)
+        if row is None or not (0 <= row[0] < count and 1 <= row[1] <= row[2]):
+            expected = f"expected client (0 to {count - 1}), first and last round, as 0,1,10"
+            raise ConfigError(AVAILABILITY, one_line(f"{path}: line {number}: {expected}; got {line.strip()[:60]!r}"))
+        rows.append(row)
+    clients, first, last = np.array(rows, np.int64).reshape(-1, 3).T
+    return Availability(clients, first, last, blake2b(text.encode(), digest_size=16).hexdigest())
+
+
+def _row(line: str) -> tuple[int, int, int] | None:
+    try:
+        client, first, last = map(int, line.split(","))
+    except ValueError:
+        return None
+    return client, first, last
