@@ -92,6 +92,25 @@ def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
+PARTS = {
+    "scaffold": ("method.name=scaffold", "train.momentum=0", "clients.sampling=by_size", "train.local_steps=3"),
+    "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "train.local_epochs=2"),
+}
+
+
+@pytest.mark.parametrize("case", fast("scaffold", of=PARTS))
+def test_clients_that_are_away_or_do_a_part_or_are_lost(bits: Bits, case: str) -> None:
+    """Two rounds by gather and, resumed, two by reduce, the last without clients; against one process."""
+    file = bits.folder / "times.csv"
+    if bits.comm.is_root:
+        file.write_text("".join(f"{client},{1 + client % 2},3\n" for client in range(8)))
+    bits.comm.wait_for_all()
+    words = (*PARTS[case], *UNEVEN, f"clients.availability={file}", "clients.dropout=0.4", "clients.work.partial=0.7")
+    for rounds, exchange in ((2, "gather"), (4, "reduce")):
+        bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 4)
+    bits.check(bits.alone(small_config(*words, "rounds=4")))
+
+
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
     monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)
