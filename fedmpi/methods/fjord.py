@@ -74,7 +74,7 @@ class Fjord(WidthMethod):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""
-        numbers = self._draw_nets(client)
+        numbers = self._draw_nets(client, self._most_steps(client))
         tier = client.task.tier
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
@@ -82,20 +82,24 @@ class Fjord(WidthMethod):
 
         return super().train(trainer, client, replace(work, backward=step))
 
-    def _draw_nets(self, client: Client) -> Iterator[int]:
+    def _most_steps(self, client: Client) -> int:
+        """Returns as many as batches of one example would take, so that a step's width depends on no batch size."""
+        train = self.context.train
+        return train.local_steps or train.local_epochs * len(client.examples)
+
+    def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
         """Returns the net of each step: the client's own or a narrower one."""
         low = client.task.tier
         high = len(self.tiers)
-        train = self.context.train
-        num_draws = train.local_steps or train.local_epochs * len(client.examples)
         return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """Returns the width of each step."""
         train = self.context.train
+        numbers = self._draw_nets(client, self._most_steps(client))
         num_batches = len(batches_of(train, len(client.examples)))
         steps = num_steps(num_batches, train.local_epochs, train.local_steps, client.task.share)
-        return {"widths": [self.options.widths[number] for number in islice(self._draw_nets(client), steps)]}
+        return {"widths": [self.options.widths[number] for number in islice(numbers, steps)]}
 
     def _step(self, net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, tier: int, number: int) -> Tensor:
         """Computes the gradients of one mini-batch, of net `number` within that of the tier."""
