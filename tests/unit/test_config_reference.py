@@ -12,9 +12,9 @@ from fedmpi.config.reference import reference
 from fedmpi.config.schema import Clients, Evaluation, Train
 from fedmpi.config.yaml_text import leaves, parse
 
-UNSET = {"evaluation.on", "method.aggregate"}
+UNSET = {"evaluation.on", "method.aggregate", "clients.availability"}
 UNSET |= {f"method.aggregate.{key}" for key in ("name", "trim", "attackers", "selected", "bound")}
-"""What a grid itself sets where it tunes on validation data, and aggregates, which test_robust.py has."""
+"""What a grid itself sets where it tunes on validation data, aggregates, which test_robust.py has, and a user's file."""
 
 
 def test_readme_is_what_the_schema_says() -> None:
