@@ -6,11 +6,9 @@ caption and an SVG, and computes what a table needs.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -48,7 +46,7 @@ _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _SEEDS_WITH_INTERVAL = range(3, 17)
 _MOST_PRODUCTS = 2e9
 """At the end of a run, decomposing all layers may take well under a second; `fedmpi show RUN --html` has no limit."""
-_COSTS = {"down": "protocol_down_bytes", "up": "protocol_up_bytes", "training": "training_macs"}
+_COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
 _LACK = {
     "Energy beyond a tier's rank": ("spectrum", "beyond"),
     "The same of what has changed": ("spectrum", "learned_beyond"),
@@ -140,9 +138,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
     if ending and ending.saved != run.done:
         how_far += f" ({ending.saved:,} saved)"
     places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
-    busy_s: Counter[str] = Counter()
-    for record in run.records:
-        busy_s.update(record["busy_s"])
+    busy_s = pd.DataFrame([record["busy_s"] for record in run.records]).sum().to_dict()
     texts = {"The resolved config": run.config_text}
     if run.starts:
         texts["The last start"] = json.dumps(run.working_starts[-1], indent=2)
@@ -239,11 +235,10 @@ def _accuracy(run: Run) -> _Charts:
 def _fairness(run: Run) -> _Charts:
     """Draws how many of the clients' own nets have which accuracy, where the report of the run has them."""
     content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished else None
-    shares = [float(row["accuracy"]) for row in csv.DictReader(io.StringIO((content or b"").decode()))]
-    if not shares:
+    if not content:
         return []
-    accuracy = np.sort(shares)
-    worst = accuracy[: -(-len(accuracy) // 10)]
+    accuracy = pd.read_csv(io.BytesIO(content))["accuracy"]
+    worst = accuracy.nsmallest(-(-len(accuracy) // 10))
 
     def draw(axes: Axes) -> None:
         axes.hist(accuracy, bins=np.linspace(0, 1, 21).tolist(), color=figure.colour_of(1), rwidth=0.9)
@@ -261,10 +256,10 @@ def _costs(run: Run) -> _Charts:
     """Draws bytes and MACs up to each round."""
     if not run.records:
         return []
-    rounds = [record["round"] for record in run.records]
+    costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
     sums = {}
-    for label, key in _COSTS.items():
-        sums[label] = Line(label, rounds, np.cumsum([float(record[key]) for record in run.records]).tolist())
+    for label, numbers in costs.rename(columns=_COSTS).items():
+        sums[label] = Line(label, numbers.index.tolist(), numbers.tolist())
     charts = [_lines("MACs so far", [sums.pop("training")], "macs")]
     if any(line.y[-1] for line in sums.values()):
         charts.insert(0, _lines("Bytes of all clients so far", [*sums.values()], "bytes"))
