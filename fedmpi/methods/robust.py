@@ -29,7 +29,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from fedmpi.config.fields import Count, Positive, Section
-from fedmpi.tensors import Params, Region, Spec
+from fedmpi.tensors import Params, Region, Spec, region_on
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -48,7 +48,7 @@ class Robust:
 
     def add(self, client: int, name: str, value: Tensor, weight: float, region: Region | None) -> None:
         whole = torch.full(self._specs[name].shape, torch.nan, device=self._device)
-        whole[... if region is None else region] = value
+        whole[... if region is None else region_on(region, whole.device)] = value
         self.sent[name][client] = whole
         self.weights[client] = weight
 

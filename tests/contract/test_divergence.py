@@ -111,6 +111,8 @@ BAD, NUM_CLIENTS = 1, 4
 WITH_MEMORY = {
     "topk": (),
     "scaffold": ("train.momentum=0",),
+    "feddyn": (),
+    "fedbn": (),
     "standalone": (),
     "lgfedavg": (),
     # All classes and 30 examples to validate on: everybody is right somewhere and prunes.

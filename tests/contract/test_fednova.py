@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import PLAIN, Bench, after, numbers
-from small_runs import small_setup
+from small_runs import one_round, small_setup
 
 from fedmpi.methods.fednova import STEPS, FedNova, FedNovaOptions, normalizer
 from fedmpi.methods.values import ClientLoad
+from fedmpi.rounds.state import ServerState
 
 
 @pytest.mark.parametrize(("momentum", "alpha", "steps"), [(0.5, 0.0, [1, 2.5, 4.25]), (0.0, 0.25, [1, 1.75, 2.3125])])
@@ -77,3 +78,15 @@ def test_clients_of_equal_steps_make_the_round_of_fedprox(tmp_path: Path, mu: fl
 def test_a_client_sends_one_number_more(tmp_path: Path) -> None:
     costs = small_setup(tmp_path, "method.name=fednova").method.costs(ClientLoad(0))
     assert costs.up_bytes == costs.down_bytes + 4
+
+
+def test_partial_work_is_normalized(tmp_path: Path) -> None:
+    """Clients do a part of their steps, and tau_eff is the weighted mean of what those that they did come to."""
+    words = ("method.name=fednova", "clients.work.partial=1", "train.local_epochs=3", "partition.name=class_dirichlet")
+    setup = small_setup(tmp_path, *words)
+    state, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
+    steps = {report.client: report.steps for report in result.reports}
+    assert len(set(steps.values())) > 1
+    sizes = {task.client: task.num_examples for task in result.tasks}
+    total = sum(sizes[client] * normalizer(number, 0.9, 0.0) for client, number in steps.items())
+    assert state.params[STEPS].item() == pytest.approx(total / sum(sizes.values()))
