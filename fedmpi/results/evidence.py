@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
 ALPHA = 0.05
 """The level of the tests."""
@@ -53,12 +54,9 @@ def interval(differences: Sequence[float], alpha: float = ALPHA) -> tuple[float,
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Adjusts p-values, to control the error rate of the whole family (Holm, Scand. J. Statist. 6, 1979)."""
-    adjusted = [0.0] * len(p_values)
-    largest = 0.0
-    for place, number in enumerate(sorted(range(len(p_values)), key=lambda one: p_values[one])):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[number]))
-        adjusted[number] = largest
-    return adjusted
+    rising = pd.Series(p_values, dtype=float).sort_values(kind="stable")
+    adjusted = (rising * np.arange(len(rising), 0, -1)).cummax().clip(upper=1.0)
+    return adjusted.sort_index().tolist()
 
 
 def smallest_p(num_seeds: int, num_tests: int) -> float:
