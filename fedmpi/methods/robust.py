@@ -7,7 +7,7 @@ krum                   P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: 
                        s(i) = sum of |V_i - V_j|^2 over the n - f - 2 clients j nearest to i; the V_i of the smallest
                        s(i), or the mean of the m of the smallest (Multi-Krum).
 norm_clip              Z. Sun, P. Kairouz, A. T. Suresh, H. B. McMahan: Can You Really Backdoor Federated Learning?,
-                       arXiv:1911.07963, section 5: x <- x + mean of d_i min(1, B / |d_i|), d_i what a client changed.
+                       arXiv:1911.07963, section 4: x <- x + mean of d_i min(1, B / |d_i|), d_i what a client changed.
 
 Rank 0 keeps what all clients of a phase send, and computes in the order of their numbers: the bits depend on no rank.
 

@@ -3,7 +3,7 @@
 label_flip   They train with class c as num_classes - 1 - c.
 sign_flip    They send x - factor (x_i - x) for x_i, what honest training made of the published x.
 scaled       They flip labels and send x + factor (x_i - x): model replacement. E. Bagdasaryan, A. Veit, Y. Hua,
-             D. Estrin, V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459, section 4.2.
+             D. Estrin, V. Shmatikov: How To Backdoor Federated Learning, AISTATS 2020, arXiv:1807.00459.
 
 Who attacks is drawn once by the run's seed.
 """
