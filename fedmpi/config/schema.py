@@ -316,6 +316,10 @@ class Config(Section):
         """Returns the file that the config was read from, for messages."""
         return self._where
 
+    def __eq__(self, other: object) -> bool:
+        """Compares all keys, wherever they were read from and whoever has chosen them."""
+        return isinstance(other, Config) and self.to_dict() == other.to_dict()
+
     def is_chosen(self, *path: str) -> bool:
         """Returns whether the user's file or words set this key; otherwise it has a default."""
         return path in self._choices
