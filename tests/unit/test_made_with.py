@@ -12,7 +12,7 @@ CPU = Device("cpu", "cpu", "CPU")
 
 def test_what_is_compared_is_known_here() -> None:
     found = made_with.computed_with("cpu", "cpu", CPU)
-    assert {*made_with.COMPARED} - found.keys() <= {"gpu", "torchvision"}
+    assert {*made_with.COMPARED} - found.keys() <= {"gpu", "torchvision", "availability"}
     assert all(found[name] for name in found if name != "environment")
     assert made_with.changes(found, made_with.computed_with("cpu", "cpu", CPU)) == ""
 

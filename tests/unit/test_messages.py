@@ -58,6 +58,11 @@ model.name=no_such_module:Net
 model.name=json
 
 clients.per_round=21
+clients.sampling=sizes
+clients.sampling=nowhere:turn
+clients.dropout=1
+clients.work.partial=2
+train.local_steps=-1
 'clients.tier_blocks=[10, 5, 4]'
 clients.count=1 clients.per_round=1
 clients.count=2000
