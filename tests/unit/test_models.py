@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+import torchvision
 from golden_file import Told
 from model_inputs import Info, params
 from pydantic import ValidationError
 from torch import nn
 
 from fedmpi import registry
+from fedmpi.config.load import load
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
@@ -22,6 +24,7 @@ from fedmpi.models.nets.shared import SlicedAvgPool2d
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
 from fedmpi.models.width import Width
+from fedmpi.running.forecast import forecast
 
 IMAGES = DataInfo("image", (3, 32, 32), 10, 1, 1)
 
@@ -112,6 +115,16 @@ def test_build_depends_on_the_seed_alone_and_leaves_the_global_generator() -> No
     again, other = create.build(TINY, images(), seed=5).state_dict(), create.build(TINY, images(), seed=6).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", torchvision.models.list_models(module=torchvision.models))
+def test_every_classification_net_of_torchvision_plans(name: str) -> None:
+    """On the least pictures that it takes: those that cut them into windows of fixed sizes want 224 pixels."""
+    side = 224 if name.startswith(("vit_", "maxvit_")) else 96
+    words = f"model.name=torchvision:{name}", "data.name=synthetic", f"data.shape=[3,{side},{side}]"
+    (tier,) = forecast(load(None, [*words, "method.name=fedavg"]), 1).tiers
+    assert tier.params > 500_000 and tier.macs > 1_000_000
 
 
 @pytest.mark.parametrize("options", [TINY, torchvisions("resnet18")])
