@@ -124,7 +124,7 @@ def test_every_classification_net_of_torchvision_plans(name: str) -> None:
     side = 224 if name.startswith(("vit_", "maxvit_")) else 96
     words = f"model.name=torchvision:{name}", "data.name=synthetic", f"data.shape=[3,{side},{side}]"
     (tier,) = forecast(load(None, [*words, "method.name=fedavg"]), 1).tiers
-    assert tier.params > 500_000 and tier.macs > 1_000_000
+    assert tier.params > 300_000 and tier.macs > 1_000_000
 
 
 @pytest.mark.parametrize("options", [TINY, torchvisions("resnet18")])
