@@ -2,9 +2,10 @@
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way; a run's are summed
 over the cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4: MACs of a forward pass x local
-epochs x samples x rounds, with the mean samples of a client. Tests are counted beside it: every tested net passes the
-test examples and, for BatchNorm, the clients' training examples. Memory is what fedmpi allocates, without the few
-hundred MB of libraries and without client memories, of which one at a time is read.
+epochs (or steps) x samples x rounds, with the mean samples of a client and its mean share of the work. Tests are
+counted beside it: every tested net passes the test examples and, for BatchNorm, the clients' training examples. Memory
+is what fedmpi allocates, without the few hundred MB of libraries and without client memories, of which one at a time
+is read.
 """
 
 from __future__ import annotations
@@ -266,7 +267,7 @@ def _text(plan: Forecast) -> str:
     lines = [
         f"examples: {plan.examples}",
         "share: of the full net's capacity; down and up: bytes of a client in a round",
-        "compute: MACs x local epochs x mean samples, of a client in a round",
+        "compute: MACs x examples that pass in training, of a mean client in a round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs",
         f"tests:     {plan.tests_per_run:,}, {si(plan.test_macs_per_run)} MACs, {100 * plan.test_share:.0f} % of the "

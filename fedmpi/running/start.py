@@ -27,7 +27,7 @@ from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
-from fedmpi.federation.participation import AVAILABILITY, Participation
+from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
 from fedmpi.learning import loss_scale, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
@@ -91,15 +91,21 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     participation = together(comm, lambda: Participation.of(config, partition.sizes))
-    _check_availability(comm, participation)
+    _check_participation(comm, participation)
     return TrainingData(info, dataset, partition, method, skeletons, participation, validation)
 
 
-def _check_availability(comm: Communicator, participation: Participation) -> None:
-    """Refuses ranks that have read different files of availability. Raises `StartupError` on all ranks together."""
-    own = participation.availability.digest if participation.availability else ""
-    if found := made_with.differing_values(made_with.gathered(comm, {"digest": own}), "digest"):
-        raise StartupError("start", f"{AVAILABILITY}: ranks have read different files, by digest: {found}")
+def _check_participation(comm: Communicator, participation: Participation) -> None:
+    """Refuses ranks that have read different files of availability, or whose functions choose other clients.
+
+    Raises `StartupError` on all ranks together.
+    """
+    own = {AVAILABILITY: participation.availability.digest} if participation.availability else {}
+    own |= {SAMPLING: str(sorted(participation.named(1)))} if participation.function else {}
+    rows = made_with.gathered(comm, own)
+    for key in own:
+        if found := made_with.differing_values(rows, key):
+            raise StartupError("start", one_line(f"{key}: ranks differ, {found}; give all ranks the same file"))
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:

@@ -40,6 +40,21 @@ def test_one_rank_with_other_data(comm: Communicator, tmp_path: Path, on_all_ran
     on_all_ranks(ok, f"refused with: {line}")
 
 
+def test_one_rank_that_knows_other_clients(
+    comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another file of availability, or a function that asks the rank."""
+    last = comm.rank == comm.size - 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("times.csv").write_text("0,1,9\n" if last else "0,1,3\n")
+    Path("sampling_of_rank.py").write_text(f"def turn(round, seed): return [{int(last)}]")
+    for word in ("clients.availability=times.csv", "clients.sampling=sampling_of_rank:turn"):
+        line = refused(comm, tmp_path, word)
+        ok = f"{word.partition('=')[0]}: ranks differ, " in line and f" on rank {comm.size - 1} (" in line
+        on_all_ranks(ok, f"refused with: {line}")
+
+
 def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
     """A free key, too: ranks must agree on the exchange. Where data lie and what is written may differ."""
     line = refused(comm, tmp_path, f"mpi.exchange={'gather' if comm.rank else 'reduce'}")
