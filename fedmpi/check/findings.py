@@ -235,7 +235,7 @@ def _own_place(folder: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _existing(folder: Path) -> Path:
-    folder = folder.expanduser().absolute()
+    folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
@@ -246,7 +246,7 @@ def file_system(folder: Path) -> Finding:
     # The deepest one; of two on one folder the last covers the other.
     mount = max(reversed(above), key=lambda part: len(part.mountpoint), default=None)
     kind = mount.fstype if mount else "an unknown file system"
-    found = f"{folder.expanduser().absolute()} on {kind}"
+    found = f"{folder.absolute()} on {kind}"
     return warning("run folder", found, _TEMPORARY[kind]) if kind in _TEMPORARY else ok("run folder", found)
 
 

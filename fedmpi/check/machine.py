@@ -24,6 +24,7 @@ from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.mpi.launch import check_launch, code_in_order, launched_as
 from fedmpi.mpi.starting import world
+from fedmpi.store.files import user_path
 
 _STARTUP_LIMIT_S = 120.0
 # Three rounds of 50 ms: a rank that works for longer than this hangs, and ends itself.
@@ -33,7 +34,7 @@ _TRIAL_LIMIT_S = 60
 def check_machine(arguments: Namespace, rank: int) -> int:
     """Prints the page; returns the exit code, on all ranks. Raises `ConfigError`."""
     config = load(*one_config(arguments.words))
-    folder = arguments.run_dir or Path(config.output.dir)
+    folder = arguments.run_dir or Path(user_path(config.output.dir))
     # As for a run: with these, cuBLAS gives the same bits in every run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     try:

@@ -20,7 +20,7 @@ from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.limits import OTHER_ENDS_S
-from fedmpi.running.stopping import Stopping, seconds_left
+from fedmpi.running.stopping import Stopping, left_over, seconds_left
 
 # Loading torch from a slow file system takes a while.
 _LEAST_STARTUP_S = 30.0
@@ -114,4 +114,5 @@ def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: floa
 def _stopping(config: Config) -> Stopping:
     left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
     every = max(config.evaluation.every, config.output.checkpoint_every)
-    return Stopping(left_s, config.mpi.spare_time_s, every)
+    why_over = left_over(os.environ, time.time())
+    return Stopping(left_s, config.mpi.spare_time_s, every, why_over=why_over)

@@ -9,14 +9,18 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, cause_of, reason
 from fedmpi.mpi.launch import code_in_order
 from fedmpi.report.terminal import as_message, filled, wrapped
+from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
+
+
+_APPEND: Any = argparse._AppendAction
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +30,22 @@ class Parser(argparse.ArgumentParser):
         formatter = argparse.RawDescriptionHelpFormatter
         shown = description and filled(description)
         super().__init__(prog=prog, description=shown, formatter_class=formatter, allow_abbrev=False)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses words of which a leading ~ that no shell has replaced is the home folder, as in --run-dir=~/a.
+
+        Raises a `ConfigError` for an option or a setting that stands there twice.
+        """
+        words = [_with_home(word) for word in (sys.argv[1:] if args is None else args)]
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        repeats = [name for name in self._option_string_actions if options.count(name) > 1]
+        if once := [name for name in repeats if not isinstance(self._option_string_actions[name], _APPEND)]:
+            raise ConfigError("command line", f"{once[0]} is given twice; leave one out")
+        if any("=" in word and not word.startswith("-") for word in words):
+            from fedmpi.config.load import refuse_duplicates  # loads pydantic
+
+            refuse_duplicates(words)
+        return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]
@@ -43,6 +63,14 @@ class Parser(argparse.ArgumentParser):
             return f"; write {keys[0]}={value or 'VALUE'}"
         options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
         return "".join(f"; did you mean --{name}" for name in similar(word, options))
+
+
+def _with_home(word: str) -> str:
+    option, equals, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
+    try:
+        return f"{option}{equals}{user_path(path)}" if path.startswith("~") else word
+    except ValueError as error:
+        raise ConfigError("command line", f"{word}: {error}") from None
 
 
 def run_command(action: Callable[[], int | None]) -> int:

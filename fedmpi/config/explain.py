@@ -14,9 +14,18 @@ from pydantic.fields import FieldInfo
 from fedmpi import registry
 from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
-from fedmpi.config.yaml_text import MAX_SHOWN, Path, dotted, found
+from fedmpi.config.yaml_text import MAX_SHOWN, Path, dotted, flow, found
 
-_ALIASES = {"learning_rate": "lr", "epochs": "local_epochs", "gpu": "cuda"}
+_ALIASES = {
+    "learning_rate": "lr",
+    "epochs": "local_epochs",
+    "gpu": "cuda",
+    **dict.fromkeys(("n", "num", "number", "total", "num_clients", "n_clients"), "count"),
+    **dict.fromkeys(("sample", "sampled", "fraction", "participation", "cohort", "per_rounds"), "per_round"),
+    **dict.fromkeys(("bs", "batch"), "batch_size"),
+    "wd": "weight_decay",
+    "num_rounds": "rounds",
+}
 """Other programs' words, whose spelling would suggest something else."""
 
 
@@ -157,6 +166,9 @@ def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) ->
     if kind in ("model_type", "model_attributes_type"):
         fields = list(_section_at(section, values, path).model_fields)
         return no_section(key, value, "name" if "name" in fields else fields[0])
+    if kind == "string_type" and isinstance(value, (int, float)):
+        text = flow(value)
+        return f"{error['msg']}, got {found(value)}; as text it needs quotes: {key}='\"{text}\"'"
     word = value["name"] if kind == "union_tag_invalid" else value
     allowed = [one["msg"].replace("tuple", "list") for one in errors]
     said = " or ".join([allowed[0], *(text.removeprefix("Input should be ") for text in allowed[1:])])

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedmpi.store.files import user_path
+
 
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
@@ -68,10 +70,11 @@ Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1, max_leng
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
-def _printable(text: str) -> str:
-    """Refuses control characters: no operating system takes a NUL or a lone surrogate in a name."""
+def _path(text: str) -> str:
+    """Refuses the home folder of nobody, and control characters: no operating system takes a NUL in a name."""
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
+    user_path(text)
     return text
 
 
@@ -83,7 +86,7 @@ def _place(text: str) -> str:
 
 
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
-Folder = Annotated[str, Field(max_length=4096), AfterValidator(_printable)]
+Folder = Annotated[str, Field(max_length=4096), AfterValidator(_path)]
 
 DATA_PLACES = ("root", "path")
 """Options of data sets that say where the files are, which may differ between ranks and between starts."""

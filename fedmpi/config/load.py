@@ -8,7 +8,9 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +28,7 @@ from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config
 from fedmpi.config.yaml_text import Tree, YamlError, dotted, found, leaves, nested
 from fedmpi.errors import ConfigError, reason
-from fedmpi.store.files import read_bytes
+from fedmpi.store.files import read_bytes, user_path
 
 Override = str | tuple[str, Any]
 """A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""
@@ -66,8 +68,26 @@ def one_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def without_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the other words, and the overrides: words with a =, but for paths, which may have one after a /."""
-    overrides = [word for word in words if "=" in word and "/" not in word.partition("=")[0]]
+    overrides = [word for word in words if _is_override(word)]
     return [word for word in words if word not in overrides], overrides
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word and "/" not in word.partition("=")[0] and not (is_address(word) and os.path.isfile(word))
+
+
+def refuse_duplicates(words: Sequence[str]) -> None:
+    """Raises `ConfigError` where two words of a command line set one key: only one of them could count."""
+    setters: dict[yaml_text.Path, str] = {}
+    for word in filter(_is_override, words):
+        if word.startswith("-"):
+            continue
+        with contextlib.suppress(ValueError):  # what is no setting is refused where it is read
+            for path in _settings(word):
+                if path in setters:
+                    twice = f"{dotted(path)} is set twice, by {found(setters[path])} and {found(word)}"
+                    raise ConfigError(COMMAND_LINE, f"{twice}; leave one out")
+                setters[path] = word
 
 
 def advice(word: str) -> str:
@@ -105,7 +125,10 @@ def _base(name: Any, where: str, chain: tuple[str, ...]) -> Tree:
     """Reads one of the files that the last of the chain extends."""
     if not isinstance(name, str) or not name:
         raise ConfigError(where, f"expected the path of a YAML file, or a list of paths, got {found(name)}")
-    address = str(Path(chain[-1]).parent / name)
+    try:
+        address = str(Path(chain[-1]).parent / user_path(name))
+    except ValueError as error:
+        raise ConfigError(where, str(error)) from None
     if os.path.normpath(address) in chain:
         raise ConfigError(where, f"{name!r} extends this file in turn; a file may not extend itself")
     try:
@@ -196,7 +219,7 @@ def _settings(override: Override) -> dict[yaml_text.Path, Any]:
         key, equals, text = override.partition("=")
         key = key if equals else ""
         try:
-            value = yaml_text.parse(text).plain()
+            value = yaml_text.parse_word(text)
         except YamlError as error:
             raise ValueError(error.text) from None
     parts = tuple(part.strip() for part in key.split(".")) if isinstance(key, str) else ("",)
@@ -210,6 +233,9 @@ def _of_object(value: Any) -> Any:
     ValueError for another one.
     """
     if isinstance(value, (type, FunctionType)):
+        if not all(part.isidentifier() for part in value.__qualname__.split(".")):
+            advice = "define it by `class` or `def` at the top of its module"
+            raise ValueError(f"no module has {value.__qualname__} by name (a lambda, or made in a function); {advice}")
         return f"{value.__module__}:{value.__qualname__}"
     if hasattr(value, "tolist"):  # of numpy or torch
         return value.tolist()
@@ -275,6 +301,9 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if not isinstance(name, str):
         raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
     if not registry.is_known(section, name):
+        if module := re.fullmatch(r"(?:(.*)/)?(\w+)\.py:(\w+)", name):
+            folder = f", in the folder {module[1]}" if module[1] not in (None, ".") else ""
+            raise ValueError(f"no {section} {found(name)}; write {section}.name={module[2]}:{module[3]}{folder}")
         meant = f"{explain.suggest(name, known)} Known names: {', '.join(known)}, or your own package.module:Class"
         raise ValueError(f"no {section} {found(name)}.{meant}")
     options: type[Section] = registry.options(section, name)
@@ -285,7 +314,11 @@ def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     """Returns the error with a line for each problem: the key, where it stands, and what is wrong."""
     rows = [(problem, problem.origin or tree.origin_of(problem.path)) for problem in problems]
     origins = {origin for _, origin in rows}
-    if origins in ({COMMAND_LINE}, {ARGUMENTS}):
+    if where == DEFAULT_NAME:  # a file that the user has not named cannot be wrong
+        known = origins | tree.origins()
+        where = next((origin for origin in (ARGUMENTS, COMMAND_LINE) if origin in known), where)
+        rows = [(one, origin if origin in (ARGUMENTS, COMMAND_LINE) else "the default") for one, origin in rows]
+    elif origins in ({COMMAND_LINE}, {ARGUMENTS}):
         where = origins.pop()
     lines = []
     for problem, origin in rows[:MAX_PROBLEMS]:

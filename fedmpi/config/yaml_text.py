@@ -82,6 +82,11 @@ class Tree:
             here = parts[key]
         return here.origin
 
+    def origins(self) -> set[str]:
+        """Returns the places of all values."""
+        inner = self.value.values() if isinstance(self.value, dict) else []
+        return {self.origin}.union(*(part.origins() for part in inner))
+
     def with_top(self, top: Tree) -> Tree:
         """Returns these settings with others on top. A name on top empties its section; {} on top is a value."""
         if not isinstance(self.value, dict) or not isinstance(top.value, dict) or "name" in top.value:
@@ -101,6 +106,8 @@ class _Loader(yaml.SafeLoader):
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")
+        if anchor := getattr(event, "anchor", None):
+            raise YamlError(line, f"anchors (&{anchor}) are not read; remove it (or quote the text)")
         if getattr(event, "tag", None) not in (None, "!"):
             raise YamlError(line, f"tags ({event.tag}) are not read; remove it")
         if self.depth > MAX_DEPTH:
@@ -139,6 +146,24 @@ def parse(text: str, file: str = "") -> Tree:
         raise YamlError(mark.line + 1 if mark else 1, f"not valid YAML: {error.problem or error.context}") from None
     except (ValueError, LookupError, ArithmeticError) as error:  # for "\UFFFFFFFF", or a number of 5,000 digits
         raise YamlError(1, f"not valid YAML: {error}") from None
+
+
+_NO_COMMENT = "\N{CURRENCY SIGN}"
+
+
+def parse_word(text: str) -> Any:
+    """Returns the value of a word of a command line. Raises YamlError also for one of which YAML would drop a part: a
+    comment, a mark of a document.
+    """
+    tree = parse(text)
+    try:
+        whole = parse(text.replace("#", _NO_COMMENT)).plain()
+    except YamlError:
+        whole = None
+    is_cut = repr(tree.plain()).replace("#", _NO_COMMENT) != repr(whole)
+    if is_cut or re.match(r"\s*(---|\.\.\.)(\s|$)", text):
+        raise YamlError(1, f"YAML reads only a part of it ({found(tree.plain())}); put the value in quotes: '\"...\"'")
+    return tree.plain()
 
 
 def dump(plain: Mapping[str, Any]) -> str:

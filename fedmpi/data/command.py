@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from fedmpi import registry
@@ -19,7 +20,7 @@ from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
-from fedmpi.data.files import FetchedOptions, below_home
+from fedmpi.data.files import FetchedOptions
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
 from fedmpi.results.grid_runs import load_address
@@ -143,7 +144,7 @@ def prepare_set(arguments: argparse.Namespace) -> None:
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
-    dataset = prepare.prepare(options, arguments.given and below_home(arguments.given))
+    dataset = prepare.prepare(options, arguments.given and Path(arguments.given))
     counts = dataset.counts
     groups = f", {counts['num_groups']:,} groups" if counts["num_groups"] else ""
     examples = f"{counts['num_train']:,} to train, {counts['num_test']:,} to test{groups}"
@@ -166,7 +167,7 @@ def show(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
         try:
-            shown.picture(partition, labels, info.num_classes, below_home(arguments.out), title)
+            shown.picture(partition, labels, info.num_classes, Path(arguments.out), title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
             raise DataError(f"--out {arguments.out}", f"cannot be drawn: {reason(error)}") from error
         print(f"drawn: {arguments.out}")

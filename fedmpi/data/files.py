@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import tarfile
@@ -21,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import COUNTS, DataOptions
 from fedmpi.errors import FAILED, DataError, UserError, reason
-from fedmpi.store.files import writing
+from fedmpi.store.files import user_path, writing
 
 T = TypeVar("T")
 MAX_UNPACKED_BYTES = 32 * 10**9
@@ -54,7 +53,7 @@ class FetchedOptions(DataOptions):
     @property
     def folder(self) -> Path:
         """Returns `root`, with ~ replaced."""
-        return below_home(self.root)
+        return Path(user_path(self.root))
 
     def files(self) -> tuple[str, ...]:
         """Returns the files that a run with these options needs, as `source` has them."""
@@ -94,11 +93,6 @@ def track(steps: Iterable[T], words: str) -> Iterable[T]:
 
 
 # ---- on the disk
-
-
-def below_home(folder: str) -> Path:
-    """Replaces a leading ~ or ~user by that home folder. An unknown user's stays, as a folder that is missing."""
-    return Path(os.path.expanduser(folder))
 
 
 def find(folder: Path, pattern: str, what: str) -> Path:

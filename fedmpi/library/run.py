@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import InstanceOf
+from pydantic import AfterValidator, InstanceOf
 from torch import nn
 
 from fedmpi.data.partition import Partition
@@ -27,13 +27,15 @@ from fedmpi.report.records import scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
 from fedmpi.results.show import figure_of
+from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-StrPath = str | os.PathLike[str]
+StrPath = Annotated[str | os.PathLike[str], AfterValidator(user_path)]
+"""A path; `~` is the home folder."""
 
 
 @dataclass(frozen=True)

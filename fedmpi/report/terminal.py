@@ -24,9 +24,12 @@ _BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[kMGTP]|s)\b|%)")
 _NO_BREAK = "\xa0"
 
 
-def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> int:
-    """Returns the width in columns of the terminal that `stream` writes to; 0 where no line can be updated."""
-    if environ.get("TERM") in _DUMB or any(name in environ for name in _LAUNCHED):
+def columns_of_terminal(stream: TextIO | None, environ: Mapping[str, str] = os.environ) -> int:
+    """Returns the width in columns of the terminal that `stream` writes to; 0 where no line can be updated.
+
+    The standard output of a process that was started without one is None.
+    """
+    if stream is None or environ.get("TERM") in _DUMB or any(name in environ for name in _LAUNCHED):
         return 0
     with contextlib.suppress(OSError, ValueError):  # a closed stream raises ValueError
         if stream.isatty():
@@ -38,7 +41,7 @@ def columns_of_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ)
 
 def instead_of_live_line(text: str) -> str:
     """Returns `text` for stderr, where it is a terminal, in place of the live line that stdout may have there."""
-    return f"{ERASED}{text}" if sys.stderr is not None and columns_of_terminal(sys.stderr) else text
+    return f"{ERASED}{text}" if columns_of_terminal(sys.stderr) else text
 
 
 def wrapped(*texts: str, hang: int = 2) -> list[str]:

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
-from fedmpi.config.fields import NotNegative, Section, Share
+from fedmpi.config.fields import Folder, NotNegative, Section, Share
 from fedmpi.config.load import MAX_BYTES, read_yaml, report
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
@@ -134,7 +134,7 @@ class Method(Section):
 
     extends: str = ""
     """Another method, whose `set` stands below this one's."""
-    config: str = ""
+    config: Folder = ""
     """A config file of its own, relative to the grid file's folder; empty takes the grid's."""
     set: dict[str, Any] = {}
     """Settings on top of the config, as `{method: {name: fedhm}}`."""
@@ -171,7 +171,7 @@ class GridFile(Section):
     """What the grid is about, in one line."""
     source: str = ""
     """The paper that the grid reproduces."""
-    config: str = ""
+    config: Folder = ""
     """The config that the runs begin from, relative to the file's folder; empty takes the defaults of the schema."""
     set: dict[str, Any] = {}
     """Settings of all runs, as `{rounds: 20, train: {lr: 0.1}}`."""

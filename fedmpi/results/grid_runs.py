@@ -15,6 +15,7 @@ from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.grid_file import Grid, read
+from fedmpi.store.files import user_path
 
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
@@ -80,7 +81,7 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     path: Path | None = None
     tree = Tree({})
     if address := content.methods[method].config or content.config:
-        path = grid.path.parent / address
+        path = grid.path.parent / user_path(address)
         if run := _RUN.fullmatch(str(path)):
             path, tree = base_of(read(Path(run[1])), run[2], run[3])
     for layer in content.layers(setting, method):

@@ -12,6 +12,7 @@ from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.terminal import folded, wrapped
+from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
 # A client that diverges at a learning rate usually trains at a tenth of it; the default is safe where that is far off.
@@ -30,7 +31,7 @@ def launch_command(config: Config, num_ranks: int) -> str:
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
     # A module of the user's, or data under a relative path, may be found only from the folder of this start.
     places = [getattr(config.data, key, "/") for key in DATA_PLACES] + [config.clients.availability or "/"]
-    if words or not all(os.path.isabs(os.path.expanduser(place)) for place in places):
+    if words or not all(os.path.isabs(user_path(place)) for place in places):
         with contextlib.suppress(OSError):  # the folder was removed: nothing will be found there
             return f"cd {shlex.quote(os.getcwd())} && {command}"
     return command

@@ -13,6 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from fedmpi.mpi.launch import whole_number
@@ -47,9 +48,19 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
     return min(limits_s, default=None)
 
 
+def left_over(environment: Mapping[str, str], now_s: float) -> str:
+    """Returns what to say of Slurm's end of the job where it lies in the past; '' where it does not."""
+    end = whole_number(environment, "SLURM_JOB_END_TIME")
+    if end is None or end > now_s:
+        return ""
+    ago = str(timedelta(seconds=round(now_s - end)))
+    return f"SLURM_JOB_END_TIME says that the job's time was over {ago} h ago; if that was another job, unset it"
+
+
 class Stopping:
     """One rank's vote after each round. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay
-    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
+    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved); `why_over`
+    says why no time was left from the start.
     """
 
     def __init__(
@@ -58,8 +69,10 @@ class Stopping:
         spare_s: float = 0.0,
         every: int = 1,
         now: Callable[[], float] = time.monotonic,
+        why_over: str = "",
     ) -> None:
         self._now = now
+        self._why_over = why_over
         self._end_s = math.inf if left_s is None else now() + left_s - spare_s
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
@@ -88,6 +101,8 @@ class Stopping:
         """Returns the vote that was agreed on, in words; '' for continuing."""
         if vote != OUT_OF_TIME:
             return SIGNAL.name if vote == SIGNALLED else ""
+        if self._why_over:
+            return self._why_over
         return f"the time that is left would not be enough for another round ({self._next_round_s():.0f} s)"
 
     def _next_round_s(self) -> float:

@@ -46,6 +46,18 @@ _ADVICE = {
 }
 
 
+def user_path(path: str | os.PathLike[str]) -> str:
+    """Returns a path as users write it with a leading ~ or ~user replaced by that home folder.
+
+    Raises ValueError where there is no such user: it would be the name of a folder that `rm -r ~` does not mean.
+    """
+    text = os.fspath(path)
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        raise ValueError(f"there is no home folder {text.partition('/')[0]}; a file of that name is ./{text}")
+    return expanded
+
+
 def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Opens a regular file and returns its handle; waits for no pipe, and to write follows no symbolic link.
 

@@ -22,7 +22,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from fedmpi.errors import RunDirError
-from fedmpi.store.files import TEMPORARY, make_folder, remove, writing
+from fedmpi.store.files import TEMPORARY, make_folder, remove, user_path, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6}|[1-9]\d{6,17})\.h5")
@@ -31,6 +31,16 @@ _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
 _LEFT_BEHIND = re.compile(r"(?!\.submitted)" + TEMPORARY)
 NOTE_DIVERGED = "diverged"
 NOTE_FAILED = "failed"
+
+
+@contextlib.contextmanager
+def _making(path: Path) -> Iterator[None]:
+    """Turns an OSError at making a run directory into a `RunDirError` of one line."""
+    with writing(path):
+        try:
+            yield
+        except FileNotFoundError as error:  # all folders above have just been made
+            raise RunDirError(str(path), "cannot be made: its file system takes no new files; name another") from error
 
 
 class _At:
@@ -53,9 +63,9 @@ class RunDir:
     def new(cls, parent: str | os.PathLike[str], label: str) -> RunDir:
         """Makes a fresh `<parent>/<label>-<timestamp>`, with -2, -3, ... where that exists. Raises RunDirError."""
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "run"
-        base = Path(parent) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        base = Path(user_path(parent)) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         path = base
-        with writing(base):
+        with _making(base):
             base.parent.mkdir(parents=True, exist_ok=True)
             for number in itertools.count(2):
                 try:
@@ -72,7 +82,7 @@ class RunDir:
         Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did not ask for.
         """
         run = cls(Path(path))
-        with writing(run.path):  # of a name too long the system does not even say whether it is there
+        with _making(run.path):  # of a name too long the system does not even say whether it is there
             if run.path.exists() and not run.path.is_dir():
                 raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
             if not resume:

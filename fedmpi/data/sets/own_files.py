@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.data.files import below_home, guarded, track
+from fedmpi.data.files import guarded, track
 from fedmpi.data.own import Arrays, FileOptions
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
+from fedmpi.store.files import user_path
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 ADVICE = "replace it or take it out; data.size=[height, width] resizes pictures of other sizes"
@@ -31,14 +32,22 @@ class Npz(FileOptions):
     """Your own arrays in one .npz file: pictures, vectors or tokens."""
 
     def arrays(self) -> Arrays:
-        path = below_home(self.path)
+        path = Path(user_path(self.path))
         advice = "write it by numpy.savez; data.path is the path of an .npz file"
         with guarded(path, advice, "cannot be read"):
             with path.open("rb") as file:
                 if not zipfile.is_zipfile(file):  # numpy takes it for a pickle, and would say how to load that
                     raise ValueError("it is no .npz file")
+            arrays = {}
             with np.load(path, allow_pickle=False) as archive:
-                arrays = {name: archive[name] for name in archive.files}
+                for name in archive.files:
+                    try:
+                        arrays[name] = archive[name]
+                    except ValueError as error:
+                        if "allow_pickle" not in str(error):
+                            raise
+                        todo = f"save {name}.astype(str) for names, or an array of one type of numbers"
+                        raise DataError(str(path), f"{name} holds Python objects, as of pandas; {todo}") from None
         return self.divided(arrays)
 
 
@@ -53,7 +62,7 @@ class ImageFolder(FileOptions):
     """One channel instead of red, green and blue."""
 
     def arrays(self) -> Arrays:
-        root = below_home(self.path)
+        root = Path(user_path(self.path))
         if not root.is_dir():
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
         has_parts = (root / "train").is_dir() and (root / "test").is_dir()

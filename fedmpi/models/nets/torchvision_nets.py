@@ -37,10 +37,13 @@ class Torchvision(Normalized, Model):
         raise ValueError(f"expected a classification net of torchvision, as '{PREFIX}{close[0]}'")
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        if width.factor != 1:
-            problem = f"asked for width {width.factor:g}, allowed is 1"
-            raise ConfigError("model.name", f"'{self.name}' has no width multiplier; {problem}")
         wanted = self.name.removeprefix(PREFIX)
+        if width.factor != 1:
+            problem = f"'{self.name}' has no width multiplier, and the method asks for width {width.factor:g}"
+            made = f"torchvision.models.{wanted}(num_classes=num_classes)"
+            raise ConfigError(
+                "model.name", f"{problem}; a function(num_classes) of yours that returns {made} is narrowed"
+            )
         extra = ONE_OUTPUT if wanted in WITH_AUXILIARY_HEADS else {}
         net = torchvision.models.get_model(wanted, weights=None, num_classes=info.num_classes, **extra)
         return self.normalized(open_attention(net))

@@ -1,0 +1,159 @@
+"""Each advice of a message is followed here: what provokes it, what it says to write instead, and that this works."""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_data import arrays_of, save_npz
+
+import fedmpi
+from fedmpi.command.plan import main as plan
+from fedmpi.config.load import load
+from fedmpi.data import own
+from fedmpi.running.stopping import left_over
+
+FEW = ("method.name=fedavg", "clients.count=4", "clients.per_round=2")
+QUICK = ("train.local_epochs=1", "train.lr=0.001", "output.report=false", "output.tensorboard=false")
+NETS = """
+import torchvision
+from torch import nn
+
+def resnet(num_classes):
+    return torchvision.models.resnet18(num_classes=num_classes)
+
+def small(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+class Plain(nn.Sequential):
+    def __init__(self, num_classes):
+        super().__init__(nn.Flatten(), nn.Linear(3072, num_classes))
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder with the module `advised_nets`."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("advised_nets.py").write_text(NETS)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice", "right"),
+    [
+        ("clients.count=4 clients.count=20", "leave one out", "clients.count=20"),
+        ("'train={lr: 0.1}' train.lr=0.2", "leave one out", "train.lr=0.2"),
+        ("clients.num=20", "Did you mean 'clients.count'", "clients.count=20"),
+        ("clients.fraction=4", "Did you mean 'clients.per_round'", "clients.per_round=4"),
+        ("train.bs=32", "Did you mean 'train.batch_size'", "train.batch_size=32"),
+        ("'output.dir=a #b'", "put the value in quotes: '\"...\"'", "'output.dir=\"a #b\"'"),
+        ("'output.dir=--- b'", "put the value in quotes: '\"...\"'", "'output.dir=\"--- b\"'"),
+        ("'output.dir=&a b'", "quote the text", "'output.dir=\"&a b\"'"),
+        ("output.dir=2024", "output.dir='\"2024\"'", "output.dir='\"2024\"'"),
+        ("output.dir=true", "output.dir='\"true\"'", "output.dir='\"true\"'"),
+        ("output.dir=~nobody-here/a", "is ./~nobody-here/a", "output.dir=./~nobody-here/a"),
+        ("data.num_train=10", "allowed: at most 10", "data.num_train=10 clients.count=10"),
+        ("model.name=./advised_nets.py:Plain", "write model.name=advised_nets:Plain", "model.name=advised_nets:Plain"),
+        (
+            "model.name=torchvision:resnet18 method.name=heterofl",
+            "torchvision.models.resnet18(num_classes=num_classes) is narrowed",
+            "model.name=advised_nets:resnet method.name=heterofl",
+        ),
+    ],
+)
+def test_what_a_message_advises_works(wrong: str, advice: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["rounds=1"] if "clients" in wrong + right else ["rounds=1", "data.name=synthetic"]
+    if "model" not in right:
+        common.append("model.name=mlp")
+    if "method" not in right:
+        common += FEW[:1]
+    assert plan([*common, *shlex.split(wrong)]) == 2
+    said = capsys.readouterr().err
+    assert advice in said and ".yaml" not in said
+    assert plan([*common, *shlex.split(right)]) == 0, capsys.readouterr().err
+
+
+def test_names_of_a_data_frame_are_saved_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """So are labels; `groups.astype(str)` is what the message says."""
+    names = np.array(["a", "b", "c"] * 10, dtype=object)
+    save_npz(Path(), **arrays_of("vectors"), groups=names)
+    words = ["data.name=npz", "data.path=mine.npz", "model.name=mlp", "partition.name=iid", *FEW]
+    assert plan(words) == 2 and "groups.astype(str)" in capsys.readouterr().err
+    save_npz(Path(), **arrays_of("vectors"), groups=names.astype(str))
+    assert plan(words) == 0
+    own.forget()  # as a new command has read nothing
+    save_npz(Path(), **{**arrays_of("vectors"), "train_x": arrays_of("vectors")["train_x"].astype(object)})
+    assert plan(words) == 2 and "train_x holds Python objects" in capsys.readouterr().err
+
+
+def test_a_net_that_no_module_has_by_name() -> None:
+    class Local: ...
+
+    for thing in (Local, lambda num_classes: None):
+        with pytest.raises(fedmpi.ConfigError, match="at the top of its module"):
+            fedmpi.load_config(model={"name": thing})
+
+
+@pytest.mark.parametrize("where", ["yaml", "word", "option", "call"])
+def test_a_tilde_is_the_home_folder(where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    words = ["data.name=synthetic", "model.name=mlp", *FEW, "rounds=1", *QUICK]
+    Path("a.yaml").write_text("output: {dir: ~/runs}\n")
+    more = {"yaml": ["a.yaml"], "word": ["output.dir=~/runs"], "option": ["--run-dir=~/runs/one"]}
+    if where == "call":
+        fedmpi.run(load(None, words), "~/runs/one", progress=False)
+    else:
+        subprocess.run([sys.executable, "-m", "fedmpi.main", *words, *more[where]], check=True)
+    assert len(list((tmp_path / "home" / "runs").iterdir())) == 1 and not Path("~").exists()
+
+
+@pytest.mark.parametrize("name", ["k=v/a.yaml", "lr=1.yaml"])
+def test_a_file_with_an_equals_sign_in_its_path_is_a_config(name: str) -> None:
+    Path(name).parent.mkdir(exist_ok=True)
+    Path(name).write_text("rounds: 1\nmodel: {name: mlp}\n")
+    assert plan([name]) == 0
+
+
+@pytest.mark.parametrize("folder", ["/proc", "/proc/fedmpi"])
+def test_a_run_in_proc_is_refused(folder: str, called: Callable[..., str]) -> None:
+    assert "takes no new files; name another" in called("--run-dir", folder)
+
+
+def test_options_that_stand_twice_are_refused(called: Callable[..., str]) -> None:
+    assert "--run-dir is given twice" in called("--run-dir", "a", "--run-dir=b")
+
+
+@pytest.fixture
+def called() -> Callable[..., str]:
+    def call(*words: str) -> str:
+        command = [sys.executable, "-m", "fedmpi.main", "data.name=synthetic", "model.name=mlp", *FEW, *words]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
+        return done.stderr
+
+    return call
+
+
+def test_a_run_without_a_standard_output_goes_on() -> None:
+    words = ["data.name=synthetic", "model.name=mlp", *FEW, "rounds=1", *QUICK]
+    command = shlex.join([sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "closed"])
+    assert subprocess.run(["sh", "-c", f"{command} >&- 2>&-"]).returncode == 0
+    assert fedmpi.open_run("closed").is_finished
+
+
+def test_an_end_of_another_job_is_named() -> None:
+    words = ["data.name=synthetic", "model.name=mlp", *FEW, *QUICK, "rounds=2"]
+    command = [sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "stale", "--resume"]
+    stale = {**os.environ, "SLURM_JOB_END_TIME": str(int(time.time()) - 7200)}
+    done = subprocess.run(command, capture_output=True, text=True, env=stale)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 75 and "over 2:0" in said and "unset it" in said
+    del stale["SLURM_JOB_END_TIME"]
+    assert subprocess.run(command, env=stale).returncode == 0
+    assert left_over({"SLURM_JOB_END_TIME": "100"}, 50.0) == left_over({}, 50.0) == ""
