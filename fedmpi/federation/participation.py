@@ -5,7 +5,6 @@ Each answer is a pure function of (config, seed, round, client), so all ranks an
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -18,6 +17,7 @@ from fedmpi import seeds
 from fedmpi.errors import ConfigError, one_line, reason
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.registry import import_object
+from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -136,7 +136,7 @@ def draw_by_size(pool: Sequence[int], sizes: Ints, size: int, generator: np.rand
 def read_availability(path: str, count: int) -> Availability:
     """Reads lines `client,from,to`, with or without a head. Raises `ConfigError` with the line that is wrong."""
     try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
+        with open(user_path(path), encoding="utf-8") as file:
             text = file.read()
     except (OSError, ValueError) as error:
         raise ConfigError(AVAILABILITY, f"{path} cannot be read: {reason(error)}") from error

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.files import below_home, guarded
+from fedmpi.data.files import guarded
 from fedmpi.data.own import Arrays, FileOptions
 from fedmpi.errors import DataError, as_one_line
+from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -85,7 +86,7 @@ class Table(_Columns):
     """Your own CSV or parquet files, a column a feature: one file, train and test, or one for each client."""
 
     def arrays(self) -> Arrays:
-        path = below_home(self.path)
+        path = Path(user_path(self.path))
         if not path.is_dir():
             return self._of({"": _table_of(path)})
         files = {file.stem: file for file in _files_of(path)}
@@ -129,7 +130,7 @@ class HuggingFace(_Columns):
             import datasets
         except ImportError as error:
             raise DataError(f"data.name={self.name}", "needs the package `datasets`: pip install datasets") from error
-        path = below_home(self.path)
+        path = Path(user_path(self.path))
         try:
             found = datasets.load_from_disk(str(path))
         except Exception as error:  # whatever is wrong with the folder
