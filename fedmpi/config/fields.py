@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from fedmpi.store.files import user_path
-
 
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
@@ -74,6 +72,8 @@ def _path(text: str) -> str:
     """Refuses the home folder of nobody, and control characters: no operating system takes a NUL in a name."""
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
+    from fedmpi.store.files import user_path  # only where a path is given
+
     user_path(text)
     return text
 

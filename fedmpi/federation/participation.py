@@ -17,7 +17,6 @@ from fedmpi import seeds
 from fedmpi.errors import ConfigError, one_line, reason
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.registry import import_object
-from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -135,6 +134,8 @@ def draw_by_size(pool: Sequence[int], sizes: Ints, size: int, generator: np.rand
 
 def read_availability(path: str, count: int) -> Availability:
     """Reads lines `client,from,to`, with or without a head. Raises `ConfigError` with the line that is wrong."""
+    from fedmpi.store.files import user_path  # only where a file is named
+
     try:
         with open(user_path(path), encoding="utf-8") as file:
             text = file.read()
