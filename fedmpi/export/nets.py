@@ -23,12 +23,12 @@ from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.strided import as_torch_has_it
 from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.nets.lstm import Lstm
+from fedmpi.models.strided import as_torch_has_it
 from fedmpi.models.surgery.cutting import cut
 from fedmpi.models.surgery.groups import Masks
 from fedmpi.report.records import net_scores

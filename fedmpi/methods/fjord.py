@@ -34,10 +34,10 @@ from fedmpi.config.fields import Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps
-from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
 from fedmpi.methods.widths import WidthMethod, WidthOptions
+from fedmpi.models.strided import subsample_before_narrow_convs
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
 from fedmpi.tensors import Params, select

@@ -24,6 +24,7 @@ from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
 from fedmpi.models import create
 from fedmpi.models.admission import refusal
 from fedmpi.models.options import Inputs, Model
+from fedmpi.models.strided import subsample_before_narrow_convs
 from fedmpi.tensors import bytes_of
 
 EXAMPLES = 4
@@ -85,6 +86,7 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     for name, value in [*net.named_parameters(), *net.named_buffers()]:
         if value.device.type != "cpu":
             raise _refusal(net, model, name, f"on the device {value.device}; make it on the CPU, a run moves it")
+    subsample_before_narrow_convs(net)  # as training does: oneDNN may end the process
     create.renew_parameters(net, Tensor.detach)  # training does so: nobody may go on with the old ones
     parameters = dict(net.named_parameters())
     layers: dict[object, str] = {}

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy, plain_step
-from fedmpi.learning.strided import subsample_before_narrow_convs
 from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.values import Client, ClientLoad
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.options import Model
+from fedmpi.models.strided import subsample_before_narrow_convs
 from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
 
