@@ -34,17 +34,13 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses words of which a leading ~ that no shell has replaced is the home folder, as in --run-dir=~/a.
 
-        Raises a `ConfigError` for an option or a setting that stands there twice.
+        Raises a `ConfigError` for an option that stands there twice; of settings the last counts.
         """
         words = [_with_home(word) for word in (sys.argv[1:] if args is None else args)]
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
         repeats = [name for name in self._option_string_actions if options.count(name) > 1]
         if once := [name for name in repeats if not isinstance(self._option_string_actions[name], _APPEND)]:
             raise ConfigError("command line", f"{once[0]} is given twice; leave one out")
-        if any("=" in word and not word.startswith("-") for word in words):
-            from fedmpi.config.load import refuse_duplicates  # loads pydantic
-
-            refuse_duplicates(words)
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:

@@ -8,7 +8,6 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -74,20 +73,6 @@ def without_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _is_override(word: str) -> bool:
     return "=" in word and "/" not in word.partition("=")[0] and not (is_address(word) and os.path.isfile(word))
-
-
-def refuse_duplicates(words: Sequence[str]) -> None:
-    """Raises `ConfigError` where two words of a command line set one key: only one of them could count."""
-    setters: dict[yaml_text.Path, str] = {}
-    for word in filter(_is_override, words):
-        if word.startswith("-"):
-            continue
-        with contextlib.suppress(ValueError):  # what is no setting is refused where it is read
-            for path in _settings(word):
-                if path in setters:
-                    twice = f"{dotted(path)} is set twice, by {found(setters[path])} and {found(word)}"
-                    raise ConfigError(COMMAND_LINE, f"{twice}; leave one out")
-                setters[path] = word
 
 
 def advice(word: str) -> str:

@@ -28,13 +28,13 @@ from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.nets.lstm import Lstm
-from fedmpi.models.strided import as_torch_has_it
 from fedmpi.models.surgery.cutting import cut
 from fedmpi.models.surgery.groups import Masks
 from fedmpi.report.records import net_scores
 from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import client_of, personal_task, reestimates
+from fedmpi.strided import as_torch_has_it
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from fedmpi.learning.loss_scale import LossScale
-from fedmpi.models.strided import subsample_before_narrow_convs
+from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import Layout, Params, specs_of
 
 

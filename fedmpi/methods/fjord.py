@@ -37,9 +37,9 @@ from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, 
 from fedmpi.methods.protocol import gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
 from fedmpi.methods.widths import WidthMethod, WidthOptions
-from fedmpi.models.strided import subsample_before_narrow_convs
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
+from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import Params, select
 
 

@@ -24,7 +24,7 @@ from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
 from fedmpi.models import create
 from fedmpi.models.admission import refusal
 from fedmpi.models.options import Inputs, Model
-from fedmpi.models.strided import subsample_before_narrow_convs
+from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import bytes_of
 
 EXAMPLES = 4

@@ -20,9 +20,9 @@ from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.options import Model
-from fedmpi.models.strided import subsample_before_narrow_convs
 from fedmpi.models.surgery import nested
 from fedmpi.rounds.client import local_work
+from fedmpi.strided import subsample_before_narrow_convs
 
 PLAIN = MaskedCrossEntropy(None)
 MODELS = [

@@ -47,8 +47,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("wrong", "advice", "right"),
     [
-        ("clients.count=4 clients.count=20", "leave one out", "clients.count=20"),
-        ("'train={lr: 0.1}' train.lr=0.2", "leave one out", "train.lr=0.2"),
         ("clients.num=20", "Did you mean 'clients.count'", "clients.count=20"),
         ("clients.fraction=4", "Did you mean 'clients.per_round'", "clients.per_round=4"),
         ("train.bs=32", "Did you mean 'train.batch_size'", "train.batch_size=32"),

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import copy_into
-from fedmpi.models.strided import subsample_before_narrow_convs
+from fedmpi.strided import subsample_before_narrow_convs
 
 OWN = ("conv.weight", "head.weight")
 
