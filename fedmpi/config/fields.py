@@ -78,13 +78,28 @@ def _path(text: str) -> str:
     return text
 
 
-def _place(text: str) -> str:
+def _is_place(text: str) -> bool:
     module, colon, name = text.partition(":")
-    if not colon or not all(part.isidentifier() for part in (*module.split("."), name)):
+    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))
+
+
+def _place(text: str) -> str:
+    if not _is_place(text):
         raise ValueError("expected package.module:Class")
     return text
 
 
+METRICS = ("f1_macro", "auc", "top5", "confusion")
+"""The metrics that have a name of their own (`learning/metrics.py`)."""
+
+
+def _metric(text: str) -> str:
+    if text not in METRICS and not _is_place(text):
+        raise ValueError(f"expected {', '.join(METRICS)} or package.module:function")
+    return text
+
+
+Metric = Annotated[str, Field(max_length=200), AfterValidator(_metric)]
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_path)]
 

@@ -45,6 +45,7 @@ MAX_PROBLEMS = 50
 OBSERVERS: yaml_text.Path = ("output", "observers")
 USER_CODE: tuple[yaml_text.Path, ...] = (("method", "aggregate"), ("clients", "sampling"))
 """Keys beside the names of sections that may name the user's code."""
+METRICS: yaml_text.Path = ("evaluation", "metrics")
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
 
 
@@ -237,6 +238,8 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     in_full = {path: own[path] for path in paths if registry.is_in_full(str(own.get(path)))}
     if trains and own.get(OBSERVERS):
         in_full[OBSERVERS] = f"[{','.join(map(str, own[OBSERVERS]))}]"
+    if trains and any(map(registry.is_in_full, own.get(METRICS) or ())):
+        in_full[METRICS] = f"[{','.join(own[METRICS])}]"
     if missing := {path: name for path, name in in_full.items() if path not in again}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
         words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())

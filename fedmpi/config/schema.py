@@ -21,6 +21,7 @@ from fedmpi.config.fields import (
     Count,
     Counts,
     Folder,
+    Metric,
     NotNegative,
     Places,
     Positive,
@@ -204,6 +205,10 @@ class Evaluation(Section):
     """
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """How many clients are tested with their own nets, the same random ones in every round; 0 tests all."""
+    metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = free(())
+    """More scores of each tier's net: `f1_macro`, `auc` (one against the rest), `top5`, `confusion`, or your own
+    `package.module:function` of labels int64 (N,) and logits float32 (N, classes), as arrays, that returns a number.
+    """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.personal_test == "groups" and not config.data.used().shares_groups:

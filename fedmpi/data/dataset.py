@@ -57,6 +57,8 @@ class DataInfo:
     """How many groups (writers, subjects, roles) the training examples come from; 0 if that is not known."""
     shares_groups: bool = False
     """True if the test examples come from the same groups."""
+    class_names: tuple[str, ...] = ()
+    """The classes' names in the order of their numbers; empty where they have none."""
     examples: Tensor | None = field(default=None, compare=False, repr=False)
     """The first training examples in the form in which `data.batches` gives them to a net; None before the data are
     read."""

@@ -47,6 +47,10 @@ class ArrayOptions(DataOptions):
         """Returns `train_x`, `train_y`, `test_x`, `test_y`, and `groups` and `test_groups` where they are known."""
         raise NotImplementedError
 
+    def class_names(self) -> tuple[str, ...]:
+        """Returns the classes' names in the order of their numbers; empty where they have none."""
+        return ()
+
     def info(self) -> DataInfo:
         return known(self)
 
@@ -212,6 +216,7 @@ def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> Da
         crop_padding=crop_padding,
         flip=flip,
         num_groups=num_groups,
+        class_names=options.class_names(),
         shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
     )
     if kind == "tokens":

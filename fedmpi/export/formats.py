@@ -210,6 +210,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "std": list(info.std),
         "output": f"float32 (batch, {info.num_classes}): a logit for each class; the largest is the answer",
         "classes": info.num_classes,
+        "class_names": list(info.class_names),
         "round": saved.number,
         "accuracy": {**asdict(accuracy), "share": accuracy.share} if accuracy.num_tested else None,
         "method": config.method.name,

@@ -37,6 +37,8 @@ class TierScore:
     loss: float
     statistics: Tensor | None = field(default=None, compare=False, repr=False)
     """The BatchNorm statistics that it was tested with (num_statistics,); None for those of each batch."""
+    logits: Tensor | None = field(default=None, compare=False, repr=False)
+    """Those of all test examples, float32 (N, classes), where the plan keeps them."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,8 @@ class EvaluationPlan:
     batch_size: int
     restat_indices: np.ndarray
     """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
+    keeps_logits: bool = False
+    """True if metrics need the logits of all test examples."""
 
 
 def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int) -> list[Unit]:
@@ -87,29 +91,56 @@ def test_nets(
         statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     sums = StatisticSum(2 * len(plan.costs), len(bounds))
+    kept = _LogitBits(plan, data.info.num_classes)
     mine = my_units(plan.costs, bounds, worker, num_workers)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
         found = []
         with bn.using(net.module, statistics.get(tier)):
             for _, piece in units:
-                found.append(_tested(net.module, *data.test_batch(*piece)))
+                inputs, targets = data.test_batch(*piece)
+                logits = net.module(inputs).float()
+                found.append(_tested(logits, targets))
+                kept.put(tier, piece, logits)
         for of_batch in torch.stack(found).cpu():  # the one wait for all batches of a tier
             of_tiers = torch.zeros(len(plan.costs), 2, dtype=torch.float64)
             of_tiers[tier] = of_batch
             sums.add(of_tiers.view(-1))
     allreduce_sum(sums.buffer)
+    kept.exchange(allreduce_sum)
     scores = []
     for tier, (correct, loss) in enumerate(sums.total().view(-1, 2).tolist()):
         is_held = loss < StatisticSum.LARGEST
         mean_loss = loss / plan.num_test if is_held else float("inf")
-        scores.append(TierScore(int(correct) / plan.num_test, mean_loss, statistics.get(tier)))
+        scores.append(TierScore(int(correct) / plan.num_test, mean_loss, statistics.get(tier), kept.of(tier)))
     return scores
 
 
-def _tested(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+class _LogitBits:
+    """The logits of all test examples by tier, where the plan keeps them, as whole numbers with the bits of float32.
+
+    One rank fills in each number, so an integer sum over the ranks leaves it as it is.
+    """
+
+    def __init__(self, plan: EvaluationPlan, num_classes: int) -> None:
+        self._is_on = plan.keeps_logits
+        shape = (len(plan.costs), plan.num_test, num_classes) if self._is_on else (0,)
+        self._bits = torch.zeros(shape, dtype=torch.int64)
+
+    def put(self, tier: int, piece: Bounds, logits: Tensor) -> None:
+        if self._is_on:
+            self._bits[tier, slice(*piece)] = logits.contiguous().view(torch.int32).cpu().long()
+
+    def exchange(self, allreduce_sum: AllreduceSum) -> None:
+        if self._is_on:
+            allreduce_sum(self._bits.view(-1))
+
+    def of(self, tier: int) -> Tensor | None:
+        return self._bits[tier].int().view(torch.float32) if self._is_on else None
+
+
+def _tested(logits: Tensor, targets: Tensor) -> Tensor:
     """Returns the number of examples that a net gets right and the sum of their losses, float64 (2,), on the device."""
-    logits = module(inputs).float()
     loss = F.cross_entropy(logits, targets, reduction="sum")
     return torch.stack([(logits.argmax(1) == targets).sum().double(), loss.double()])
 

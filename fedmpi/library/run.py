@@ -16,7 +16,7 @@ from torch import nn
 
 from fedmpi.data.partition import Partition
 from fedmpi.data.show import class_counts
-from fedmpi.errors import UserError
+from fedmpi.errors import ConfigError, UserError
 from fedmpi.export import measure
 from fedmpi.export.command import write
 from fedmpi.export.formats import FormatName, format_of
@@ -36,6 +36,11 @@ if TYPE_CHECKING:
 
 StrPath = Annotated[str | os.PathLike[str], AfterValidator(user_path)]
 """A path; `~` is the home folder."""
+
+
+def _group_of(key: str) -> str:
+    """Returns the first part of a nested key; `round` for one that is not nested."""
+    return key.partition("/")[0] if "/" in key else "round"
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,23 @@ class Run(reader.Run):
     def dir(self) -> RunDir:
         return RunDir.of_run(self.path)
 
-    def rounds(self) -> list[dict[str, float]]:
+    def rounds(self, columns: str = "") -> list[dict[str, int | float]]:
         """Returns a row for each round, with every number of its record, `tiers/0.5/accuracy` for nested ones.
 
-        Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes them as they are.
+        `columns` keeps one group of them: `tiers`, `clients`, `method`, `seconds`, `busy_s`, or `round` for those that
+        are not nested. Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes
+        them as they are. Raises ConfigError for a group that no round has.
         """
-        return [{"round": record["round"], **dict(scalars(record))} for record in self.records]
+        rows = [{"round": record["round"], **dict(scalars(record))} for record in self.records]
+        if not columns:
+            return rows
+        groups = {_group_of(key) for row in rows for key in row}
+        if rows and columns not in groups:
+            raise ConfigError("columns", f"no numbers of {columns!r} here; allowed: {', '.join(sorted(groups))}")
+        chosen = []
+        for row in rows:
+            chosen.append({key: value for key, value in row.items() if key == "round" or _group_of(key) == columns})
+        return chosen
 
     @property
     def scores(self) -> dict[str, Scores]:

@@ -133,7 +133,7 @@ def accuracies(record: Record) -> dict[str, float]:
     return {name: scores_of(record, name)["accuracy"] for name in names}
 
 
-def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
+def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, int | float]]:
     """Yields (tag, value) of every finite number in a record, `tiers/half/accuracy` for nested ones.
 
     `round` itself is the step; lists are left out.
@@ -143,7 +143,7 @@ def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, float]]:
         if isinstance(value, Mapping):
             yield from scalars(value, f"{tag}/")
         elif type(value) in (int, float) and math.isfinite(value) and tag != "round":
-            yield tag, float(value)
+            yield tag, value
 
 
 def by_ranks(records: Sequence[Record]) -> list[int]:

@@ -47,14 +47,14 @@ def spent(records: Sequence[Record], cost: str) -> pd.Series:
 def _number(record: Record, net: str, quantity: str) -> float | None:
     if quantity == "train_loss":
         return record["train_loss"]
-    if quantity in ("accuracy", "loss"):
+    if quantity not in _KERNEL_KEYS:
         return scores_of(record, net).get(quantity)
     # Of several numbers, as lowest, mean, highest, the mean.
-    number = _kernels(record, net).get(_KERNEL_KEYS.get(quantity))
+    number = _kernels(record, net).get(_KERNEL_KEYS[quantity])
     return number[1] if isinstance(number, list) else number
 
 
-def _kernels(record: Record, layer: str) -> Mapping[str | None, Any]:
+def _kernels(record: Record, layer: str) -> Mapping[str, Any]:
     return record.get("method", {}).get("kernels", {}).get(layer, {})
 
 

@@ -42,14 +42,17 @@ Seeds = Annotated[
     AfterValidator(_each_once),
 ]
 Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,40}$")]
+_SCORES = ("accuracy", "f1_macro", "auc", "top5")
+"""Shares of which more is better."""
 
 
 class Measure(Section):
     """A number that a run ends with."""
 
-    quantity: Quantity
+    quantity: Quantity | Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
     """`bytes` and `macs` are those of all clients in a run. `seconds` is the mean duration of a round, or of the stage
-    that `net` names, and `time_share` is that stage's share of a round.
+    that `net` names, and `time_share` is that stage's share of a round. A metric of `evaluation.metrics` has its name
+    there, and more of it is better.
     """
     net: str = "largest"
     """The tested net: its name, `largest`, `smallest`, `mean` over the tested nets, or `clients`, the mean over the
@@ -69,7 +72,7 @@ class Measure(Section):
     @property
     def is_share(self) -> bool:
         """Says that the number is shown in percent, and differences in points."""
-        return self.quantity in ("accuracy", "time_share")
+        return self.quantity in (*_SCORES, "time_share")
 
     @property
     def is_to_target(self) -> bool:
@@ -79,7 +82,7 @@ class Measure(Section):
     @property
     def sign(self) -> int:
         """Returns 1 where more is better, else -1."""
-        return 1 if self.quantity == "accuracy" else -1
+        return 1 if self.quantity in _SCORES or ":" in self.quantity else -1
 
 
 class Condition(Section):

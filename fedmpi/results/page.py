@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import RunDirError, UserError, counted
 from fedmpi.methods.protocol import Method
-from fedmpi.report.records import CLIENTS, by_ranks, divergences
+from fedmpi.report.records import CLIENTS, by_ranks, divergences, scores_of
 from fedmpi.results import compared, figure
 from fedmpi.results.compared import Group
 from fedmpi.results.evidence import interval, mean_std
@@ -229,7 +230,30 @@ def _accuracy(run: Run) -> _Charts:
     losses = [curve(name_of(net), records, net, "loss") for net in nets]
     losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
     charts = [_lines("Test accuracy", accuracies, y="accuracy")]
-    return [*charts, _lines("Loss", losses)] if losses else charts
+    charts += [_lines("Loss", losses)] if losses else []
+    return [*charts, *_metrics(run, [net for net in nets if net != CLIENTS])]
+
+
+def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
+    """Draws each of `evaluation.metrics` by round, and the last confusion matrix of the largest net."""
+    tested = [scores for record in run.records if nets and (scores := scores_of(record, nets[0]))]
+    last = tested[-1] if tested else {}
+    charts = []
+    for metric in [name for name in last if name not in ("accuracy", "loss", "confusion")]:
+        charts.append(_lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets]))
+    if "confusion" in last:
+        charts.append(_chart(f"Confusion, {name_of(nets[0])}", partial(_confusion, last["confusion"])))
+    return charts
+
+
+def _confusion(found: Any, axes: Axes) -> None:
+    """Draws how many examples of each class were taken for which class."""
+    classes = found["classes"]
+    image = axes.imshow(found["counts"], cmap="magma_r", vmin=0)
+    axes.set(xlabel="predicted class", ylabel="class")
+    axes.set_xticks(range(len(classes)), classes, rotation=90)
+    axes.set_yticks(range(len(classes)), classes)
+    axes.figure.colorbar(image, ax=axes, label="test examples")
 
 
 def _fairness(run: Run) -> _Charts:

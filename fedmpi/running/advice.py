@@ -27,6 +27,8 @@ def launch_command(config: Config, num_ranks: int) -> str:
     observers = ",".join(config.output.observers)
     words = [f"{key}={name}" for key, name in registry.named_in_full(config)]
     words += [f"output.observers=[{observers}]"] if observers else []
+    metrics = config.evaluation.metrics
+    words += [f"evaluation.metrics=[{','.join(metrics)}]"] if any(map(registry.is_in_full, metrics)) else []
     launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
     # A module of the user's, or data under a relative path, may be found only from the folder of this start.

@@ -10,6 +10,8 @@ from typing import Any
 from fedmpi import costs
 from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
+from fedmpi.learning import metrics
+from fedmpi.learning.evaluate import TierScore
 from fedmpi.methods.values import ClientLoad
 from fedmpi.models.trial import examples_of
 from fedmpi.report.best import Best
@@ -30,7 +32,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
     is_fp16 = config.train.precision == "fp16"
     contributed = [report for report in result.reports if report.status == CONTRIBUTED]
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
-    tested = {net.name: {"accuracy": score.accuracy, "loss": score.loss} for net, score in scores}
+    tested = {net.name: _scores(setup, round_number, score) for net, score in scores}
     restored = [report.client for report in contributed if report.restored]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
@@ -53,6 +55,17 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         **setup.comm.traffic.take_moved(),
         **times,
     }
+
+
+def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:
+    """Returns accuracy, loss and `evaluation.metrics` of a net."""
+    values: dict[str, Any] = {"accuracy": score.accuracy, "loss": score.loss}
+    if score.logits is not None:
+        data = setup.data
+        named = metrics.named(setup.config.evaluation.metrics)
+        with setup.clock.stage("evaluation", round_number):
+            values |= metrics.measure(named, data.test_y.cpu().numpy(), score.logits, data.info.class_names)
+    return values
 
 
 def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:

@@ -28,7 +28,7 @@ from fedmpi.data.personal import hold_out
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
-from fedmpi.learning import loss_scale, twice
+from fedmpi.learning import loss_scale, metrics, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
 from fedmpi.learning.evaluate import EvaluationPlan
@@ -68,6 +68,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     """Reads and partitions the data, tries the model and makes the method. Raises `StartupError` on all ranks together;
     touches nothing on disk.
     """
+    together(comm, lambda: metrics.named(config.evaluation.metrics))
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
     trial = together(comm, lambda: check_model(config, info))
@@ -345,6 +346,7 @@ def _evaluation(
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
         restat_indices=shuffled,
+        keeps_logits=bool(config.evaluation.metrics),
     )
 
 

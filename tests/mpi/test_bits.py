@@ -234,3 +234,11 @@ def test_the_digits_keep_their_bits(bits: Bits, path: Path) -> None:
     config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
     bits.run(config)
     bits.check(bits.alone(config))
+
+
+def test_metrics_have_the_bits_of_one_rank(bits: Bits) -> None:
+    """Records are compared whole, the metrics of two tiers with them."""
+    metrics = "evaluation.metrics=[f1_macro,auc,top5,confusion]"
+    config = small_config(*UNEVEN, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=2", metrics)
+    bits.run(config)
+    bits.check(bits.alone(config))

@@ -87,6 +87,10 @@ class ImageFolder(FileOptions):
             arrays[f"{prefix}y"] = np.array(labels, np.int64)
         return self.divided(arrays)
 
+    def class_names(self) -> tuple[str, ...]:
+        root = Path(user_path(self.path))
+        return tuple(_folders(root / "train" if (root / "train").is_dir() and (root / "test").is_dir() else root))
+
     def _decoded(self, paths: list[Path], size: tuple[int, ...]) -> NDArray[np.uint8]:
         """Returns the pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
         height, width = size

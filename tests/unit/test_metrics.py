@@ -1,0 +1,81 @@
+"""`evaluation.metrics` by hand, and their way into records, rows and pages."""
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_data import folder_of
+from small_runs import run_alone
+
+import fedmpi
+from fedmpi.config.fields import METRICS
+from fedmpi.data.sets.own_files import ImageFolder
+from fedmpi.errors import ConfigError
+from fedmpi.learning.metrics import BUILT_IN, auc, confusion, f1_macro, named, top5
+from fedmpi.results.page import page_of
+from fedmpi.results.run import Run
+from fedmpi.results.show import rounds_as_csv
+
+LABELS = np.array([0, 0, 1, 1, 2, 2])
+LOGITS = np.array([[3, 1, 0], [0, 2, 1], [1, 2, 0], [0, 1, 0], [0, 0, 1], [2, 0, 1]], np.float32)
+"""Right, taken for 1, right, right, right, taken for 0."""
+
+
+def share_of_first(labels: np.ndarray, logits: np.ndarray) -> float:
+    return float((logits.argmax(1) == 0).mean())
+
+
+def test_by_hand() -> None:
+    """Class 0 has precision and recall 1/2, class 1 2/3 and 1, class 2 1 and 1/2: F1 is 1/2, 4/5 and 2/3."""
+    assert confusion(LABELS, LOGITS) == [[1, 1, 0], [0, 2, 0], [1, 0, 1]]
+    assert f1_macro(LABELS, LOGITS) == pytest.approx((1 / 2 + 4 / 5 + 2 / 3) / 3)
+    assert top5(LABELS, LOGITS) == 1.0
+    assert top5(np.array([0, 6]), np.arange(14, dtype=np.float32).reshape(2, 7)) == 0.5
+
+
+def test_auc_by_hand() -> None:
+    """Of the four pairs of an example of class 1 and one of class 0, three are in order."""
+    logits = np.array([[0, 1], [0, 3], [0, 2], [0, 4]], np.float32)
+    assert auc(np.array([0, 0, 1, 1]), logits) == 0.75
+    assert math.isnan(auc(np.array([0, 0, 1, 1]), logits * np.nan)) and math.isnan(auc(np.zeros(4, int), logits))
+
+
+def test_names_are_those_of_the_schema() -> None:
+    assert tuple(BUILT_IN) == METRICS
+    with pytest.raises(ConfigError, match=r"evaluation.metrics: 'math:none' cannot be imported"):
+        named(["math:none"])
+    with pytest.raises(ConfigError, match=r"'math:pi' is no function"):
+        named(["math:pi"])
+
+
+def test_a_run_has_them_everywhere(tmp_path: Path) -> None:
+    own = f"{__name__}:share_of_first"
+    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", f"evaluation.metrics=[f1_macro,confusion,{own}]")
+    run = Run(tmp_path / "run")
+    scores = run.records[-1]["tiers"]["1"]
+    counts = np.array(scores["confusion"]["counts"])
+    assert scores["confusion"]["classes"] == [str(label) for label in range(len(counts))]
+    assert scores["accuracy"] == counts.trace() / counts.sum() and scores[own] == counts[:, 0].sum() / counts.sum()
+    rows = list(csv.DictReader(rounds_as_csv([run]).splitlines()))
+    assert float(rows[-1]["tiers/1/f1_macro"]) == scores["f1_macro"]
+    page = page_of(run)
+    assert "f1_macro, " in page and "Confusion, tier 1" in page
+    with pytest.raises(ConfigError, match="to run this code, name it again: evaluation.metrics="):
+        fedmpi.run(run_dir=tmp_path / "run", resume=True)
+
+
+def test_rows_of_a_group(tmp_path: Path) -> None:
+    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1")
+    run = fedmpi.open_run(tmp_path / "run")
+    assert [*run.rounds("tiers")[0]] == ["round", "tiers/1/accuracy", "tiers/1/loss"]
+    row = run.rounds(columns="round")[0]
+    assert row["protocol_up_bytes"] == run.records[0]["protocol_up_bytes"] and isinstance(row["protocol_up_bytes"], int)
+    with pytest.raises(ConfigError, match="no numbers of 'tier' here; allowed: busy_s, round, seconds, tiers"):
+        run.rounds("tier")
+
+
+def test_classes_have_the_names_of_their_folders(tmp_path: Path) -> None:
+    folder_of(tmp_path, {"train": {"cat": 3, "ant": 3}, "test": {"ant": 2, "cat": 2}})
+    assert ImageFolder(path=str(tmp_path)).info().class_names == ("ant", "cat")
