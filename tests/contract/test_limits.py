@@ -15,12 +15,12 @@ LR, HF = ("method.beta=lr", "train.weight_decay=0.1"), "method.variant=HF"
 NEVER = ("method.accuracy_threshold=1", "method.validation_share=0")
 DELTA, COVERAGE = "method.aggregation=delta", "method.coverage=1"
 ALL, NO_LASSO = "method.intersection=all", "method.group_lasso=0"
-BETA = "method.beta=0.05"
+BETA, DYNAMIC, UNIFORM = "method.beta=0.05", "clients.tier_assignment=dynamic", "method.weighting=uniform"
 LIMITS = [
     ("fedprox", (UNEVEN, TWO), (), ("method.mu=0",), ("method.mu=0.1",)),
     ("fedprox", (UNEVEN, TWO, "method.weighting=samples"), (), ("method.mu=0",), ("method.mu=0.1",)),
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
-    ("fedhm", (TWO, UNEVEN, "clients.tier_assignment=dynamic"), (), ("method.rank_ratio=[1]",), ("method.tau=1",)),
+    ("fedhm", (TWO, UNEVEN, DYNAMIC), (UNIFORM,), ("method.rank_ratio=[1]",), ("method.tau=1",)),
     ("fedhm", (TWO, "train.precision=bf16"), (), ("method.rank_ratio=[1]",), ("method.rank_ratio=[0.5]",)),
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA), ("method.rank_ratio=[0.5]", DELTA)),
     ("fedhm", (TWO,), (), ("method.rank_ratio=[1]", DELTA, COVERAGE), ("method.rank_ratio=[1,0.5]", DELTA, COVERAGE)),

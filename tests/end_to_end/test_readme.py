@@ -23,7 +23,7 @@ def examples(document: str) -> list[str]:
 
 def command(example: str) -> list[str]:
     """The words of the command in an example's comment."""
-    return shlex.split(example.partition("# python -m fedmpi.main ")[2])
+    return shlex.split(example.partition("# in its folder: fedmpi ")[2])
 
 
 @pytest.fixture(autouse=True)
