@@ -137,7 +137,7 @@ class Method:
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
-        """Yields the upload in server coordinates: (name in `sums`, tensor), one at a time.
+        """Yields (name in `sums`, tensor) pairs: the upload as the server averages it, one tensor at a time.
 
         The tensor has the shape of the region that `regions` gives, else of the whole. A name that is left out enters
         its mean as zeros, with the client's weight; an empty region keeps the client out of that mean.
