@@ -15,8 +15,7 @@ from fedmpi.main import main
 from fedmpi.results import launch
 from fedmpi.results.answers import Choices, Results, answer_all
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun
+from fedmpi.results.grid_file import Grid, GridRun, read
 from fedmpi.results.notes import Note
 
 FILE: dict[str, Any] = {

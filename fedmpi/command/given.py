@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 from fedmpi.running.folder import Origin, config_of
 from fedmpi.store.run_dir import RunDir
 

@@ -18,7 +18,7 @@ from fedmpi.config.load import one_config
 from fedmpi.config.schema import Config
 from fedmpi.errors import UserError
 from fedmpi.mpi.launch import claimed
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import FetchedOptions
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.errors import ConfigError, DataError, reason
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 from fedmpi.store.units import size
 
 _DEFAULT_DIR = "~/data"

@@ -22,7 +22,7 @@ from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, Sta
 from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.library.run import Run, StrPath
 from fedmpi.mpi.launch import check_launch, claimed
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.forecast import Forecast, forecast

@@ -7,14 +7,13 @@ page            writes runs as one HTML page, also when a run ends
 figure          draws every figure, with matplotlib
 
 grid            the command `fedmpi grid`: makes what is left of a grid's runs, then the report
-grid_file       the schema of a grid file and its digest; `printed` that of a paper's tables
-grid_runs       names the runs of a grid file and says what is set on each
+grid_file       the schema of a grid file, its digest, and its runs; `printed` has the schema of a paper's tables
 launch          makes runs here, several at a time; `slurm` hands them to Slurm
 notes           notes beside each run what was asked when it began, and refuses what has changed since
 archive         reads and writes the records of all runs in one compressed file
 frame           turns the records of runs into tables (pandas): points of curves, what a run ends with, means over seeds
 evidence        the exact sign-flip permutation test, Holm's correction, intervals
 answers         chooses the best trial of each method, and gives a verdict for each question and setting
-grid_report     writes the report as Markdown, LaTeX and CSV; `grid_figures` draws its figures
-printed_report  puts a paper's numbers beside ours
+grid_report     writes the report as Markdown, LaTeX and CSV, and draws its figures
+printed_report  puts a paper's numbers beside ours, in tables and figures
 """

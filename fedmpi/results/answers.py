@@ -28,8 +28,7 @@ from fedmpi.config.schema import Config
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, holm, interval, sign_flip_p, smallest_p
 from fedmpi.results.frame import one_round_more, value, values
-from fedmpi.results.grid_file import Condition, Grid, Measure, Question
-from fedmpi.results.grid_runs import GridRun, trials
+from fedmpi.results.grid_file import Condition, Grid, GridRun, Measure, Question, trials
 
 Verdict = Literal["confirmed", "not confirmed", "not decidable here", "descriptive"]
 _MOST_NAMED = 3

@@ -21,7 +21,7 @@ from fedmpi.data.dataset import digest_of
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
-from fedmpi.results.grid_runs import GridRun
+from fedmpi.results.grid_file import GridRun
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note
 from fedmpi.store.files import json_safe, read_whole, write_atomic

@@ -12,8 +12,7 @@ import pandas as pd
 from fedmpi.report.records import Record, is_whole, net_scores, scores_of
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line
-from fedmpi.results.grid_file import Measure
-from fedmpi.results.grid_runs import GridRun
+from fedmpi.results.grid_file import GridRun, Measure
 
 _FLOAT32_BYTES = 4
 # FedHM's "GB" are 1024 million parameters, not bytes: Fig. 4a has 2 x 10 x 11.17 x 100 / 1024 = 21.82 for 100 rounds

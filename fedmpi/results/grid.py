@@ -40,8 +40,7 @@ from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
 from fedmpi.results import archive, launch, printed, slurm
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, config_of, finals, trials
+from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, read, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
 from fedmpi.results.printed import has_words
@@ -325,11 +324,11 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
 
 def _report(folder: GridFolder) -> None:
     """Writes the report and prints its answers, or its tables where nothing is asked."""
-    from fedmpi.results import figure, grid_figures, grid_report
+    from fedmpi.results import figure, grid_report
 
     results = folder.collect()
     archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
-    for name, panels in grid_figures.figures_of(results).items():
+    for name, panels in grid_report.figures_of(results).items():
         drawn = figure.compose(panels, share_y=name.endswith(("-curves.svg", "-energy.svg")))
         figure.save(drawn, folder.results / name)
     texts = grid_report.texts(results)
@@ -340,7 +339,7 @@ def _report(folder: GridFolder) -> None:
             print(table.title)
             table_text.print_lines(table.heads, table.lines, table.num_left, sys.stdout)
     print(*(grid_report.sentence(folder.grid, answer) for answer in results.answers), sep="\n")
-    files = [*texts, archive.FILE, *grid_figures.figures_of(results)]
+    files = [*texts, archive.FILE, *grid_report.figures_of(results)]
     print(f"written: {folder.results}/{', '.join(files)}", flush=True)
 
 

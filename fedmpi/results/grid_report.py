@@ -1,4 +1,5 @@
-"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX.
+"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX; figures of accuracy
+by round and by bytes, and of the energy that each tier lacks of methods whose tiers have ranks.
 
 `report.md.jinja` is the template of the Markdown: it has the sections and their texts. This module makes the sentences
 and the tables.
@@ -7,7 +8,7 @@ and the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 
@@ -17,12 +18,13 @@ from fedmpi.config import yaml_text
 from fedmpi.config.schema import settings as settings_of
 from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, net_scores
-from fedmpi.results import grid_figures, printed_report
+from fedmpi.results import frame, printed_report
 from fedmpi.results.answers import Answer, Part, Results
+from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
+from fedmpi.results.figure import Draw, Panel
 from fedmpi.results.frame import values
-from fedmpi.results.grid_file import Grid, Measure
-from fedmpi.results.grid_runs import finals
+from fedmpi.results.grid_file import Grid, Measure, finals
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
 from fedmpi.running.forecast import forecast
@@ -81,7 +83,7 @@ def markdown(results: Results) -> str:
         nets=partial(_nets, results),
         differences=partial(_differences, results),
         not_alike=partial(_not_alike, results),
-        pictures=grid_figures.figures_of(results),
+        pictures=figures_of(results),
         choices=_choices(results) if results.choices else None,
     )
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
@@ -319,3 +321,42 @@ def latex(results: Results) -> str:
         texts = pd.DataFrame(table.lines, columns=table.heads)
         parts.append(f"% {name}\n{texts.to_latex(index=False, escape=True, column_format=columns)}")
     return "\n".join(parts).replace("±", r"$\pm$")
+
+
+def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
+    """Returns the panels of each figure, by the name of its file."""
+    content = results.grid.content
+    figures: dict[str, Sequence[Draw]] = {}
+    for name in content.printed:
+        figures[f"{name}.svg"] = printed_report.panels_of_paper(content, name, results.runs)
+    for setting in () if content.printed else content.settings:
+        figures[f"{setting}-curves.svg"] = _curves(results, setting)
+        energies = [_energy(run) for run in results.finals(setting)]
+        figures[f"{setting}-energy.svg"] = [panel for panel in energies if len(panel.lines) > 1]
+    return {name: panels for name, panels in figures.items() if panels}
+
+
+def _curves(results: Results, setting: str) -> list[Panel]:
+    """Returns panels of the largest and the smallest net by round, and of the largest by bytes."""
+    runs = results.finals(setting)
+    if not runs:
+        return []
+    nets = {"clients": "clients' own nets"}
+    if all(any(map(net_scores, run.records)) for run in runs):
+        nets = {"largest": "largest net", "smallest": "smallest net"}
+    axes = [*((net, "rounds") for net in nets), (next(iter(nets)), "bytes")]
+    panels = []
+    for net, x in axes:
+        lines = {}
+        for place, method in enumerate(results.grid.content.methods):
+            if own := results.finals(setting, method):
+                lines[place] = frame.curve(method, [run.records for run in own], net, x=x)
+        panels.append(Panel(lines, x, "accuracy", title=nets[net], label="test accuracy"))
+    return panels
+
+
+def _energy(run: RunRecord) -> Panel:
+    """Draws what each tier lacks whose records have several rounds."""
+    lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
+    title = f"{run.run.method}, seed {run.run.seed}"
+    return Panel(dict(enumerate(lines)), y="lacking", title=title, label="energy beyond a tier's rank")

@@ -1,18 +1,27 @@
-"""Puts our numbers beside a paper's. Our number in a cell of a table is the mean over the runs that have finished."""
+"""Puts our numbers beside a paper's, in tables and figures. Our number in a cell is the mean over the finished runs. A
+panel of a figure is a block of the table, and the paper's numbers are crosses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
 from fedmpi.report import table_text
-from fedmpi.results import frame
+from fedmpi.results import figure, frame
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import mean_std
+from fedmpi.results.figure import Draw, Line
 from fedmpi.results.grid_file import GridFile, Measure
+from fedmpi.results.printed import Axes as Labels
 from fedmpi.results.printed import Cell, Table, baseline_of, cells_of
+from fedmpi.store.units import as_number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _HEADS = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
 _MEASURED = {"accuracy_drop": "accuracy", "relative_cost": "bytes"}
@@ -144,3 +153,66 @@ def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
         tables.append(found.assign(table=name, quantity=table.quantity, unit=table.unit))
     whole = pd.concat(tables)
     return str(whole[[*whole.columns[-3:], *whole.columns[:-3]]].to_csv(index=False))
+
+
+# Figures.
+
+
+def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
+    """Returns the panels of a paper's figure; [] for a table, and for a figure without runs."""
+    shown = content.printed[name]
+    found = results(content, name, runs)
+    if shown.axes is None or not any(found["runs"]):
+        return []
+    if shown.quantity == "accuracy_drop":  # the baseline is the line at zero
+        found = found[found["column"] != shown.baseline]
+    columns = found["column"].unique().tolist()
+    blocks = found.groupby("block", sort=False)
+    return [partial(_draw_block, shown, shown.axes, columns, block) for _, block in blocks]
+
+
+def _draw_block(table: Table, labels: Labels, columns: Sequence[str], found: pd.DataFrame, axes: Axes) -> None:
+    """Draws a line or points for each column, in the colour that the column has in all panels."""
+    rows = found["row"].unique().tolist()
+    ticks = rows if labels.x == "row" and None in map(as_number, rows) else []
+    for column, own in found.groupby("column", sort=False):
+        place = columns.index(column)
+        first = own.iloc[0]
+        if first["row"] == "" and first["runs"]:
+            records = [run.records for run in first["runs"].values()]
+            line = frame.curve(column, records, first["net"], table.quantity, labels.x, scale(table))
+            figure.draw_line(axes, line, place)
+        at = own.assign(x=[_place(row, ticks, labels) for row in own.itertuples()])
+        is_joined = labels.x == "row" and not ticks
+        _draw_points(axes, column, place, at.dropna(subset="x").sort_values("x", kind="stable"), is_joined=is_joined)
+    axes.set_title(found["block"].iloc[0])
+    axes.set_xlabel(labels.x_label)
+    axes.set_ylabel(labels.y_label)
+    if ticks:
+        axes.set_xticks(range(len(ticks)), ticks)
+    else:
+        figure.format_numbers(axes.xaxis, labels.x)
+
+
+def _draw_points(axes: Axes, column: str, place: int, at: pd.DataFrame, *, is_joined: bool) -> None:
+    """Draws the cells of a column at their x: our means with their standard deviations, and the paper's crosses."""
+    colour = figure.colour_of(place)
+    ours = at.dropna(subset="ours")
+    if len(ours):
+        xs = ours["x"].tolist()
+        ys = ours["ours"].tolist()
+        figure.draw_line(axes, Line(column, xs, ys), place, is_joined=is_joined)
+        if ours["ours_std"].any():
+            axes.errorbar(xs, ys, yerr=ours["ours_std"].fillna(0.0), color=colour, linestyle="none")
+    for x, paper in at.dropna(subset="paper")[["x", "paper"]].to_numpy():
+        axes.plot([x], [paper], color=colour, marker="x", linestyle="none", label="paper")
+
+
+def _place(row: Any, ticks: Sequence[str], labels: Labels) -> float | None:
+    """Returns the x of a cell, None as long as its run does not say."""
+    if labels.x == "relative_cost":
+        return row.cost
+    if labels.x == "params":
+        sizes = [net["params"] for run in row.runs.values() for net in run.nets if net["name"] == row.net]
+        return float(sizes[0]) if sizes else None
+    return float(ticks.index(row.row)) if row.row in ticks else as_number(row.row)

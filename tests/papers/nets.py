@@ -15,7 +15,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 from fedmpi.running import forecast, start
 
 SIZES: dict[str, float] = {}

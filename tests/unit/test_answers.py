@@ -11,10 +11,8 @@ from grids import BETTER, FILE, TWO, WORSE, final_runs, grid_of, made, results_o
 from fedmpi.results.answers import Choice, answer_all, choose
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.frame import nets_of, value
-from fedmpi.results.grid_figures import figures_of
-from fedmpi.results.grid_file import Measure
-from fedmpi.results.grid_report import latex, markdown, sentence, unlike
-from fedmpi.results.grid_runs import GridRun, trials
+from fedmpi.results.grid_file import GridRun, Measure, trials
+from fedmpi.results.grid_report import figures_of, latex, markdown, sentence, unlike
 from fedmpi.store import units
 
 QUESTION = FILE["questions"][0]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 
-from fedmpi.results import grid_figures, grid_report
+from fedmpi.results import grid_report
 from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import read
 
@@ -21,7 +21,7 @@ def test_a_committed_report_is_not_stale(path: Path, tmp_path: Path, monkeypatch
     folder = GridFolder(read(path), tmp_path, results)
     folder.refuse_changed()
     found = folder.collect()
-    assert {*grid_figures.figures_of(found)} == {file.name for file in results.glob("*.svg")}
+    assert {*grid_report.figures_of(found)} == {file.name for file in results.glob("*.svg")}
     texts = grid_report.texts(found)
     assert texts.keys() == {"report.md", "table.tex", "values.csv"}
     for name, text in texts.items():

@@ -12,7 +12,7 @@ from fedmpi import methods
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.schema import Config
 from fedmpi.results import grid_file, printed
-from fedmpi.results.grid_runs import load_address
+from fedmpi.results.grid_file import load_address
 from fedmpi.running.forecast import forecast
 from fedmpi.running.start import blocks, method_context
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from fedmpi.config.address import CONFIGS
-from fedmpi.results import figure, frame, grid_figures, grid_file, printed_report
+from fedmpi.results import figure, frame, grid_file, printed_report
 from fedmpi.results.figure import Line, Panel
 from fedmpi.results.printed import cells_of
 
@@ -80,7 +80,7 @@ def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.Monkey
         results.append({**cell.model_dump(), **ours})
     monkeypatch.setattr(printed_report, "results", lambda *_: pd.DataFrame(results, dtype=object))
     monkeypatch.setattr(frame, "curve", lambda *_: Line("a", range(30), range(12345, 15345, 100)))
-    check_layout(figure.compose(grid_figures.panels_of_paper(SimpleNamespace(printed=tables), figure_name, [])))
+    check_layout(figure.compose(printed_report.panels_of_paper(SimpleNamespace(printed=tables), figure_name, [])))
 
 
 def test_long_names_are_broken_into_lines() -> None:

@@ -23,8 +23,7 @@ from fedmpi.federation.participation import Participation
 from fedmpi.results import archive, launch, notes, slurm
 from fedmpi.results.archive import initial_digest
 from fedmpi.results.grid import GridFolder, main
-from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import finals, trials
+from fedmpi.results.grid_file import Grid, finals, read, trials
 from fedmpi.results.launch import Job
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start

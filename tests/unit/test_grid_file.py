@@ -13,8 +13,7 @@ from grids import TWO, grid_of
 
 from fedmpi.errors import ConfigError
 from fedmpi.results.grid import GridFolder
-from fedmpi.results.grid_file import Grid, read
-from fedmpi.results.grid_runs import GridRun, budget_words, config_of, finals, trials
+from fedmpi.results.grid_file import Grid, GridRun, budget_words, config_of, finals, read, trials
 from fedmpi.results.launch import Job
 
 

@@ -13,10 +13,9 @@ from grids import made
 from pydantic import ValidationError
 
 from fedmpi.config import yaml_text
-from fedmpi.results import figure, frame, grid_figures, printed, printed_report
+from fedmpi.results import figure, frame, printed, printed_report
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import Measure
-from fedmpi.results.grid_runs import GridRun
+from fedmpi.results.grid_file import GridRun, Measure
 from fedmpi.results.printed import Table
 
 if TYPE_CHECKING:
@@ -205,7 +204,7 @@ def test_mistakes_in_a_table(old: str, new: str, problem: str) -> None:
 
 
 def drawn(name: str, runs: list[RunRecord], text: str = PAPER) -> list[Axes]:
-    return list(figure.compose(grid_figures.panels_of_paper(content(text), name, runs)).axes)
+    return list(figure.compose(printed_report.panels_of_paper(content(text), name, runs)).axes)
 
 
 def figure_of(x: str, blocks: str, quantity: str = "accuracy", more: str = "") -> str:
@@ -234,7 +233,7 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
     assert {round(y, 6) for x, y in band.get_paths()[0].vertices if x == 1} == {20, 40}
     assert [text.get_text() for text in first.figure.legends[0].get_texts()] == ["FedAvg"]
     for name, some in (("figure1", []), ("table1", runs)):
-        assert grid_figures.panels_of_paper(content(), name, some) == []
+        assert printed_report.panels_of_paper(content(), name, some) == []
 
 
 def test_curves_by_kernel_and_over_a_setting() -> None:
