@@ -23,7 +23,7 @@ from fedmpi.running.folder import RunRequest, claim
 from fedmpi.running.losses import RunContext, continue_round, end_together, stop_without_server
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
-from fedmpi.running.stopping import Stopping
+from fedmpi.running.stopping import GO_ON, OVER, Stopping
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.lock import RunLock
 from fedmpi.train_round import train_round
@@ -69,9 +69,10 @@ def _start_and_train(context: RunContext) -> bool:
     with ExitStack() as stack:
         lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
         saved = together(comm, lambda: resuming.newest(config, data.info, folder) if root else None)
-        config, server_device, done = resuming.share(config, comm, saved)
+        config, server_device, done, is_over = resuming.share(config, comm, folder, saved)
         context.config = config  # from here on the config that the run was begun with
-        if done < config.rounds and (why := context.too_few()):
+        last = done if is_over else config.rounds
+        if done < last and (why := context.too_few()):
             stop_without_server(context, done, why)
         setup = start.prepare(config, comm, folder, data, server_device)
         context.limits.clock = setup.clock
@@ -86,7 +87,7 @@ def _start_and_train(context: RunContext) -> bool:
         state = resuming.initial_state(setup, snapshot)
         comm.wait_for_all()  # a rank that begins a round counts how long the others take
         setup.clock.take()  # so that the first round is not charged for the start
-        return _train(context, setup, server, done + 1, state)
+        return _train(context, setup, server, range(done + 1, last + 1), state)
 
 
 def _server(
@@ -113,18 +114,20 @@ def _server(
     return server
 
 
-def _train(context: RunContext, setup: Setup, server: Server | None, number: int, state: ServerState) -> bool:
-    """Trains all rounds from `number` on; returns whether it came to the last. Raises `ServerLossError` or
-    `TooFewRanksError`."""
-    last = context.config.rounds
+def _train(context: RunContext, setup: Setup, server: Server | None, rounds: range, state: ServerState) -> bool:
+    """Trains these rounds, or until a test ends the run (`stop`); returns False if the run was stopped before. Raises
+    `ServerLossError` or `TooFewRanksError`."""
+    number = rounds.start
+    vote = GO_ON
     stops = ""
     published = None
-    while number <= last and not stops:
+    while number in rounds and vote != OVER and not stops:
         try:
             context.round_number = number
             context.limits.of_a_round()
             new_state, new_published, result = train_round(setup, number, state, published)
-            times, vote = _timings_and_vote(context, setup)
+            is_over = server is not None and server.is_over(number, result)
+            times, vote = _timings_and_vote(context, setup, is_over)
             setup.comm.agree()
         except RankLossError:
             context.recover()
@@ -133,7 +136,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, number: int
             continue
         state = new_state
         published = new_published
-        stops = context.stopping.why(vote) if number < last else ""
+        stops = context.stopping.why(vote) if number + 1 in rounds else ""
         if server is not None:
             server.round_done(number, state, result, times, stops)
         number += 1
@@ -144,14 +147,14 @@ def _train(context: RunContext, setup: Setup, server: Server | None, number: int
     return not stops
 
 
-def _timings_and_vote(context: RunContext, setup: Setup) -> tuple[Times, int]:
+def _timings_and_vote(context: RunContext, setup: Setup, is_over: bool) -> tuple[Times, int]:
     """Returns the seconds of the round, and the highest vote of all ranks to stop; the same on all ranks.
 
     Rank 0 knows best how long a round takes: it is the one that saves.
     """
     names = (*STAGES, "wall")
     taken = setup.clock.take()
-    vote = context.stopping.vote(taken["wall"])
+    vote = OVER if is_over else context.stopping.vote(taken["wall"])
     rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), vote]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))

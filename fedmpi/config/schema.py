@@ -219,6 +219,17 @@ class Evaluation(Section):
             yield "evaluation.clients", f"{text}; 0 tests all"
 
 
+class Stop(Section):
+    """Ends a run before its last round. It looks at the accuracy of the largest tested net; where clients have no
+    common net, at the mean over their own. The round that ends a run is saved, and the run counts as finished.
+    """
+
+    accuracy: Annotated[float, Field(ge=0, le=1)] = free(0.0)
+    """Ends the run at a test with this accuracy or more; 0: no target."""
+    patience: Annotated[int, Field(ge=0, le=2**31 - 1)] = free(0)
+    """Ends the run after this many tests in a row that are no better than the best one before; 0: never."""
+
+
 class Mpi(Section):
     """Sets what runs where. None of it changes a bit of the result, except the three that say so."""
 
@@ -309,6 +320,8 @@ class Config(Section):
     """Sets local training, the same for every method."""
     evaluation: Evaluation = Evaluation()
     """Sets how the nets of every tier are tested."""
+    stop: Stop = Stop()
+    """Ends a run before its last round."""
     mpi: Mpi = Mpi()
     """What runs where."""
     output: Output = Output()

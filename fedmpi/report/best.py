@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from fedmpi.config.schema import Stop
 from fedmpi.report.records import CLIENTS, Record, accuracies
 
 
@@ -19,6 +20,8 @@ class Best:
     seconds: Counter[str] = field(default_factory=Counter)
     means: dict[int, float] = field(default_factory=dict)
     """Tested round -> the mean over the nets that all clients share; if there are none, over the clients' own."""
+    largest: dict[int, float] = field(default_factory=dict)
+    """Tested round -> the accuracy of the largest of these nets; if there are none, the mean over the clients' own."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Best:
@@ -38,6 +41,7 @@ class Best:
         if tested:
             shares = [share for name, share in tested.items() if name != CLIENTS] or [*tested.values()]
             self.means[record["round"]] = sum(shares) / len(shares)
+            self.largest[record["round"]] = shares[0]
         self.seconds.update(record.get("seconds", {}))
 
     def best_of(self, saved: Collection[int]) -> int | None:
@@ -48,3 +52,16 @@ class Best:
         """Returns the seconds by stage, with `other` for those of no stage."""
         split = {stage: seconds for stage, seconds in self.seconds.items() if stage != "wall"}
         return {**split, "other": max(0.0, self.seconds["wall"] - sum(split.values()))}
+
+
+def why_over(stop: Stop, tests: Mapping[int, float]) -> str:
+    """Returns why a run with these tests (`Best.largest`, in the order of rounds) ends, '' if it goes on."""
+    if not tests:
+        return ""
+    last = max(tests)
+    if stop.accuracy and tests[last] >= stop.accuracy:
+        return f"accuracy {tests[last]:.4f} in round {last}, and stop.accuracy is {stop.accuracy:g}"
+    best = max(tests, key=tests.__getitem__)
+    if stop.patience and sum(number > best for number in tests) >= stop.patience:
+        return f"no test after round {best} was better than its {tests[best]:.4f}, and stop.patience is {stop.patience}"
+    return ""

@@ -67,25 +67,29 @@ def closing_table(
     clients: Mapping[str, float] | None = None,
     conclusions: Sequence[str] = (),
     *,
+    ended: str = "",
     state_digest: str = "",
     stream: TextIO | None = None,
 ) -> None:
     """Prints the table and writes `report/summary.json` (exact numbers) and `report/summary.md`.
 
     `split_s` has the seconds of each stage, named as in `clock.STAGES`, `clients` what a record has of the clients' own
-    nets. `conclusions` are lines that the method adds. `state_digest` is that of the last checkpoint.
+    nets. `conclusions` are lines that the method adds. `ended` says why the run ended before its last round (`stop`).
+    `state_digest` is that of the last checkpoint.
     Raises RunDirError if the files cannot be written.
     """
     stream = stream or sys.stdout
     cells = [row.cells() for row in rows]
     time = f"time: {time_line(split_s)}"
-    lines = [_CAPTION, *([_clients_line(clients)] if clients else []), *conclusions, time]
+    early = [f"ended early: {ended}"] if ended else []
+    lines = [_CAPTION, *([_clients_line(clients)] if clients else []), *conclusions, *early, time]
     with contextlib.suppress(OSError, ValueError):  # nobody reads any more; the files still tell
         print(file=stream)
         table_text.print_lines(_HEADS, cells, 1, stream)
         print(*wrapped(*lines), f"run directory: {run_dir.path}", sep="\n", file=stream, flush=True)
     run_dir.make(run_dir.report_dir)
-    summary = json_safe({"tiers": [asdict(row) for row in rows], "time_s": dict(split_s), "state_digest": state_digest})
+    content = {"tiers": [asdict(row) for row in rows], "time_s": dict(split_s), "state_digest": state_digest}
+    summary = json_safe(content | ({"ended": ended} if ended else {}))
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     table = "\n".join(table_text.markdown_lines(_HEADS, cells, 1))
     notes = [f"{line[0].upper()}{line[1:]}." for line in lines]

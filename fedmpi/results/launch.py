@@ -58,10 +58,14 @@ def write_config(job: Job) -> None:
 
 
 def differences(config: Config, saved: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each difference. Another number of rounds is one here, although a run may be extended."""
+    """Returns a line for each difference. Other `rounds` and another `stop` are some here, although a run may be
+    extended."""
     found = config.diff(saved)
     if saved["rounds"] != config.rounds and not any(line.startswith("rounds:") for line in found):
         found.append(f"rounds: run has {saved['rounds']}, you ask {config.rounds}")
+    for key, value in config.stop:
+        if (had := saved.get("stop", {}).get(key, 0)) != value:
+            found.append(f"stop.{key}: run has {had:g}, you ask {value:g}")
     return found
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fedmpi
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, Stop
 from fedmpi.errors import RunDirError, counted
 from fedmpi.results.grid_file import Grid
 from fedmpi.results.launch import Job
@@ -59,11 +59,12 @@ def write_note(grid: Grid, job: Job) -> None:
 
 
 def fingerprint(config: Config) -> str:
-    """Returns the hash of all that decides a run's results, the rounds, which `Config.hash` may leave out, and the
-    digest of each module that the config names.
+    """Returns the hash of all that decides a run's results, the rounds and `stop`, which `Config.hash` may leave out,
+    and the digest of each module that the config names.
     """
     code = "".join(f", code {entry['digest']}" for entry in _sources(config))
-    return f"{config.hash()}, {config.rounds} rounds{code}"
+    stop = f", stop {config.stop.accuracy} {config.stop.patience}" if config.stop != Stop() else ""
+    return f"{config.hash()}, {config.rounds} rounds{stop}{code}"
 
 
 def _sources(config: Config) -> list[Mapping[str, Any]]:

@@ -125,6 +125,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
     """
     ending = run.ending
     own_notes = [ending.paragraph()] if ending else []
+    own_notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
     own_notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
@@ -147,7 +148,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
         title=run.name,
         state=f"{ending.state}, {how_far}" if ending else "finished",
         run=run,
-        how_far=how_far if ending else f"All {run.num_rounds:,} rounds",
+        how_far=how_far if ending or run.done < run.num_rounds else f"All {run.num_rounds:,} rounds",
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*own_notes, *notes],

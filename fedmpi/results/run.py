@@ -1,7 +1,8 @@
 """Reads a run's folder: config, records, sizes, how it ended. The page, `show`, grids and the library use it.
 
-Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record and its
-report is written, which is the last thing that a run does. Accuracies are shares.
+Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record, or those
+up to the test that ended it (`stop`), and its report is written, which is the last thing that a run does. Accuracies
+are shares.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import Override
-from fedmpi.config.schema import Config
+from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import DataError, RunDirError
-from fedmpi.report.best import Best
+from fedmpi.report.best import Best, why_over
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
 from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done
 from fedmpi.running.folder import config_of
@@ -119,9 +120,18 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Returns True if all rounds are on record, and the report is written."""
+        """Returns True if all rounds are on record, or a test has ended the run, and the report is written."""
         has_report = (self.dir.report_dir / "summary.json").exists()
-        return self.has_begun() and has_report and self.done >= self.num_rounds
+        return self.has_begun() and has_report and (self.done >= self.num_rounds or bool(self.why_over))
+
+    @cached_property
+    def why_over(self) -> str:
+        """Returns why its last test ends the run (`stop`), '' if it does not."""
+        try:
+            stop = Stop.model_validate(self.values.get("stop", {}))
+        except ValueError as error:
+            raise RunDirError(str(self.dir.config_path), f"is no run's config: stop: {error}") from None
+        return why_over(stop, self.best.largest)
 
     @cached_property
     def ending(self) -> Ending | None:

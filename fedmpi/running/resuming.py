@@ -21,6 +21,8 @@ from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator
+from fedmpi.report.best import Best, why_over
+from fedmpi.report.records import read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with
@@ -85,13 +87,16 @@ def _with_server_device(config: Config, asked: str) -> Config:
     return config.model_copy(update={"mpi": config.mpi.model_copy(update={"server_device": asked})})
 
 
-def share(config: Config, comm: Communicator, saved: Snapshot | None) -> tuple[Config, str, int]:
+def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[Config, str, int, bool]:
     """Returns, on all ranks, what rank 0 has read: the config with the run's own word for the server's device, the kind
-    that was taken so far ('' for a new run), and the rounds that are done.
+    that was taken so far ('' for a new run), the rounds that are done, and whether their tests end the run (`stop`).
     """
-    found = [*_server_device(saved), saved.round] if saved else [config.mpi.server_device, "", 0]
-    asked, had, done = json.loads(comm.allgather_text(json.dumps(found))[0])
-    return _with_server_device(config, asked), had, done
+    found: list[object] = [config.mpi.server_device, "", 0, False]
+    if saved:
+        best = Best.of(record for record in read_records(run_dir) if record["round"] <= saved.round)
+        found = [*_server_device(saved), saved.round, bool(why_over(config.stop, best.largest))]
+    asked, had, done, is_over = json.loads(comm.allgather_text(json.dumps(found))[0])
+    return _with_server_device(config, asked), had, done, is_over
 
 
 def begin(

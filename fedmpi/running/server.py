@@ -12,12 +12,12 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
-from fedmpi.report.best import Best
+from fedmpi.report.best import Best, why_over
 from fedmpi.report.closing import closing_table
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Record, Records, read_records
+from fedmpi.report.records import Record, Records, read_records, rounds_done
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -104,14 +104,16 @@ class Server:
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
-        if self._done < config.rounds:
+        over = why_over(config.stop, self._best.largest)
+        if self._done < config.rounds and not over:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
             self.say(self._advice.to_resume("to continue after an interruption"))
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
             fewer = f", and rounds is {config.rounds}" if self._done > config.rounds else ""
-            self.say(f"nothing left to do: {counted(self._done, 'round')} done{fewer}")
+            why = f"; {over}" if over else fewer
+            self._tell(f"nothing left to do: {counted(self._done, 'round')} done{why}")
         for origin in first_state.values():
             changes = "; ".join(origin["config"]) or "with the same config"
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
@@ -147,19 +149,30 @@ class Server:
         if losses:
             self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
 
+    def is_over(self, round_number: int, result: RoundResult) -> bool:
+        """Returns whether the tests of this round, after those on record, end the run (`stop`)."""
+        tests = dict(self._best.largest)
+        if result.scores:
+            tests[round_number] = result.scores[0].accuracy
+        elif result.client_scores:
+            tests[round_number] = result.client_scores.summary()["accuracy"]
+        return bool(why_over(self._setup.config.stop, tests))
+
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
         setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
         record = record_of(setup, round_number, result, times) | self._notes()
         self._best.round_done(record)
+        if over := why_over(setup.config.stop, self._best.largest):
+            record["ended"] = over
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         self._statistics = {net.name: score.statistics for net, score in scores if score.statistics is not None}
         self._memories |= {
             (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
         }
         self._warn_of_what_changed_nothing(round_number, record, result)
-        must_hold = bool(stops) or round_number == setup.config.rounds
+        must_hold = bool(stops or over) or round_number == setup.config.rounds
         self._is_due |= must_hold or round_number % setup.config.output.checkpoint_every == 0
         with setup.clock.stage("saving", round_number):
             self._lock.refresh()
@@ -244,7 +257,7 @@ class Server:
         """Prints the closing table and writes the report files."""
         self._progress.erase()
         self._if_possible("the report", self._write_report)
-        self._run_ended(max(self._done, self._setup.config.rounds))
+        self._run_ended(rounds_done(read_records(self._folder)))
         if self._setup.config.output.report and self._folder.page_path.exists():
             self.say(f"its page, for a browser: {self._folder.page_path.relative_to(self._folder.path)}")
 
@@ -255,7 +268,10 @@ class Server:
         scores = self._client_scores
         summary = scores.summary() if scores else None
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
-        closing_table(rows, self._best.split_s(), self._folder, summary, said, state_digest=digest, stream=stream)
+        over = why_over(self._setup.config.stop, self._best.largest)
+        closing_table(
+            *(rows, self._best.split_s(), self._folder, summary, said), ended=over, state_digest=digest, stream=stream
+        )
         if scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
             lines = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)

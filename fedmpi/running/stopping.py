@@ -26,7 +26,8 @@ _early_signals: list[int] = []
 GO_ON = 0
 OUT_OF_TIME = 1
 SIGNALLED = 2
-"""The votes of a rank; the highest vote of all ranks is done."""
+OVER = 3
+"""The votes of a rank; the highest vote of all ranks is done. Rank 0 alone knows when a run is over (`stop`)."""
 
 # A round is given this much longer than the longest of the last ones took.
 _PATIENCE = 1.5

@@ -19,6 +19,7 @@ from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
 from fedmpi.mpi.communicator import SerialComm
+from fedmpi.report.records import read_records
 from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -109,6 +110,16 @@ def test_clients_that_are_away_or_do_a_part_or_are_lost(bits: Bits, case: str) -
     for rounds, exchange in ((2, "gather"), (4, "reduce")):
         bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 4)
     bits.check(bits.alone(small_config(*words, "rounds=4")))
+
+
+def test_all_ranks_end_with_the_same_test(bits: Bits) -> None:
+    """Rank 0 alone has the records; the second start goes by the tests of the first one, too."""
+    words = ("method.name=standalone", "train.lr=1e-9", "clients.per_round=2", "stop.patience=2")
+    for rounds in (2, 20):
+        bits.run(small_config(*words, f"rounds={rounds}"), resume=rounds == 20)
+    bits.check(bits.alone(small_config(*words, "rounds=20")))
+    ended = "ended" not in (records := read_records(RunDir(bits.folder / "run")))[-2] and "ended" in records[-1]
+    bits.on_all_ranks(ended and len(records) < 20, str(len(records)))
 
 
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:

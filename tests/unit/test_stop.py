@@ -1,0 +1,85 @@
+"""`stop`: a run ends at its target or when nothing improves, in one go or in several."""
+
+import json
+from pathlib import Path
+
+import pytest
+from small_runs import run_alone, small_config
+from written_runs import a_run
+
+from fedmpi.check.small import finished
+from fedmpi.config.schema import Stop
+from fedmpi.report.best import why_over
+from fedmpi.results.launch import differences
+from fedmpi.results.notes import fingerprint
+from fedmpi.results.page import page_of
+from fedmpi.results.run import Run
+
+FEDAVG = ("method.name=fedavg", "rounds=9", "train.lr=0.01")
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "target", "patience", "why"),
+    [
+        ([], 0.5, 1, ""),
+        ([0.4, 0.6], 0.0, 0, ""),
+        ([0.6, 0.4], 0.5, 0, ""),  # a run that goes on in spite of its first test had another target then
+        ([0.4, 0.5], 0.5, 0, "accuracy 0.5000 in round 4, and stop.accuracy is 0.5"),
+        ([0.4, 0.6, 0.5], 0.0, 2, ""),
+        ([0.6, 0.6, 0.5], 0.0, 2, "no test after round 2 was better than its 0.6000, and stop.patience is 2"),
+        ([0.6, 0.5, 0.7, 0.6], 0.0, 2, ""),
+    ],
+)
+def test_by_hand(accuracies: list[float], target: float, patience: int, why: str) -> None:
+    """Rounds 2, 4, 6 ... were tested: tests count, not rounds."""
+    tests = {2 * place: accuracy for place, accuracy in enumerate(accuracies, 1)}
+    assert why_over(Stop(accuracy=target, patience=patience), tests) == why
+
+
+def test_a_run_ends_at_its_target_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_alone(tmp_path / "long", *FEDAVG)
+    accuracies = [record["tiers"]["1"]["accuracy"] for record in Run(tmp_path / "long").records]
+    target = max(accuracies[:4])
+    ends = accuracies.index(target) + 1
+    words = (*FEDAVG, f"stop.accuracy={target!r}")
+    run_alone(tmp_path / "run", *words)
+    run = Run(tmp_path / "run")
+    assert run.is_finished and run.state == "finished" and run.done == ends < 9
+    assert run.why_over.startswith(f"accuracy {target:.4f} in round {ends}, ")
+    assert run.records[-1]["ended"] == run.why_over and "ended" not in run.records[0]
+    assert json.loads((run.path / "report/summary.json").read_text())["ended"] == run.why_over
+    assert f"Ended early: {run.why_over}." in (run.path / "report/summary.md").read_text()
+    assert f"The run ended early: {run.why_over}." in page_of(run)
+    assert f"ended early: {run.why_over}" in capsys.readouterr().out
+    records = [{**record, "seconds": None} for record in run.records]
+    run_alone(run.path, *words, "output.progress=plain", resume=True)
+    assert f"nothing left to do: {ends} rounds done; accuracy " in " ".join(capsys.readouterr().out.split())
+    assert [{**record, "seconds": None} for record in Run(run.path).records] == records
+    run_alone(run.path, *FEDAVG, resume=True)
+    went_on = finished(run.path)
+    straight = finished(tmp_path / "long")
+    assert (went_on.server, len(went_on.records)) == (straight.server, 9)
+
+
+def test_patience_counts_from_the_records(tmp_path: Path) -> None:
+    """The first start of two rounds leaves its tests to the second one, which ends where a run in one go does."""
+    words = ("method.name=standalone", "rounds=30", "train.lr=1e-9", "clients.per_round=2")
+    run_alone(tmp_path / "straight", *words, "stop.patience=3")
+    run_alone(tmp_path / "parts", *words[:1], "rounds=2", *words[2:], "stop.patience=3")
+    run_alone(tmp_path / "parts", *words, "stop.patience=3", resume=True)
+    straight = Run(tmp_path / "straight")
+    accuracies = [record["clients"]["accuracy"] for record in straight.records]
+    assert straight.is_finished and 4 <= straight.done == accuracies.index(max(accuracies)) + 4 < 30
+    assert finished(tmp_path / "parts") == finished(tmp_path / "straight")
+
+
+def test_a_grid_takes_it_for_finished_and_knows_another_stop(tmp_path: Path) -> None:
+    path = a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}])
+    config = path / "config.yaml"
+    config.write_text(config.read_text().replace("rounds: 2", "rounds: 5\nstop: {accuracy: 0.7}"))
+    assert Run(path).is_finished
+    without = small_config("rounds=3")
+    with_stop = small_config("rounds=3", "stop.patience=2")
+    assert differences(with_stop, without.to_dict()) == ["stop.patience: run has 0, you ask 2"]
+    assert differences(with_stop, with_stop.to_dict()) == []
+    assert fingerprint(with_stop) != fingerprint(without) and with_stop.hash() == without.hash()
