@@ -194,7 +194,7 @@ class Evaluation(Section):
     """Test batch size; under batch statistics it is part of the result."""
     bn: Literal["batch", "restat", "milestone"] = "restat"
     """BatchNorm at test time: statistics of each test batch, statistics re-estimated over all training data, or the
-    first until the first milestone and the second from then on.
+    first up to the round of the first milestone and the second after it (FedHM, C.2).
     """
     personal: Literal["auto", "on", "off"] = "auto"
     """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""

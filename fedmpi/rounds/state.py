@@ -187,4 +187,4 @@ def reestimates(config: Config, round_number: int) -> bool:
     if config.evaluation.bn != "milestone":
         return config.evaluation.bn == "restat"
     milestones = getattr(config.train.schedule, "milestones", ())
-    return bool(milestones) and round_number >= min(milestones)
+    return bool(milestones) and round_number > min(milestones)

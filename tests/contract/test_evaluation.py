@@ -60,14 +60,14 @@ def use_torchs_statistics(setup: Setup, net: nn.Module, num_examples: int | None
     [
         ("batch", "[1]", False),
         ("restat", "[]", True),
-        ("milestone", "[2]", True),
-        ("milestone", "[3]", False),
+        ("milestone", "[1]", True),
+        ("milestone", "[2]", False),
         ("milestone", "[]", False),
     ],
 )
 def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestones: str, restat: bool) -> None:
     """For every tier, in round 2. Statistics are float64 sums here and float32 running means in torch: 1e-6 of the
-    loss; counts are the same. `milestone` is `restat` from the first milestone on."""
+    loss; counts are the same. `milestone` is `restat` in the rounds greater than the first milestone's."""
     words = (f"method.name={name}", f"evaluation.bn={bn}", f"train.schedule.milestones={milestones}", "rounds=3")
     setup = small_setup(tmp_path, *words)
     state = trained_a_little(setup)

@@ -1,5 +1,6 @@
-"""Ours for FDNNC: section I on AlexNet, section III.C on messages, Table II."""
+"""Ours for FDNNC: section I on AlexNet, section III.C on messages, Tables I and II."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from papers.claims import Ours, grid
@@ -33,8 +34,16 @@ def _middle_share() -> float:
     return float(share) / 100
 
 
-def _message(tier: int, upload: str) -> Ours:
-    """What a device sends of a net that is a single FC layer, without its bias."""
+def _weights(found: Setting, tier: int, num_biases: int) -> float:
+    return params(found.method.net(tier, empty=True)) - num_biases
+
+
+def _gradients(found: Setting, tier: int, num_biases: int) -> float:
+    return found.method.costs(ClientLoad(tier)).up_bytes / FLOAT32_BYTES - num_biases
+
+
+def _fc_layer(tier: int, upload: str, count: Callable[[Setting, int, int], float] = _gradients) -> Ours:
+    """Counts a device's numbers in a net that is a single FC layer, by default those that it sends."""
     samples = []
     for data, ratio in (("cifar10", 0.1), ("cifar100", 0.1), ("cifar100", 0.3)):
         net = (f"data.name={data}", "model.name=mlp", "model.hidden=[]", "method.layer_ranks={}")
@@ -42,7 +51,7 @@ def _message(tier: int, upload: str) -> Ours:
         assert isinstance(found.method, FDNNC)
         (layer,) = found.method.layers.values()
         at = {"M": layer.out_features, "N": layer.in_features, "r": layer.r(ratio)}
-        samples.append((at, found.method.costs(ClientLoad(tier)).up_bytes / FLOAT32_BYTES - layer.out_features))
+        samples.append((at, count(found, tier, layer.out_features)))
     return samples
 
 
@@ -58,9 +67,13 @@ FACTS = {
     "devices_cifar10": lambda: _cifar10().config.clients.count,
     "devices_femnist": lambda: _femnist().config.clients.count,
     "classes_femnist": lambda: _femnist().info.num_classes,
-    "message_full": lambda: _message(BIG, "full"),
-    "message_small": lambda: _message(SMALL, "full"),
-    "message_half": lambda: _message(SMALL, "half"),
-    "message_half_iv": lambda: _message(SMALL, "half"),
+    "table1_fc_forward": lambda: _fc_layer(BIG, "full", _weights),
+    "table1_fc_backward": lambda: _fc_layer(BIG, "full"),
+    "table1_svd_forward": lambda: _fc_layer(SMALL, "full", _weights),
+    "table1_svd_backward": lambda: _fc_layer(SMALL, "full"),
+    "message_full": lambda: _fc_layer(BIG, "full"),
+    "message_small": lambda: _fc_layer(SMALL, "full"),
+    "message_half": lambda: _fc_layer(SMALL, "half"),
+    "message_half_iv": lambda: _fc_layer(SMALL, "half"),
 }
 CELLS = {}

@@ -1,8 +1,10 @@
 """Ours for FedHM: Tables 1 and 5-8, Figures 4 and 7, sections 4.2, 4.3, C and D."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache, partial
 
+from papers import claims
 from papers.claims import Ours
 from papers.nets import Setting, modules_of, params, setting
 from torch import nn
@@ -11,6 +13,7 @@ from fedmpi import costs
 from fedmpi.lowrank.kernels import kernel_net
 from fedmpi.lowrank.modules import LowRank, factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.models import create
 from fedmpi.results.printed import Cell
 
 _of = partial(setting, "fedhm")
@@ -104,6 +107,30 @@ def _two_percent(data: str) -> float:
     return params(found.method.net(0, empty=True)) / params(found.model)
 
 
+# Section 4.2 and 2.2.
+
+
+def _printed(table: str, block: str, column: str, row: int) -> float:
+    """Returns the accuracy of a row of a printed table, 0 for the largest net."""
+    cells = [cell for _, cell in claims.cells("fedhm", table) if (cell.block, cell.column) == (block, column)]
+    return float(cells[row].value)
+
+
+def _gain_on_split_mix(block: str) -> float:
+    return _printed("table3", block, "FedHM", 0) - _printed("table3", block, "Split-Mix", 0)
+
+
+def _gain_of_smallest(block: str, row: int) -> float:
+    """FedHM's smallest net against a row of HeteroFL's."""
+    return _printed("table2", block, "FedHM", -1) - _printed("table2", block, "HeteroFL", row)
+
+
+def _last_blocks_of_resnet50() -> float:
+    found = _of("cifar10_iid/slim", "model={name: torchvision:resnet50}")
+    net = create.skeleton(found.config.model, replace(found.info, num_classes=1000))
+    return params(net.get_submodule("layer4")) / params(net)
+
+
 # Costs of a run: section 4.3's formulas, and Figure 4's bars of them.
 
 
@@ -158,6 +185,13 @@ FACTS: dict[str, Callable[[], Ours]] = {
     "reduction_high": partial(_reduction, "cifar10", "1/8"),
     "reduction_low": partial(_reduction, "cifar100", "1/12"),
     "reduction_compute": lambda: _macs("cifar100", "Original") / _macs("cifar100", "1/8"),
+    "resnet50_last": _last_blocks_of_resnet50,
+    "gain_split_mix_cifar10_iid": partial(_gain_on_split_mix, "CIFAR-10 IID"),
+    "gain_split_mix_cifar10_noniid": partial(_gain_on_split_mix, "CIFAR-10 Non-IID"),
+    "gain_split_mix_cifar100_iid": partial(_gain_on_split_mix, "CIFAR-100 IID"),
+    "gain_split_mix_cifar100_noniid": partial(_gain_on_split_mix, "CIFAR-100 Non-IID"),
+    "gain_smallest_iid": partial(_gain_of_smallest, "CIFAR-100 IID", 1),
+    "gain_smallest_noniid": partial(_gain_of_smallest, "CIFAR-100 Non-IID", 1),
     "two_percent_cifar10": partial(_two_percent, "cifar10"),
     "two_percent_cifar100": partial(_two_percent, "cifar100"),
     "communication_cost": lambda: _run_costs(lambda found: found.plan.bytes_per_run / costs.FLOAT32_BYTES),

@@ -39,7 +39,15 @@ def _table3(column: str, row: str) -> float:
     return sum(map(size, _DATA)) if row == "All Included" else size(_ROWS[row])
 
 
+def _inception_v4() -> float:
+    """Bytes of FedAvg with the 42,679,816 parameters (at 1,000 classes) of Inception-v4's ports to torch."""
+    found = setting("hermes", "cifar10/fedavg")
+    num_params = 42_679_816 - (1000 - found.info.num_classes) * (1536 + 1)
+    return found.plan.bytes_per_run / params(found.model) * num_params
+
+
 FACTS = {
+    "figure2_inception": _inception_v4,
     **{f"devices_{data}": lambda data=data: _run(data).config.clients.count for data in _DATA},
     **{f"classes_{data}": lambda data=data: _run(data).info.num_classes for data in _DATA},
     "table4_cifar10": partial(_size, "cifar10", "model.name=lenet5"),

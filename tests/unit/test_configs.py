@@ -13,6 +13,7 @@ from fedmpi.config.address import CONFIGS
 from fedmpi.config.schema import Config
 from fedmpi.results import grid_file, printed
 from fedmpi.results.grid_file import load_address
+from fedmpi.rounds.state import reestimates
 from fedmpi.running.forecast import forecast
 from fedmpi.running.start import blocks, method_context
 
@@ -136,6 +137,7 @@ def test_fedhm_table_4(data_set: str, model: str, rounds: int, milestones: tuple
     schedule = of.train.schedule
     assert (schedule.name, schedule.milestones, schedule.factor) == ("step", milestones, 0.1)
     assert of.train.masked_loss and of.evaluation.bn == "milestone" and of.evaluation.every == 1
+    assert not reestimates(of, milestones[0]) and reestimates(of, milestones[0] + 1), "rounds greater than it (C.2)"
     assert (of.method.rank_ratio, of.method.tau) == ((1, 0.5, 0.25, 0.125), "auto")
 
 

@@ -68,7 +68,7 @@ def test_what_tests_cost_by_hand() -> None:
     assert batch.test_share == pytest.approx(3 * 360 * each / (3 * 360 * each + 3 * training))
     restat = plan(*TINY, "evaluation.bn=restat")
     assert restat.test_macs_per_run == pytest.approx(3 * (360 + 1437) * each)
-    milestone = plan(*TINY, "evaluation.bn=milestone", "train.schedule.milestones=[3]")
+    milestone = plan(*TINY, "evaluation.bn=milestone", "train.schedule.milestones=[2]")
     assert milestone.test_macs_per_run == pytest.approx((3 * 360 + 1437) * each)
     seldom = plan(*TINY, "evaluation.bn=restat", "evaluation.every=2")  # rounds 2 and 3
     assert (seldom.tests_per_run, seldom.test_macs_per_run) == (2, pytest.approx(2 * (360 + 1437) * each))
