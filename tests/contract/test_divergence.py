@@ -36,7 +36,7 @@ def is_finite(params: Params) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("method", fast("fedavg", "hermes", of=METHODS))
+@pytest.mark.parametrize("method", fast("fedavg", "hermes", of=METHODS, slow=()))
 def test_every_client_diverges_in_every_round(tmp_path: Path, capfd, method: str, policy: str) -> None:
     """A learning rate of 1e12: every client of the cohort is named, every checkpoint is finite, the run ends well. The
     first step leaps to 1e29, so the last finite parameters are the published ones, and the mean of equals is they."""
@@ -159,7 +159,7 @@ def diverge(monkeypatch: pytest.MonkeyPatch, setup: Setup, how: str, num_steps: 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("how", ["loss", "parameter"])
-@pytest.mark.parametrize("name", fast("scaffold", "standalone", of=WITH_MEMORY))
+@pytest.mark.parametrize("name", fast("scaffold", "standalone", of=WITH_MEMORY, slow=("hermes",)))
 def test_one_client_diverges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, how: str, policy: str) -> None:
     """One that is dropped remembers what it did in round 1; of a restored one both what it sends and what it remembers
     are of the last parameters whose loss was finite."""

@@ -21,7 +21,9 @@ from fedmpi.running.results import untrained
 from fedmpi.store.hdf5 import digest_of
 
 
-@pytest.mark.parametrize("case", fast("fedhm", of=CASES))
+@pytest.mark.parametrize(
+    "case", fast("fedhm", of=CASES, slow=("fjord-distillation", "splitmix", "perfedavg-hf", "moon"))
+)
 def test_a_scale_that_is_a_power_of_two_changes_nothing_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:

@@ -21,7 +21,8 @@ STOPS = ("mpi.time_limit_s=0.001",)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "words", "code"), fast(((), (), 0), of=[((), (), 0), (ULFM, (), 0), ((), STOPS, 75), (ULFM, STOPS, 75)])
+    ("options", "words", "code"),
+    fast(((), (), 0), of=[((), (), 0), (ULFM, (), 0), ((), STOPS, 75), (ULFM, STOPS, 75)], slow=[(ULFM, STOPS, 75)]),
 )
 def test_ranks_do_what_is_registered_and_are_gone(
     start: Start, options: Sequence[str], words: Sequence[str], code: int

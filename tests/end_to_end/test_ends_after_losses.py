@@ -40,7 +40,7 @@ def test_too_few_without_the_server(start: Start, run_dir: Path, every: int, cod
     assert ("stopped" in last_start(run_dir)) == (code == 75)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_too_few_after_a_takeover(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
     """What was saved before rank 0 died counts, too: 75, even if the new server has not finished a round."""
     words = (*TOPK, "output.checkpoint_every=2")
@@ -75,7 +75,7 @@ before(server.Server, "round_done", done)"""
     continues(run_dir, *words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_shares_that_grow_with_losses_are_no_hang(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """8 clients of 0.8 s are 1.6 s for each of four workers; the last one has 6.4 s of work, and 4 times 4 s."""
     words = (*TOPK, "clients.per_round=8", "rounds=3")
@@ -91,7 +91,7 @@ before(train_round, "simulate_client", trains)"""
     assert finished(run_dir) == undisturbed(tmp_path, *words)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_last_rank_hangs(start: Start, run_dir: Path) -> None:
     """As every rank does in round 3: not a job that ended well, and the command to continue."""
     patch = 'before(train_round, "simulate_client", lambda _, task, __: time.sleep(1000 * (task.round_number == 3)))'
@@ -116,7 +116,7 @@ before(resuming, "begin", lambda *_, resumes: time.sleep(6 * (rank == 1 and resu
     assert finished(run_dir) == undisturbed(tmp_path, *TAKEOVER)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_lock_of_a_server_that_dies_at_the_start_is_waited_for(start: Start, run_dir: Path, tmp_path: Path) -> None:
     """As where it takes the driver a while to end a process with a GPU."""
     patch = """
@@ -149,7 +149,7 @@ if {end == "save"} and rank == 2:
     assert len(finished(run_dir).records) == (3 if end == "report" else 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_finished_run_needs_no_ranks_for_its_report(start: Start, run_dir: Path) -> None:
     """Rank 0 dies when all but the report is saved, and too few are left for another round."""
     patch = 'before(server.Server, "close_run", lambda self: die() if rank == 0 else None)'

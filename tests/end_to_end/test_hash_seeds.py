@@ -24,7 +24,7 @@ run_all(small_config(*sys.argv[2:]), SerialComm(), Path(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize("case", fast("topk", of=CASES))
+@pytest.mark.parametrize("case", fast("topk", of=CASES, slow=()))
 def test_runs_under_two_hash_seeds_have_the_same_bytes(case: str, tmp_path: Path) -> None:
     """This process has one, or none and so a random one."""
     words = method_cases.CASES[case]

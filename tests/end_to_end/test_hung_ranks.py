@@ -58,7 +58,7 @@ before(Comm, "_shrink", shrink)"""
     assert len(finished(run_dir).records) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_rank_that_is_stopped_as_it_leaves(start: Start, run_dir: Path) -> None:
     """All is saved."""
     patch = f"""
@@ -88,7 +88,7 @@ def test_a_rank_that_is_stopped_when_the_rounds_are_over(
 PLACES = ('comm.Comm, "_meet_and_end_mpi"', 'comm.MPI, "Finalize"')
 
 
-@pytest.mark.parametrize("place", fast(of=PLACES, slow=PLACES[:1]))
+@pytest.mark.parametrize("place", fast(of=PLACES, slow=()))
 def test_a_rank_that_is_stopped_in_mpi_s_own_end(start: Start, run_dir: Path, place: str) -> None:
     """Without ULFM. The others print where they wait."""
     patch = f"""
@@ -100,9 +100,8 @@ if rank == 1: before({place}, lambda *arguments: stop())"""
     assert "all is saved" in launched.out and "fedmpi: failed" not in launched.err
 
 
-@pytest.mark.parametrize(
-    "options", [pytest.param((), marks=pytest.mark.nightly), pytest.param(ULFM, marks=pytest.mark.slow)]
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("options", [(), ULFM])
 def test_a_job_that_was_suspended_goes_on(start: Start, run_dir: Path, options: Sequence[str]) -> None:
     """All ranks are stopped for longer than any limit, as by Slurm, and continue."""
     patch = 'before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))'
@@ -129,7 +128,7 @@ def test_a_report_that_hangs(start: Start, run_dir: Path) -> None:
 SERVER_DIES = 'before(server.Server, "round_done", lambda self, number, *rest: die() if number == 4 else None)'
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_server_dies_before_the_last_round_is_saved(start: Start, run_dir: Path) -> None:
     """The others have come to the end of the rounds, but what is saved has not: too few are left to train again."""
     words = (*TOPK, "rounds=4", "output.checkpoint_every=1000", "mpi.min_ranks=3")

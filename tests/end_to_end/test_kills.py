@@ -2,7 +2,6 @@
 same bits. `tests/nightly/kill.py` makes more.
 """
 
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,7 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("name", fast(of=KILLED, slow=("killed twice", "stopped for too long")))
+@pytest.mark.parametrize("name", fast(of=KILLED, slow=("killed twice",)))
 def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> None:
     mpirun()
     job = KILLED[name]
@@ -39,12 +38,12 @@ def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_random_combinations_come_to_the_bits_of_quiet_ones(tmp_path: Path) -> None:
+def test_a_random_combination_comes_to_the_bits_of_a_quiet_one(tmp_path: Path) -> None:
     mpirun()
-    for number, job in enumerate(islice(combinations(tmp_path / "data", 5, seed=11), 3)):
-        expected = quiet(job, tmp_path)
-        assert expected is not None, job
-        assert run(job, tmp_path, number, expected).problem == "", job
+    job = next(combinations(tmp_path / "data", 5, seed=11))
+    expected = quiet(job, tmp_path)
+    assert expected is not None, job
+    assert run(job, tmp_path, 0, expected).problem == "", job
 
 
 # Rank 0 ends itself by SIGKILL in the middle of saving round 5.

@@ -135,7 +135,7 @@ def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Pat
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
 
 
-@pytest.mark.parametrize("error", fast("ENOSPC", of=ERRORS))
+@pytest.mark.parametrize("error", fast("ENOSPC", of=ERRORS, slow=()))
 @pytest.mark.parametrize("part", fast("round-", of=("rounds.jsonl", "round-")))
 def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
     """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""

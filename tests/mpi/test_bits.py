@@ -133,9 +133,13 @@ def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
 # Of each method one case runs on 3 ranks in the fast run.
 MAIN_CASES = [case for case in method_cases.CASES if "-" not in case or case == "fedhm-dynamic"]
 VARIANTS = [case for case in method_cases.CASES if case not in MAIN_CASES]
+IN_CI = ("fedhm-coverage", "lgfedavg-pretrained", "fdnnc-both", "prism-cut")
+"""Several phases, sums of each tier, cut inputs: the other variants are for the nightly script."""
 
 
-@pytest.mark.parametrize("case", [*fast("fedhm-dynamic", "hermes", of=MAIN_CASES, but_on=3), *fast(of=VARIANTS)])
+@pytest.mark.parametrize(
+    "case", [*fast("fedhm-dynamic", "hermes", of=MAIN_CASES, but_on=3), *fast(of=VARIANTS, slow=IN_CI)]
+)
 def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
     words = (*method_cases.CASES[case], "evaluation.personal=on")

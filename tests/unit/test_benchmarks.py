@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from fast import fast
 from small_runs import small_setup
 
 BENCH = Path(__file__).parents[2] / "jobs" / "bench"
@@ -26,12 +27,7 @@ PROGRAMS = {
     "parts aggregate": (f"--case small-fedhm {SHORT}", "lift and add "),
     "parts steps": (f"--case small-fedhm {SHORT} --precision fp32,bf16", "bare loop, bf16"),
 }
-MISTAKES = {
-    "overhead train.lr=fast": "train.lr",
-    "overhead --case smal": "no 'smal'",
-    "scaling --ranks 1": ">= 2",
-    "parts": "aggregate, steps",
-}
+MISTAKES = {"overhead train.lr=fast": "train.lr", "overhead --case smal": "no 'smal'", "parts": "aggregate, steps"}
 
 
 def run(words: str) -> subprocess.CompletedProcess[str]:
@@ -41,8 +37,7 @@ def run(words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=configs, env=os.environ)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", fast(of=PROGRAMS, slow=("overhead", "scaling", "parts steps")))
 def test_it_prints_its_table(name: str) -> None:
     words, expected = PROGRAMS[name]
     done = run(f"{name} {words}")

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_fixtures import SHARED_DATA, RunData, idx_bytes, leaf, tff, write_cifar100, write_leaf
+from fast import fast
 from own_data import arrays_of, folder_of, save_npz
 from small_data import dataset, options_in
 
@@ -55,8 +56,9 @@ REAL = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("key", REAL)
+@pytest.mark.parametrize(
+    "key", fast(of=REAL, slow=("mnist", "har", "imdb three_quarters", "tinyimagenet", "shakespeare"))
+)
 def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
     place, is_prepared, words = REAL[key]
     name, root = key.split()[0], SHARED_DATA / place

@@ -68,7 +68,7 @@ def figures() -> Iterator[str]:
 FAST = ("fdnnc figure5", "fedhm figure4a", "prism figure1", "hermes figure7")
 
 
-@pytest.mark.parametrize("name", fast(*FAST, of=figures()))
+@pytest.mark.parametrize("name", fast(*FAST, of=figures(), slow=()))
 def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every cell had been run, with large numbers."""
     paper, _, figure_name = name.partition(" ")
@@ -139,8 +139,7 @@ def test_numbers_at_ticks() -> None:
     assert left.lines[1].get_color() == right.lines[0].get_color() == figure.COLOURS[3]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", figure.FORMATS)
+@pytest.mark.parametrize("ending", fast(".svg", of=figure.FORMATS, slow=()))
 def test_the_same_lines_give_the_same_bytes(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"drawn{ending}"
     figure.save(curves(), path)
