@@ -4,9 +4,10 @@ Rank 0 is the server, the others simulate clients; alone, rank 0 does both. All 
 the same order, whatever `is_root` is.
 
 What is sent. Before each phase rank 0 broadcasts what the clients need in one packed buffer: the method's published
-    tensors, bounds for the sums, and versions of client memories (`rounds/publish.py`). The test of a round uses the
-    broadcast for the next one. With `mpi.factorization=shared` rank 0 broadcasts dense weights in place of their
-    factors; the ranks compute the factors and add them up. Then each client's upload travels to rank 0 with a report
+    tensors, bounds for the sums, and versions of client memories; tensors that take long to compute (factors of weights)
+    follow in a second one, which each worker takes when it comes to the first net that needs them, so that dense nets
+    train, and are tested, while rank 0 factorizes (`rounds/publish.py`). The test of a round uses the
+    broadcast for the next one. Then each client's upload travels to rank 0 with a report
     of 128 bytes, or each worker's sums and reports do (`rounds/exchange.py`). Client memories travel as files of the
     run directory (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Every rank computes the
     cohort, the tiers and who simulates whom (`rounds/state.py`).
@@ -36,7 +37,7 @@ from fedmpi.methods.values import Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import EXCHANGES, Results, choose
-from fedmpi.rounds.publish import publish
+from fedmpi.rounds.publish import publish_early, publish_late, take_late
 from fedmpi.rounds.report import CONTRIBUTED
 from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of, is_evaluated
 
@@ -52,7 +53,8 @@ def train_round(
     result = RoundResult()
     contributions = None
     for place, phase in enumerate(setup.method.phases(number)):
-        published = published or publish(setup, state, number, place)
+        published = published or publish_early(setup, state, number, place)
+        published = publish_late(setup, state, number, published)
         draws = list_draws(setup, number, published)
         exchange = choose(setup.config.mpi.exchange, setup.method, published.plan)
         results = train_clients(setup, number, state, published, exchange)
@@ -67,10 +69,11 @@ def train_round(
         )
         published = None
     # One broadcast serves this round's test and the clients of the next round.
-    published = publish(setup, state, number + 1, 0)
-    if contributions is not None:
-        result = replace(result, diagnostics=diagnose(setup, number, state, published, contributions))
+    published = publish_early(setup, state, number + 1, 0)
     if is_evaluated(setup.config, number):
+        published = publish_late(setup, state, number, published)
+        if contributions is not None:
+            result = replace(result, diagnostics=diagnose(setup, number, state, published, contributions))
         scores = test_tiers(setup, number, published)
         client_scores = test_clients(setup, number, state, published)
         result = replace(result, scores=scores, client_scores=client_scores)
@@ -83,10 +86,15 @@ def train_clients(setup: Setup, number: int, state: ServerState, published: Publ
     uploads = EXCHANGES[exchange](setup, published)
     for wave in plan.waves:
         task = wave[setup.comm.rank]
+        if task:
+            with setup.clock.stage("communication", number):
+                take_late(setup, published, task.tier)
         client_result = simulate_client(setup, task, published) if task else None
         with setup.clock.stage("aggregation" if setup.comm.is_root else "communication", number):
             uploads.post(wave, client_result)
         setup.show_progress(uploads.num_done, len(plan.tasks))
+    with setup.clock.stage("communication", number):
+        published.wait()
     with setup.clock.stage("aggregation", number):
         return uploads.finish(state.params)
 

@@ -245,10 +245,6 @@ class Mpi(Section):
     """Where factorization and lifting run; `auto` takes GPUs if every worker trains on one and rank 0 sees one, and in
     a run that continues what it has had. Results depend on it.
     """
-    factorization: Literal["root", "shared"] = free("root")
-    """Who factorizes layers before each broadcast, where the method does (`fedhm`). `root`: rank 0, as a real server.
-    `shared`: each rank factorizes some of the layers, and one collective brings all factors to all ranks.
-    """
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)

@@ -8,7 +8,7 @@ full-rank client may cost twice a low-rank one. Greedy longest-processing-time a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -42,7 +42,7 @@ Wave = tuple[Task | None, ...]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Tasks sorted by client, and those of each rank, longest first; `waves[j]` has the j-th task of every rank."""
+    """Tasks sorted by client, and those of each rank in order; `waves[j]` has the j-th task of every rank."""
 
     tasks: tuple[Task, ...]
     by_rank: tuple[tuple[Task, ...], ...]
@@ -67,12 +67,16 @@ def worker_ranks(size: int, *, server_trains: bool) -> range:
     return range(0 if server_trains or size == 1 else 1, size)
 
 
-def assign(tasks: Sequence[Task], workers: Sequence[int], size: int) -> Assignment:
-    """Assigns each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client)."""
+def assign(tasks: Sequence[Task], workers: Sequence[int], size: int, late_nets: Collection[int] = ()) -> Assignment:
+    """Assigns each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client).
+
+    A worker begins with tasks of other tiers than `late_nets`.
+    """
     load = dict.fromkeys(workers, 0.0)
     own: list[list[Task]] = [[] for _ in range(size)]
     for task in sorted(tasks, key=lambda task: (-task.load, task.client)):
         rank = min(load, key=lambda worker: (load[worker], worker))
         own[rank].append(task)
         load[rank] += task.load
-    return Assignment(tuple(sorted(tasks, key=lambda task: task.client)), tuple(map(tuple, own)))
+    by_rank = tuple(tuple(sorted(of_rank, key=lambda task: task.tier in late_nets)) for of_rank in own)
+    return Assignment(tuple(sorted(tasks, key=lambda task: task.client)), by_rank)

@@ -9,7 +9,7 @@ Of clients counts of whole numbers travel, so their scores have the same bits wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 
@@ -53,16 +53,28 @@ class EvaluationPlan:
     batch_size: int
     restat_indices: np.ndarray
     """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
+    late: Collection[int] = ()
+    """The tiers whose nets are tested after the others', because they come later (`Method.late`)."""
     keeps_logits: bool = False
     """True if metrics need the logits of all test examples."""
 
 
-def my_units(costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int) -> list[Unit]:
-    """Returns the stretch of all (tier, batch) units, net by net, whose middles lie in this worker's share of the total
-    cost."""
-    if worker is None or not costs:
+def my_units(
+    costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int, late: Collection[int] = ()
+) -> list[Unit]:
+    """Returns this worker's (tier, batch) units: a stretch of those of the early tiers, then one of the `late` ones."""
+    if worker is None:
         return []
-    units = [(tier, piece) for tier in range(len(costs)) for piece in bounds]
+    tiers = range(len(costs))
+    first = [(tier, piece) for tier in tiers if tier not in late for piece in bounds]
+    then = [(tier, piece) for tier in tiers if tier in late for piece in bounds]
+    return _stretch(first, costs, worker, num_workers) + _stretch(then, costs, worker, num_workers)
+
+
+def _stretch(units: Sequence[Unit], costs: Sequence[float], worker: int, num_workers: int) -> list[Unit]:
+    """Returns the units, net by net, whose middles lie in this worker's share of the total cost."""
+    if not units:
+        return []
     weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]
     ends = list(accumulate(weights))
     middles = [end - weight / 2 for end, weight in zip(ends, weights, strict=True)]
@@ -92,7 +104,7 @@ def test_nets(
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     sums = StatisticSum(2 * len(plan.costs), len(bounds))
     kept = _LogitBits(plan, data.info.num_classes)
-    mine = my_units(plan.costs, bounds, worker, num_workers)
+    mine = my_units(plan.costs, bounds, worker, num_workers, plan.late)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
         found = []
@@ -157,7 +169,7 @@ def reestimate(
     """Returns BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)
     number_of = {piece: number for number, piece in enumerate(bounds)}
-    mine = my_units(plan.costs, bounds, worker, num_workers)
+    mine = my_units(plan.costs, bounds, worker, num_workers, plan.late)
     mine = [unit for unit in mine if plan.num_statistics[unit[0]]]
     statistics = {}
     totals = [StatisticSum(count, len(bounds)) for count in plan.num_statistics]

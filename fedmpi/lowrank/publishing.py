@@ -6,7 +6,6 @@ these.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -38,11 +37,9 @@ class PublishedFactors:
     def _full_ranks(self) -> list[int]:
         return [min(layer.matrix_shape) for layer in self.layers.values()]
 
-    def write(self, state: Params, out: Params, layers: Collection[str] | None = None) -> None:
-        """Factorizes the weights of a state into `out`, whose shapes say to which r: all of them, or these layers."""
+    def write(self, state: Params, out: Params) -> None:
+        """Factorizes the weights of a state into `out`, whose shapes say to which r."""
         for layer, values in zip(self.layers.values(), out[SPECTRA].split_with_sizes(self._full_ranks), strict=True):
-            if layers is not None and layer.name not in layers:
-                continue
             r = len(out[layer.factor_names[0]])
             *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], r, self.solver)
             for name, factor in zip(layer.factor_names, factors, strict=True):
@@ -57,18 +54,6 @@ class PublishedFactors:
     def is_in(self, published: Collection[str]) -> bool:
         """Returns whether there are factors among these tensors."""
         return SPECTRA in published
-
-    def layers_by_rank(self, num_ranks: int) -> list[set[str]]:
-        """Returns the layers that each rank factorizes where all do: the costliest first, each to the rank with least
-        to do."""
-        hands: list[set[str]] = [set() for _ in range(num_ranks)]
-        loads = [0] * num_ranks
-        costs = {name: math.prod(layer.matrix_shape) * min(layer.matrix_shape) for name, layer in self.layers.items()}
-        for name, cost in sorted(costs.items(), key=lambda item: -item[1]):
-            place = loads.index(min(loads))
-            hands[place].add(name)
-            loads[place] += cost
-        return hands
 
     def spectra(self, published: Params) -> Params:
         """Returns the singular values of each layer as they were published, on the CPU; empty where no factors were."""

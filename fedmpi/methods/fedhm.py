@@ -81,7 +81,6 @@ class FedHM(ServerMethod):
 
     Options: ClassVar[type[FedHMOptions]] = FedHMOptions
     options: FedHMOptions
-    factors: PublishedFactors
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(with_open_lstms(context))
@@ -93,6 +92,7 @@ class FedHM(ServerMethod):
         if not options.plus_l2:
             self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
         self.factors = PublishedFactors(self.layers, options.solver)
+        self.late = self.factors.names
 
     def warnings(self) -> tuple[str, ...]:
         ratios = self.options.rank_ratio

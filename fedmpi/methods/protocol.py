@@ -2,7 +2,7 @@
 
 A round (`fedmpi.train_round`) calls, in this order:
 
-    rank 0          publish(state)            what clients need, as named tensors
+    rank 0          publish(state)            what clients need, as named tensors; then the `late` ones
     every worker    narrow                    this client's net: out of what was published, and out of its memory
                     train                     local training, with `after_backward` in each step
                     upload, remember          the client's result, in the form that travels; its new memory
@@ -48,7 +48,6 @@ from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_de
 
 if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
-    from fedmpi.lowrank.publishing import PublishedFactors
 
 
 class Method:
@@ -63,9 +62,9 @@ class Method:
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
     layers: Mapping[str, FactorizedLayer] = {}
     """The layers that it factorizes, by name, whose singular values a page of the run shows."""
-    factors: PublishedFactors | None = None
-    """Those among the published tensors that any rank can compute of the layers' dense weights, as it does where
-    `mpi.factorization` is `shared`. `publish` writes them if `out` has them, and then counts as the stage `svd`."""
+    late: Collection[str] = ()
+    """Names of published tensors that take long to compute (FedHM: the factors). `publish` is called for the others
+    first; clients that need none of these train meanwhile. Counts as the stage `svd`."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context
@@ -76,6 +75,12 @@ class Method:
     def keeps_memory(self) -> bool:
         """Returns whether clients keep something of their own between rounds: the method has a `remember`."""
         return type(self).remember is not Method.remember
+
+    @cached_property
+    def late_nets(self) -> frozenset[int]:
+        """Returns the numbers of the nets that are made of `late` tensors, among others."""
+        late = frozenset(self.late)
+        return frozenset(net for net in all_nets(self) if not late.isdisjoint(self.published_specs([net])))
 
     @cached_property
     def model_specs(self) -> dict[str, Spec]:
@@ -128,7 +133,7 @@ class Method:
         return self.state_specs()
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
-        """Writes into `out` (as `published_specs` says) what these nets are made of."""
+        """Writes into `out` what these nets are made of: the tensors of `published_specs`, without or only the late."""
         copy_into(out, state)
 
     def client_weight(self, task: Task) -> float:

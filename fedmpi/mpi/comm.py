@@ -123,6 +123,16 @@ class Comm(Communicator):
         self.traffic.moved(self.size - 1, len(octets) * (self.size - 1))
 
     @_may_lose_ranks
+    def start_bcast(self, buffer: torch.Tensor) -> Wait:
+        message = [buffer.numpy(), buffer.nbytes // ALIGN_BYTES, _block()]
+        if self.is_root:
+            requests = [self._mpi.Isend(message, rank) for rank in range(1, self.size)]
+        else:
+            requests = [self._mpi.Irecv(message, 0)]
+        self.traffic.moved(self.size - 1, buffer.nbytes * (self.size - 1))
+        return self._waiting_for(*requests)
+
+    @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
         self._add(buffer, functools.partial(self._mpi.Reduce, root=0))
 
@@ -148,14 +158,17 @@ class Comm(Communicator):
         mine = [send.numpy(), blocks[self.rank], _block()]
         target = [receive.numpy(), blocks, starts, _block()] if self.is_root else None
         self.traffic.moved(sum(1 for count in num_bytes[1:] if count), sum(num_bytes[1:]))
-        request = self._mpi.Igatherv(mine, target, root=0)
-        self._pending[id(request)] = request
-        return functools.partial(self._finish, request)
+        return self._waiting_for(self._mpi.Igatherv(mine, target, root=0))
+
+    def _waiting_for(self, *requests: Any) -> Wait:
+        self._pending.update({id(request): request for request in requests})
+        return functools.partial(self._finish, requests)
 
     @_may_lose_ranks
-    def _finish(self, request: Any) -> None:
-        self._sleep_until(request)
-        self._pending.pop(id(request), None)
+    def _finish(self, requests: Sequence[Any]) -> None:
+        for request in requests:
+            self._sleep_until(request)
+            self._pending.pop(id(request), None)
 
     @_may_lose_ranks
     def allgather_rows(self, row: np.ndarray) -> np.ndarray:

@@ -59,6 +59,14 @@ class Collectives:
     def bcast(self, buffer: torch.Tensor) -> None:
         """Fills `buffer` (any dtype, on the CPU, contiguous) on every rank with rank 0's."""
 
+    def start_bcast(self, buffer: torch.Tensor) -> Wait:
+        """Starts to fill `buffer` (uint8, on the CPU, a multiple of 64 bytes) on every rank with rank 0's.
+
+        Returns a function that waits for it. Rank 0 sends to each rank by itself, so a rank that takes its time holds
+        up no other. The buffer belongs to MPI until that function has returned.
+        """
+        return lambda: None
+
     def reduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into rank 0's; the others' is undefined afterwards."""
 

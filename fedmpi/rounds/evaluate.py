@@ -23,7 +23,7 @@ from fedmpi.learning.evaluate import ClientScores, TierScore, count_correct, tes
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.client import local_work
-from fedmpi.rounds.publish import share_versions
+from fedmpi.rounds.publish import share_versions, take_late
 from fedmpi.rounds.state import Published, ServerState, Setup, client_of, personal_task, reestimates
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
     tested = setup.method.tested()
 
     def load(place: int) -> FlatNet:
+        take_late(setup, published, tested[place].net)
         net = setup.trainers[tested[place].net].net
         setup.method.narrow(published.params, tested[place].net, net.params)
         return net
@@ -79,6 +80,7 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
             num_workers=len(setup.workers),
             restat_seed=restat_seed if reestimates(setup.config, round_number) else None,
         )
+        published.wait()
     return tuple(scores)
 
 

@@ -1,18 +1,19 @@
-"""The broadcast: what rank 0 tells the clients, in one packed buffer.
+"""The broadcast: what rank 0 tells the clients, in one packed buffer, or in two.
 
 After round t it serves both the test of round t and the clients of round t + 1, so a factorization is computed once and
 never saved. With the method's tensors travel the bounds that exact sums need and, if the method keeps client memories,
 the versions that the coming clients continue from.
 
-With `mpi.factorization: shared` rank 0 broadcasts the dense weights of the layers in place of their factors. Each rank
-factorizes some layers, with rank 0's solver and number of threads, so the bits are the same. Each
-factor is filled by one rank and zero on the others, so one sum of whole numbers gives every rank all of them.
+Tensors that take long to compute (`Method.late`) follow in a second buffer. Rank 0 computes it while the others train
+or test nets that need none of it; each of them takes it when it comes to the first net that does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
-from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, to_device
+from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes
 
 if TYPE_CHECKING:
     from fedmpi.store.memory import Version
@@ -32,7 +33,14 @@ _VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 
 def publish(setup: Setup, state: ServerState, number: int, place: int) -> Published:
-    """Broadcasts what the clients of phase `place` of round `number` need.
+    """Broadcasts all that `publish_early` and `publish_late` do, and waits for it."""
+    published = publish_late(setup, state, number, publish_early(setup, state, number, place))
+    published.wait()
+    return published
+
+
+def publish_early(setup: Setup, state: ServerState, number: int, place: int) -> Published:
+    """Broadcasts what the clients of phase `place` of round `number` need, without what is late.
 
     Before the first phase this includes what the test of the round before needs. Raises `DivergenceError` if the
     server's state is not finite.
@@ -43,60 +51,65 @@ def publish(setup: Setup, state: ServerState, number: int, place: int) -> Publis
     if place == 0 and number > 1 and is_evaluated(setup.config, number - 1):
         nets |= tested_nets(setup)
     specs = method.published_specs(sorted(nets))
-    shared, weights = _shared_factors(setup, specs)
-    received = Layout.of(_head(setup, plan.tasks) | {name: specs[name] for name in specs if name not in shared})
-    # Weights that are to be factorized lie behind all others, so that they can be left on the host.
-    layout = Layout.of({**received.specs, **weights})
-    on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
-    buffer = layout.new_buffer(setup.device.server) if setup.comm.is_root and setup.device.server != "cpu" else on_host
-    with setup.clock.stage("svd" if method.factors else "submodel_creation", number):
+    late = {name: specs[name] for name in specs if name in method.late}
+    early = {name: specs[name] for name in specs if name not in late}
+    layout = Layout.of(_head(setup, plan.tasks) | early)
+    on_host, buffer = _buffers(setup, layout)
+    with setup.clock.stage("submodel_creation", number):
         if setup.comm.is_root:
             _write(setup, state, plan.tasks, sorted(nets), layout.views(buffer))
     with setup.clock.stage("communication", number):
-        buffer = on_host.copy_(buffer)
-        setup.comm.bcast(buffer)
-    views = layout.views(buffer)
+        setup.comm.bcast(on_host.copy_(buffer))
+    views = layout.views(on_host)
     bounds = dict(zip(method.state_specs(), views[_BOUNDS].tolist(), strict=True))
     versions = _read_versions(views[_VERSIONS], plan.tasks)
-    factors = _factorize_together(setup, views, shared, number) if shared else {}
     with setup.clock.stage("communication", number):
-        params = received.views(buffer[: received.num_bytes].to(setup.data.device))
-        params |= to_device(factors, setup.data.device)
-    return Published({name: params[name] for name in specs}, bounds, versions, plan)
+        params = layout.views(on_host.to(setup.data.device))
+    return Published({name: params[name] for name in early}, bounds, versions, plan, sorted(nets), late)
+
+
+def publish_late(setup: Setup, state: ServerState, number: int, published: Published) -> Published:
+    """Computes on rank 0 what is late and starts to send it; the other ranks go on at once. Does so only once."""
+    if not published.late:
+        return published
+    layout = Layout.of(published.late)
+    on_host, buffer = _buffers(setup, layout)
+    with setup.clock.stage("svd", number):
+        if setup.comm.is_root:
+            setup.method.publish(state.params, published.nets, layout.views(buffer))
+    with setup.clock.stage("communication", number):
+        arrival = setup.comm.start_bcast(on_host.copy_(buffer))
+
+    def take() -> None:
+        published.params.update(layout.views(on_host.to(setup.data.device)))
+
+    @cache
+    def wait() -> None:
+        arrival()
+        if not setup.comm.is_root:
+            take()
+
+    if setup.comm.is_root:
+        take()
+    return replace(published, late={}, wait=wait)
+
+
+def take_late(setup: Setup, published: Published, net: int) -> None:
+    """Waits for what is late, if this net needs it; rank 0 has had it from the start."""
+    if net in setup.method.late_nets and not setup.comm.is_root:
+        published.wait()
+
+
+def _buffers(setup: Setup, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns room for a message on the host, and where it is written: there, or on the device of rank 0's server."""
+    on_host = host_buffer(layout.num_bytes, is_pinned=setup.device.has_gpu).zero_()
+    is_away = setup.comm.is_root and setup.device.server != "cpu"
+    return on_host, layout.new_buffer(setup.device.server) if is_away else on_host
 
 
 def _head(setup: Setup, tasks: Sequence[Task]) -> dict[str, Spec]:
     bounds = Spec((len(setup.method.state_specs()),), torch.float64)
     return {_BOUNDS: bounds, _VERSIONS: Spec((_versions_bytes(setup, tasks),), torch.uint8)}
-
-
-def _shared_factors(setup: Setup, specs: Mapping[str, Spec]) -> tuple[dict[str, Spec], dict[str, Spec]]:
-    """Returns the published tensors that all ranks compute, and the weights that they compute them from.
-
-    Both are empty unless `mpi.factorization` is `shared`.
-    """
-    factors = setup.method.factors
-    of_state = setup.method.state_specs()
-    if setup.config.mpi.factorization == "root" or not (factors and factors.is_in(specs)):
-        return {}, {}
-    weights = {f"{layer}.weight": of_state[f"{layer}.weight"] for layer in factors.layers}
-    return {name: specs[name] for name in specs if name in factors.names}, weights
-
-
-def _factorize_together(setup: Setup, weights: Params, specs: Mapping[str, Spec], number: int) -> Params:
-    """Returns the factors of these weights, on the CPU of every rank."""
-    factors = setup.method.factors
-    assert factors is not None
-    layout = Layout.of(specs)
-    buffer = layout.new_buffer(setup.device.server)
-    with setup.clock.stage("svd", number):
-        layers = factors.layers_by_rank(setup.comm.size)[setup.comm.rank]
-        own = {f"{layer}.weight": weights[f"{layer}.weight"] for layer in layers}
-        factors.write(to_device(own, buffer.device), layout.views(buffer), layers)
-    with setup.clock.stage("communication", number):
-        buffer = buffer.cpu()
-        setup.comm.allreduce_sum(buffer.view(torch.int64))
-    return layout.views(buffer)
 
 
 def tested_nets(setup: Setup) -> set[int]:

@@ -21,7 +21,7 @@ from fedmpi.federation.participation import SAMPLING, Participation
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, ClientLoad, Phase
 from fedmpi.rounds.report import ClientReport
-from fedmpi.tensors import Params
+from fedmpi.tensors import Params, Spec
 
 if TYPE_CHECKING:
     from fedmpi.clock import Clock
@@ -85,12 +85,17 @@ class Published:
     """What rank 0 broadcast for a phase, on this rank's training device.
 
     `bounds` has B of each server tensor, `versions` those of the clients' memories, `plan` the clients of the phase.
+    `nets` are those that it is for. `late` are tensors that nobody has yet; `publish_late` sends them, and after `wait`
+    they are in `params`.
     """
 
     params: Params
     bounds: dict[str, float]
     versions: dict[int, Version]
     plan: Assignment
+    nets: Sequence[int] = ()
+    late: Mapping[str, Spec] = field(default_factory=dict)
+    wait: Callable[[], None] = lambda: None
 
     def version_after(self, task: Task, memory_digest: str) -> Version | None:
         """Returns the version of the client's memory after its training; that from before if it stored nothing."""
@@ -134,7 +139,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
         arrives = chosen.arrives(client, round_number, phase.name)
         cost = macs(tier, size, share)
         tasks.append(Task(client, tier, round_number, phase.name, size, cost, place, len(cohort), share, arrives))
-    return assign(tasks, setup.workers, setup.comm.size)
+    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets)
 
 
 def draw_cohort(

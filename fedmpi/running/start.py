@@ -292,7 +292,7 @@ def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, s
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
     server_kind = together(comm, lambda: placement.resolve_server(config.mpi.server_device, kind, counts[0], had))
-    needs_server = comm.is_root or config.mpi.exchange != "gather" or config.mpi.factorization == "shared"
+    needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
     device = together(comm, lambda: placement.place(worker, gpus, train=kind, server=server, built_for=built_for))
@@ -346,6 +346,7 @@ def _evaluation(
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
         restat_indices=shuffled,
+        late=[place for place, net in enumerate(tested) if net in method.late_nets],
         keeps_logits=bool(config.evaluation.metrics),
     )
 

@@ -25,7 +25,7 @@ CASES = {
     f"{case}, {exchange}": (*method_cases.CASES[case], f"mpi.exchange={exchange}")
     for case in ("fedhm", "topk", "lgfedavg", "fdnnc", "scaffold", "hermes")
     for exchange in ("gather", "reduce")
-} | {"fedhm, shared": (*method_cases.CASES["fedhm"], "mpi.factorization=shared")}
+}
 """Without and with client memories, with personal tests, with several phases."""
 
 
@@ -59,7 +59,7 @@ def _lossy(name: str) -> Callable[..., Any]:
 
 CALLS = tuple(
     """
-    bcast reduce_sum allreduce_sum start_gather allgather_rows allgather_text
+    bcast start_bcast reduce_sum allreduce_sum start_gather allgather_rows allgather_text
     wait_for_all agree
 """.split()
 )
@@ -86,7 +86,7 @@ def rounds(setup: Setup, comm: LossyComm) -> list[Any]:
     return results
 
 
-SLOW = (("fedhm, gather", 1), ("hermes, reduce", 1), ("fedhm, shared", 1))
+SLOW = (("fedhm, gather", 1), ("hermes, reduce", 1))
 FAST = (("fedhm, gather", 9), ("lgfedavg, reduce", 9), ("topk, gather", 9))
 ALL = (*FAST, *((case, 1) for case in CASES))
 

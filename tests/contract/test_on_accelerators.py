@@ -15,7 +15,6 @@ from small_runs import finished, one_round, run_alone, small_setup, undisturbed
 
 from fedmpi import train_round
 from fedmpi.check.bits import difference
-from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import ServerState
 
 pytestmark = pytest.mark.skipif(not device.IS_POSSIBLE, reason="this torch registers devices in C++ only")
@@ -58,7 +57,6 @@ NETS: dict[str, tuple[str, ...]] = {
     "clipped": ("train.clip_norm=0.5", "train.optimizer=adamw", "train.lr=0.001"),
     "careful": ("train.on_divergence=upload_last_finite",),
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
-    "factors of all ranks": ("method.name=fedhm", "mpi.factorization=shared"),
 }
 
 
@@ -82,29 +80,6 @@ def test_attention_agrees_to_rounding(tmp_path: Path) -> None:
             states.append(one_round(setup, 1, ServerState(setup.method.initial_state()))[0].params)
     for name, value in states[0].items():
         torch.testing.assert_close(states[1][name].cpu(), value, rtol=1e-4, atol=1e-5, msg=name)
-
-
-def published_bytes(folder: Path, tiers: str, factorization: str) -> tuple[int, int]:
-    """Of what was published: the device's memory that it holds, and the bytes of its tensors."""
-    words = (
-        "method.name=fedhm",
-        f"method.rank_ratio={tiers}",
-        f"mpi.factorization={factorization}",
-        "evaluation.every=1",
-    )
-    with with_accelerators():
-        setup = small_setup(folder, *words, *NOWHERE)
-        state = ServerState(setup.method.initial_state())
-        params = publish(setup, state, 2, 0).params.values()
-        assert all(device.is_pretend(value) for value in params)
-        storages = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in params}
-        return sum(storages.values()), sum(value.numel() * value.itemsize for value in params)
-
-
-@pytest.mark.parametrize("tiers", ["[0.25,0.125]", "[1,0.25]"])
-def test_weights_that_were_factorized_leave_the_device(tmp_path: Path, tiers: str) -> None:
-    """However they were factorized, the device holds what the nets need and the bounds."""
-    assert published_bytes(tmp_path, tiers, "root") == published_bytes(tmp_path, tiers, "shared")
 
 
 @pytest.mark.slow
@@ -167,7 +142,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     assert len(of(events, "up", within="rounds.exchange._receive")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
     # The head of what is published is written by the server.
-    broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.publish"]
+    broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.publish_early"]
     crossing = [*of(events, "up", "down", within="rounds.exchange.post"), *broadcasts]
     places_of = [range(buffer.data_ptr(), buffer.data_ptr() + buffer.numel()) for buffer in pinned]
     assert len(crossing) == 2 * 8 + 2 * 3

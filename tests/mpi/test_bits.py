@@ -70,18 +70,19 @@ def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str)
     bits.check(bits.alone(small_config(*words)))
 
 
-SHARED = {
-    "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5,0.25,0.125]"),
-    "exact": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "method.solver=exact", "method.unroll=code"),
-    "no-dense-client": (*UNEVEN, "method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.aggregation=delta"),
-    "reduce": (*DYNAMIC, "method.name=fedhm", "mpi.exchange=reduce"),
+LATE = {
+    "untested": (*DYNAMIC, "method.rank_ratio=[1,0.5,0.25,0.125]", "evaluation.every=3"),
+    "restat": (*DYNAMIC, "method.rank_ratio=[1,0.5]", "evaluation.bn=restat", "evaluation.personal=on"),
+    "no-dense-client": (*UNEVEN, "method.rank_ratio=[0.5,0.25]", "method.aggregation=delta"),
+    "one-dense-client": (*UNEVEN, "clients.per_round=1", "clients.tier_blocks=[7,1]", "method.rank_ratio=[1,0.5]"),
 }
 
 
-@pytest.mark.parametrize("case", fast("fedhm", of=SHARED))
-def test_it_does_not_matter_who_factorizes(bits: Bits, case: str) -> None:
-    words = (*SHARED[case], "rounds=2")
-    bits.run(small_config(*words, "mpi.factorization=shared"))
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+@pytest.mark.parametrize("case", fast("untested", of=LATE))
+def test_factors_that_follow_keep_the_bits(bits: Bits, case: str, exchange: str) -> None:
+    words = ("method.name=fedhm", *LATE[case], "rounds=3")
+    bits.run(small_config(*words, f"mpi.exchange={exchange}"))
     bits.check(bits.alone(small_config(*words)))
 
 

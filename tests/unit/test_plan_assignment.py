@@ -33,6 +33,15 @@ def test_rank_0_trains_alone_or_when_asked() -> None:
         assert list(worker_ranks(size, server_trains=server_trains)) == expected
 
 
+def test_late_nets_come_last_on_each_rank() -> None:
+    """Costs 5, 4, 2, 1 on ranks 1 and 2 are 5 + 1 and 4 + 2; clients 0 and 2 have tier 1, which is late."""
+    tasks = [
+        Task(client, tier, 1, "train", 10, cost)
+        for client, (tier, cost) in enumerate([(1, 5.0), (0, 4.0), (1, 2.0), (0, 1.0)])
+    ]
+    assert clients(assign(tasks, [1, 2], 3, late_nets={1})) == [[], [3, 0], [1, 2]]
+
+
 def test_longest_first_by_hand() -> None:
     """Costs 2, 3, 3, 2, 2 on ranks 1 and 2: 3 to each, then client 0 to rank 1, 3 to rank 2, and 4 to rank 1 (5 = 5).
 
