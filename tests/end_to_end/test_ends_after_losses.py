@@ -1,4 +1,4 @@
-"""How a job ends that has lost ranks: too few are left, the server dies while it saves, the last rank hangs.
+"""How a job ends that has lost ranks: too few are left, the server dies while it saves.
 
 Whatever happens, the loss is on record, what was saved stays, and the exit code tells whether to start again.
 """
@@ -12,9 +12,6 @@ import pytest
 from fast import fast
 from launched import TOPK, ULFM, Start, has_rounds, kill, last_start
 from small_runs import finished, undisturbed
-
-SERVER_DIES = """
-before(server.Server, "round_done", lambda self, number, *rest: die() if rank == 0 and number == 5 else None)"""
 
 
 @pytest.mark.slow
@@ -73,47 +70,6 @@ before(server.Server, "round_done", done)"""
     assert "lost rank 0 on" in launched.out and "SIGUSR1; all is saved" in launched.out, launched.out
     assert last_start(run_dir)["stopped"]["round"] == len(finished(run_dir).records)
     continues(run_dir, *words)
-
-
-@pytest.mark.nightly
-def test_shares_that_grow_with_losses_are_no_hang(start: Start, run_dir: Path, tmp_path: Path) -> None:
-    """8 clients of 0.8 s are 1.6 s for each of four workers; the last one has 6.4 s of work, and 4 times 4 s."""
-    words = (*TOPK, "clients.per_round=8", "rounds=3")
-    patch = """
-def trains(setup, task, published):
-    if task.round_number == 2 and rank in (1, 2, 3):
-        die()
-    time.sleep(0.8)
-before(train_round, "simulate_client", trains)"""
-    launched = start(5, *words, "mpi.round_timeout_s=4", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 0, launched.err
-    assert "hung" not in launched.err and {loss["rank"] for loss in last_start(run_dir)["losses"]} == {1, 2, 3}
-    assert finished(run_dir) == undisturbed(tmp_path, *words)
-
-
-@pytest.mark.nightly
-def test_the_last_rank_hangs(start: Start, run_dir: Path) -> None:
-    """As every rank does in round 3: not a job that ended well, and the command to continue."""
-    patch = 'before(train_round, "simulate_client", lambda _, task, __: time.sleep(1000 * (task.round_number == 3)))'
-    launched = start(2, *TOPK, "rounds=5", "mpi.round_timeout_s=2", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 1, launched.err
-    assert launched.err.count(" hung on rank ") == 2
-    last = launched.err.partition("fedmpi: hung on rank 0")[2]
-    assert f"\nto continue: mpirun -n 2 python -m fedmpi.main --run-dir {run_dir} --resume" in last, launched.err
-
-
-TAKEOVER = (*TOPK, "output.checkpoint_every=2", "rounds=8")
-
-
-@pytest.mark.nightly
-def test_a_takeover_may_take_longer_than_a_round(start: Start, run_dir: Path, tmp_path: Path) -> None:
-    patch = f"""
-limits._MARGIN_S = 1.0  # others are waited for for 3 s
-before(resuming, "begin", lambda *_, resumes: time.sleep(6 * (rank == 1 and resumes)))
-{SERVER_DIES}"""
-    launched = start(3, *TAKEOVER, "mpi.round_timeout_s=1", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 0, launched.err
-    assert finished(run_dir) == undisturbed(tmp_path, *TAKEOVER)
 
 
 @pytest.mark.nightly

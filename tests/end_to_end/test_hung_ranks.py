@@ -101,22 +101,6 @@ if rank == 1: before({place}, lambda *arguments: stop())"""
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("options", [(), ULFM])
-def test_a_job_that_was_suspended_goes_on(start: Start, run_dir: Path, options: Sequence[str]) -> None:
-    """All ranks are stopped for longer than any limit, as by Slurm, and continue."""
-    patch = 'before(train_round, "simulate_client", lambda *arguments: time.sleep(0.25))'
-    launched = start(3, *TOPK, *LIMITS, "rounds=16", run_dir=run_dir, patch=patch, options=options)
-    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
-    family = descendants(launched.process.pid)
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in family:
-            os.kill(pid, number)
-        time.sleep(12 * (number == signal.SIGSTOP))
-    assert launched.wait() == 0, launched.err
-    assert len(finished(run_dir).records) == 16
-
-
-@pytest.mark.nightly
 def test_a_report_that_hangs(start: Start, run_dir: Path) -> None:
     """As on a file system that does not answer: rank 0 ends itself, and the job with it."""
     patch = 'before(server.Server, "close_run", lambda self: time.sleep(1000))'

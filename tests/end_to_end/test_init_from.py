@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
-from launched import Made, RunMain, Start, ends_in_time, launch, narrow, rejoined
+from launched import Made, RunMain, Start, narrow, rejoined
 from small_runs import SMALL, finished
 
 from fedmpi.report.records import read_records
@@ -160,22 +160,6 @@ def test_a_run_without_a_whole_checkpoint_is_refused(run_main: RunMain, parent: 
     shutil.rmtree(RunDir(parent).memory_dir)
     code, _out, errors = run_main("--init-from", str(parent), "--run-dir", str(tmp_path / "new"))
     assert code == 2 and "holds no whole checkpoint to begin from; " in rejoined(errors)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 3])
-def test_the_advice_of_a_run_that_diverged_works(start: Start, made: Made, tmp_path: Path, ranks: int) -> None:
-    """Exactly the printed command, which makes a whole run from the last state before the divergence."""
-    healthy = made(tmp_path / "healthy", *DIVERGES, "train.lr=0.05", "rounds=1")
-    words = (*DIVERGES, f"output.dir={tmp_path / 'runs'}", "--init-from", str(healthy))
-    diverged = start(ranks, *words, run_dir=tmp_path / "run")
-    assert ends_in_time(diverged, lambda: "fedmpi: failed" in diverged.err) not in (0, 2)
-    head = r"fedmpi: failed on rank \d on \S+, round 1, client \d, stage local_training\n  cause: DivergenceError: "
-    assert re.search(head, diverged.err) and "Traceback" not in diverged.err, diverged.err
-    words = diverged.advice()
-    assert "--init-from" in words
-    again = launch(tmp_path, words)
-    assert again.wait() == 0, again.err
 
 
 @pytest.mark.slow

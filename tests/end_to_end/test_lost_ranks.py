@@ -138,38 +138,6 @@ def test_a_rank_that_is_stopped_ends_all(start: Start, run_dir: Path, options: S
     assert "--resume" in launched.out
 
 
-# Each client that a rank begins to train is a line. In round 2 rank 2 dies when it has begun its third, or, while the
-# others get on, slowly in its first.
-COUNTS = """
-begun = []
-def counted(setup, task, published):
-    begun.append(task.round_number)
-    with open("{log}", "a") as log:
-        log.write(f"{{rank}} {{task.round_number}} {{task.client}}\\n")
-    if rank == 2 and begun.count(2) == {dies_in}:
-        time.sleep(2 * ({dies_in} == 1))
-        die()
-before(train_round, "simulate_client", counted)"""
-
-
-# contract/test_losses.py has it in one process
-@pytest.mark.parametrize(("exchange", "dies_in"), fast(of=[("gather", 3), ("gather", 1), ("reduce", 3)], slow=()))
-def test_only_the_round_of_the_loss_is_trained_again(start: Start, tmp_path: Path, exchange: str, dies_in: int) -> None:
-    words = (*METHOD, "clients.count=24", "clients.per_round=24", "rounds=3", f"mpi.exchange={exchange}")
-    log, run_dir = tmp_path / "begun", tmp_path / "run"
-    launched = start(3, *words, run_dir=run_dir, patch=COUNTS.format(log=log, dies_in=dies_in), options=ULFM)
-    assert launched.wait() == 0, launched.err
-    begun = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
-    times: dict[tuple[int, int], list[int]] = {}
-    for rank, number, client in begun:
-        times.setdefault((number, client), []).append(rank)
-    again = {what: ranks for what, ranks in times.items() if len(ranks) > 1}
-    assert len(times) == 72 and len(begun) == 72 + len(again)
-    assert again and all(number == 2 and 2 not in ranks[1:] for (number, _), ranks in again.items())
-    assert len(again) >= dies_in
-    assert finished(run_dir) == undisturbed(tmp_path, *words)
-
-
 # Where a rank may die, as the modules and names of what it then comes to.
 PLACES = {
     "loading": ("fedmpi.running.start", "check_model"),
