@@ -4,15 +4,13 @@ Stopped processes do not even end themselves. The limits of the slow tests are s
 own work, twice that and a margin for waiting, and `mpi.startup_timeout_s` in addition where no round is open.
 """
 
-import os
-import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, last_start
+from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, last_start
 from small_runs import finished
 
 LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
