@@ -16,7 +16,6 @@ from fedmpi.results import launch
 from fedmpi.results.answers import Choices, Results, answer_all
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, GridRun, read
-from fedmpi.results.notes import Note
 
 FILE: dict[str, Any] = {
     "title": "Two rates",
@@ -64,7 +63,7 @@ def made(run: GridRun, *accuracies: float, **changed: Any) -> RunRecord:
         "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
     }  # fmt: skip
     given = {
-        "run": run, "note": Note("x", None, "", "", "digest"), "data": "d", "partition": "p",
+        "run": run, "config": "x", "data": "d", "partition": "p",
         "cohorts": "c", "initial": "i", "made_with": {}, "seconds": {"wall": 4.0, "svd": 1.0},
         "nets": (), "records": [record],
     }  # fmt: skip

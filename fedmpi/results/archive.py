@@ -1,6 +1,7 @@
 """Reads and writes the records of all runs of a grid in one compressed file, small enough for a repository.
 
-The report is made from this file alone. The same runs give the same bytes.
+The report is made from this file alone. The same runs give the same bytes. It has what was fixed before the runs, too:
+the digest of the grid file, and the `fingerprint` of each config.
 """
 
 from __future__ import annotations
@@ -9,25 +10,29 @@ import gzip
 import hashlib
 import json
 import statistics
+import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedmpi.config.schema import Config
+import fedmpi
+from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import digest_of
 from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
 from fedmpi.results.grid_file import GridRun
 from fedmpi.results.launch import Job
-from fedmpi.results.notes import Note
+from fedmpi.running.made_with import user_code
+from fedmpi.store import manifest
 from fedmpi.store.files import json_safe, read_whole, write_atomic
 from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
+_PACKAGE = Path(fedmpi.__file__).parent
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
 _IN_FILE = {"run": "wanted", "records": "rounds"}
 """The names of fields in the file, where they differ."""
@@ -39,7 +44,8 @@ class RunRecord:
     """One finished run."""
 
     run: GridRun
-    note: Note
+    config: str
+    """The `fingerprint` of its config."""
     data: str
     """Digests of the examples, of who has which, of who took part in which round, and of the model's values that follow
     from the seed.
@@ -73,7 +79,7 @@ class RunRecord:
         }
 
 
-def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> RunRecord:
+def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
     """Reads the folder of a finished run."""
     folder = job.run()
     records = folder.records
@@ -90,7 +96,7 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
         means[stage] = round(statistics.fmean(of_round.get(stage, 0.0) for of_round in seconds), 6)
     return RunRecord(
         run=run,
-        note=note,
+        config=fingerprint(job.config, manifest.user_code(job.folder)),
         data=folder.data_digest,
         partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
         cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
@@ -100,6 +106,40 @@ def record_run(run: GridRun, job: Job, note: Note, *, all_diagnostics: bool) -> 
         nets=[{"name": net.get("name"), "params": net.get("params"), "macs": net.get("macs")} for net in folder.nets],
         records=kept,
     )
+
+
+def fingerprint(config: Config, code: Mapping[str, Any]) -> str:
+    """Returns the hash of all that decides a run's results, the rounds and `stop`, which `Config.hash` may leave out, and
+    the digests of the user's code.
+    """
+    digests = "".join(f", code {entry['digest']}" for entry in code.values() if "digest" in entry)
+    stop = f", stop {config.stop.accuracy} {config.stop.patience}" if config.stop != Stop() else ""
+    return f"{config.hash()}, {config.rounds} rounds{stop}{digests}"
+
+
+def code_now(config: Config) -> dict[str, Any]:
+    """Returns the entry of each part of a config that names the user's code, as the process of a run would load it."""
+    return dict(user_code(config, as_loaded=False).get(manifest.USER_CODE, {}))
+
+
+def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:
+    """Raises RunDirError where the grid file, a module of fedmpi, or one that these configs name, has changes that git
+    does not have. Where there is no git, or git ignores a file, as in a virtual environment, nothing is checked.
+    """
+    modules = {Path(entry["file"]) for config in configs for entry in code_now(config).values() if "file" in entry}
+    changed = [file for file in [path.resolve(), *sorted(modules)] if _has_changes(file)]
+    if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY):
+        changed.append(_PACKAGE)
+    if changed:
+        advice = "commit or restore it, so that all can see that it is older than its runs"
+        raise RunDirError(str(changed[0]), f"is not committed as it is; {advice}")
+
+
+def _has_changes(file: Path) -> bool:
+    try:
+        return bool(manifest.git(file.parent, "status", "--porcelain", "--", file.name))
+    except (OSError, subprocess.SubprocessError):
+        return False
 
 
 def initial_digest(config: Config) -> str:
@@ -130,7 +170,6 @@ def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
         if run.made_with not in made_with:
             made_with.append(run.made_with)
         row["made_with"] = made_with.index(run.made_with)
-        del row["note"]["grid"]  # it is that of the whole file
         rows.append({_IN_FILE.get(key, key): value for key, value in row.items()})
     whole = {"grid": digest, "made_with": made_with, "runs": rows}
     text = json.dumps(json_safe(whole), separators=(",", ":"), allow_nan=False)
@@ -139,21 +178,21 @@ def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
     write_atomic(folder / FILE, packer.compress(text.encode()) + packer.flush())
 
 
-def read(folder: Path) -> list[RunRecord]:
-    """Reads all runs; [] where there is no such file. Raises RunDirError."""
+def read(folder: Path) -> tuple[str, list[RunRecord]]:
+    """Reads the digest of the grid and all runs; '' and [] where there is no such file. Raises RunDirError."""
     packed = read_whole(folder / FILE)
     if packed is None:
-        return []
+        return "", []
     try:
         whole = json.loads(gzip.decompress(packed))
         runs = []
         for row in whole["runs"]:
+            row |= row.pop("note", {})  # as the first archives have it
             values = {field.name: row[_IN_FILE.get(field.name, field.name)] for field in fields(RunRecord)}
             values["run"] = GridRun(**values["run"])
-            values["note"] = Note(**{**values["note"], "grid": whole["grid"]})
             values["made_with"] = whole["made_with"][values["made_with"]]
             runs.append(RunRecord(**values))
-        return runs
+        return str(whole["grid"]), runs
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         why = f"holds no records of a grid ({error}); restore it, or remove it if the runs are still there"
         raise RunDirError(str(folder / FILE), why) from None

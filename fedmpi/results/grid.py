@@ -21,6 +21,7 @@ configs by their paths, and writes it to --out; what CONFIG and the words set is
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -38,19 +39,21 @@ from fedmpi.config.schema import is_setting
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
 from fedmpi.report import table_text
-from fedmpi.results import archive, launch, printed, slurm
+from fedmpi.results import archive, launch, printed
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, read, trials
 from fedmpi.results.launch import Job
-from fedmpi.results.notes import Note, fingerprint, read_notes, refuse_changed, refuse_uncommitted, write_note
 from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
-from fedmpi.store.files import make_folder, write_text
+from fedmpi.store import manifest
+from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.run_dir import RunDir
 
 if TYPE_CHECKING:
     from fedmpi.results.answers import Choices, Results
 
+_DIGEST = "grid.json"
+"""The file among the runs of a grid with questions that has its digest."""
 _MAX_NAME = 120
 """File systems allow 255 bytes for a name; a log's is longer than its run's."""
 
@@ -66,31 +69,44 @@ class GridFolder:
     budget: float = 1.0
 
     @cached_property
+    def _archive(self) -> tuple[str, list[RunRecord]]:
+        return archive.read(self.results)
+
+    @cached_property
     def archived(self) -> Mapping[GridRun, RunRecord]:
         """Returns the runs whose records are in the results' folder."""
-        return {record.run: record for record in archive.read(self.results)}
+        return {record.run: record for record in self._archive[1]}
 
     def folder_of(self, run: GridRun) -> RunDir:
         return RunDir(self.out / run.folder_name)
 
-    def notes(self) -> Mapping[str, Note]:
-        """Returns what was noted when each run began, by the name of its folder."""
-        notes = {name: note for name, note in read_notes(self.out).items() if RunDir(self.out / name).has_config()}
-        return notes | {run.folder_name: record.note for run, record in self.archived.items()}
-
     def refuse_changed(self) -> None:
-        """Raises RunDirError where the questions, or what they rest on, have changed since a run began."""
-        if self.grid.content.questions:
-            changed = [run for run, note in self.notes().items() if note.grid != self.grid.digest]
-            refuse_changed(self.grid, changed)
+        """Raises RunDirError where the questions, or what they rest on, have changed since the first run began."""
+        digests = {self._archive[0], str((read_json(self.out / _DIGEST) or {}).get("digest", ""))}
+        if self.grid.content.questions and digests - {"", self.grid.digest}:
+            text = "the file has changed since its runs were begun; restore it, or name the new grid anew"
+            raise RunDirError(str(self.grid.path), text)
 
-    def refuse_unlike(self, jobs: Mapping[GridRun, Job]) -> None:
-        """Raises RunDirError where runs that are to be compared with these began with other configs or other code."""
-        others = self.jobs([run for run in self.archived if run not in jobs])
-        begun = [*others.values(), *(job for job in jobs.values() if job.run().has_begun())]
-        now = {job.folder.path.name: fingerprint(job.config) for job in begun}
-        changed = [run for run, note in self.notes().items() if note.config != now.get(run, note.config)]
-        refuse_changed(self.grid, changed, "a config, one that it starts from, or code that it names")
+    def fix(self, jobs: Mapping[GridRun, Job]) -> None:
+        """Notes the digest of a grid with questions before these runs begin.
+
+        Raises RunDirError where something is not committed, or where runs that are to be compared with these were made
+        with other configs or other code.
+        """
+        if not self.grid.content.questions:
+            return
+        began = {run: record.config for run, record in self.archived.items()}
+        for run, job in jobs.items():
+            if job.run().starts:
+                began[run] = archive.fingerprint(job.config, manifest.user_code(job.folder))
+        for run, job in {**self.jobs([*self.archived]), **jobs}.items():
+            now = archive.fingerprint(job.config, archive.code_now(job.config))
+            if began.get(run, now) != now:
+                what = "a config, one that it starts from, or code that it names"
+                text = f"{what} has changed since run {run.folder_name} was begun"
+                raise RunDirError(str(self.grid.path), f"{text}; restore it, or name the new grid anew")
+        archive.refuse_uncommitted(self.grid.path, [job.config for job in jobs.values()])
+        write_text(make_folder(self.out) / _DIGEST, json.dumps({"digest": self.grid.digest}) + "\n")
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
         """Reads the config of each run. Raises `UserError`: a setting that no config can have, or another run in the
@@ -110,14 +126,12 @@ class GridFolder:
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
         known = dict(self.archived)
-        notes = self.notes()
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
-            note = notes.get(run.folder_name)
-            if note is not None and job.run().is_finished:
+            if job.run().is_finished:
                 is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
                 is_whole = is_first or bool(self.grid.content.printed)
-                known[run] = archive.record_run(run, job, note, all_diagnostics=is_whole)
+                known[run] = archive.record_run(run, job, all_diagnostics=is_whole)
         return {run: known[run] for run in runs if run in known}
 
     def choices(self) -> Choices:
@@ -191,7 +205,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
     what = "make the runs by a Slurm job with these long options of sbatch (array=%%4: four runs at a time)"
-    does.add_argument("--slurm", nargs="*", type=slurm.sbatch_option, metavar="KEY=VALUE", help=what)
+    does.add_argument("--slurm", nargs="*", type=launch.sbatch_option, metavar="KEY=VALUE", help=what)
     parser.add_argument("--submit", action="store_true", help="hand the Slurm job to sbatch, too")
     arguments = parser.parse_intermixed_args(argv)
     if arguments.submit and arguments.slurm is None:
@@ -295,11 +309,9 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
         jobs = _jobs_if_left(folder, arguments, phase)
         if not jobs:
             continue
-        for job in jobs:
-            write_note(folder.grid, job)
         start = {"ranks": arguments.ranks, "launcher": arguments.launcher}
         if arguments.slurm is not None:
-            slurm.hand_over(jobs, folder.out.resolve(), options=arguments.slurm, submit=arguments.submit, **start)
+            launch.hand_over(jobs, folder.out.resolve(), options=arguments.slurm, submit=arguments.submit, **start)
             return 0
         at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
         code = launch.make(jobs, at_once=at_once, **start)
@@ -316,9 +328,7 @@ def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str)
     jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.archived])
     if all(job.run().is_finished for job in jobs.values()):
         return []
-    if folder.grid.content.questions:
-        folder.refuse_unlike(jobs)
-        refuse_uncommitted(folder.grid.path, [job.config for job in jobs.values()])
+    folder.fix(jobs)
     return list(jobs.values())
 
 

@@ -21,13 +21,13 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Folder, NotNegative, Section, Share
-from fedmpi.config.load import MAX_BYTES, Override, load, read_yaml, report
+from fedmpi.config.load import Override, load, read_yaml, report
 from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
 from fedmpi.results.printed import Printed, Quantity
-from fedmpi.store.files import read_bytes, user_path
+from fedmpi.store.files import user_path
 
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
@@ -286,10 +286,9 @@ DEFAULT_MEASURES = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A grid file and its text."""
+    """A grid file."""
 
     path: Path
-    text: str
     content: GridFile
 
     @property
@@ -304,11 +303,6 @@ class Grid:
         for method in fixed.get("methods", {}).values():
             method.pop("config", None)
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-
-    @property
-    def text_digest(self) -> str:
-        """Returns the SHA-256 of the file's text."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def read(path: Path) -> Grid:
@@ -326,7 +320,7 @@ def read(path: Path) -> Grid:
         raise report(str(path), tree, problems)
     if not content.measures:
         content = content.model_copy(update={"measures": DEFAULT_MEASURES})
-    return Grid(path, read_bytes(path, MAX_BYTES).decode(), content)
+    return Grid(path, content)
 
 
 # The runs that a file names: trials on validation data, then the final runs with the chosen trials.

@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedmpi.config import yaml_text
 from fedmpi.config.schema import settings as settings_of
-from fedmpi.errors import UserError, counted
+from fedmpi.errors import counted
 from fedmpi.report.records import CLIENTS, net_scores
 from fedmpi.results import frame, printed_report
 from fedmpi.results.answers import Answer, Part, Results
@@ -27,7 +27,6 @@ from fedmpi.results.frame import values
 from fedmpi.results.grid_file import Grid, Measure, finals
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
-from fedmpi.running.forecast import forecast
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, percent, seconds, si
 
@@ -74,8 +73,6 @@ def markdown(results: Results) -> str:
         missing=len(finals(grid, {})) - num_final,
         mixed=[*mixed_lines(results)],
         answers=[sentence(grid, answer) for answer in results.answers],
-        digests=list(dict.fromkeys(run.note.study for run in runs)) or [grid.text_digest],
-        commits=sorted({run.note.commit or "none (no git there)" for run in runs}),
         code=sorted({str(run.made_with.get("git")) for run in runs}),
         spent=duration(sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)),
         careful=_careful(results),
@@ -283,17 +280,8 @@ def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
 
 
 def _not_alike(results: Results, setting: str) -> Iterator[str]:
-    """Yields on how many examples the methods train, and a line for each setting of their configs that differs."""
+    """Yields a line for each setting of the methods' configs that differs."""
     configs = {method: config for (of, method), config in results.configs.items() if of == setting}
-    examples = {}
-    for method, config in configs.items():
-        try:
-            tiers = forecast(config, 1).tiers
-        except UserError:  # the data are needed for it and are not here
-            continue
-        examples[method] = si(sum(tier.client_rounds * tier.training_examples for tier in tiers))
-    if examples:
-        yield f"examples passed forward and backward in a run, by the plan: {_majority(examples)}"
     plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
     for key in next(iter(plain.values()), {}):
         values = {method: own[key] for method, own in plain.items() if key in own}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -19,23 +18,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmpi import methods
-from fedmpi.data.dataset import DataInfo
 from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
-from fedmpi.errors import RunDirError, UserError, counted
-from fedmpi.methods.protocol import Method
+from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, by_ranks, divergences, scores_of
-from fedmpi.results import compared, figure
-from fedmpi.results.compared import Group
+from fedmpi.results import figure, frame
 from fedmpi.results.evidence import interval, mean_std
 from fedmpi.results.figure import Draw, Line, Panel
-from fedmpi.results.frame import curve, name_of, tier_curves
+from fedmpi.results.frame import Group, curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
-from fedmpi.running.start import method_context
-from fedmpi.store import checkpoint, manifest
+from fedmpi.store import manifest
 from fedmpi.store.files import read_whole, write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent, short_duration, si, size
@@ -45,8 +39,6 @@ if TYPE_CHECKING:
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _SEEDS_WITH_INTERVAL = range(3, 17)
-_MOST_PRODUCTS = 2e9
-"""At the end of a run, decomposing all layers may take well under a second; `fedmpi show RUN --html` has no limit."""
 _COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
 _LACK = {
     "Energy beyond a tier's rank": ("spectrum", "beyond"),
@@ -59,69 +51,28 @@ _Charts = list[tuple[str, str]]
 
 def write_final_page(setup: Setup, folder: RunDir) -> None:
     """Writes the page of a run that has come to its last round. Raises RunDirError."""
-    run = Run(folder.path)
-    classes = _classes(setup.partition, setup.labels, setup.data.info)
-    write_text(folder.page_path, page_of(run, classes, _spectra(run, setup.method, _MOST_PRODUCTS)))
+    classes = _classes(setup.partition, setup.labels, setup.data.info.num_classes)
+    write_text(folder.page_path, page_of(Run(folder.path), classes))
 
 
 def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
-    """Returns the HTML of one run with what its newest checkpoint and the data show. A note says what is missing."""
-    classes = spectra = None
+    """Returns the HTML of one run with what the data show. A note says what is missing."""
+    classes = None
     try:
-        config = run.config
-        info = config.data.used()
-        spectra = _spectra(run, methods.create(method_context(config, info)))
         partition, dataset = run.divided_data()
-        classes = _classes(partition, dataset.train_y, info)
+        classes = _classes(partition, dataset.train_y, run.config.data.used().num_classes)
     except UserError as error:
         notes = [*notes, f"a part of this page is left out: {error.text()}"]
-    return page_of(run, classes, spectra, notes)
+    return page_of(run, classes, notes)
 
 
-def _classes(partition: Partition, labels: Ints, info: DataInfo) -> Draw:
-    return lambda axes: draw_classes(axes, partition, labels, info.num_classes)
+def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw:
+    return lambda axes: draw_classes(axes, partition, labels, num_classes)
 
 
-def _spectra(run: Run, method: Method, most_products: float = math.inf) -> Draw | None:
-    """Draws the singular values of every layer whose dense weight the newest checkpoint has, and the rank of each tier.
-
-    Returns None where there is no such layer, or where it would take more than so many products.
-    """
-    newest = next((path for _, path in run.dir.checkpoints()), None)
-    if newest is None:
-        return None
-    server = dict(checkpoint.load(newest).server)
-    if problem := checkpoint.unfit(server, method.state_specs()):
-        raise RunDirError(str(newest), problem)
-    layers = {name: layer for name, layer in method.layers.items() if f"{name}.weight" in server}
-    products = sum(math.prod(layer.matrix_shape) * min(layer.matrix_shape) for layer in layers.values())
-    if not layers or products > most_products:
-        return None
-    spectra = {}
-    for name, layer in layers.items():
-        matrix = layer.unroll(server[f"{name}.weight"]).double().cpu().numpy()
-        spectra[name] = np.linalg.svd(matrix, compute_uv=False)
-
-    def draw(axes: Axes) -> None:
-        for place, sigma in enumerate(spectra.values(), 1):
-            relative = np.maximum(sigma / max(float(sigma[0]), 1e-300), 1e-9)
-            shares = np.arange(1, len(sigma) + 1) / len(sigma)
-            strength = 0.25 + 0.75 * place / len(spectra)
-            axes.plot(shares, relative, color=figure.colour_of(1), alpha=strength, linewidth=1)
-        for place, tier in enumerate(tier for tier in method.tiers if tier.capacity < 1):
-            ranks = [layer.r(tier.capacity) / len(spectra[name]) for name, layer in layers.items()]
-            _mark(axes, place, float(np.mean(ranks)), f"r of {name_of(tier.name)}")
-        figure.format_numbers(axes.xaxis, "accuracy")
-        figure.format_numbers(axes.yaxis, "lacking")
-        axes.set_xlabel("place of the singular value, in % of the full rank")
-        axes.set_ylabel("share of the largest")
-
-    return draw
-
-
-def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, notes: Sequence[str] = ()) -> str:
-    """Returns the HTML of one run. `classes` draws which client has examples of which classes, `spectra` the singular
-    values of the server's factorized layers: the folder's files do not show them without the data and the method.
+def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) -> str:
+    """Returns the HTML of one run. `classes` draws which client has examples of which classes: the folder's files do
+    not show them without the data.
     """
     ending = run.ending
     own_notes = [ending.paragraph()] if ending else []
@@ -129,7 +80,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
     own_notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
-    own_notes += compared.missing(run)
+    own_notes += frame.missing(run)
     own_notes += filter(None, [manifest.defaults(run.starts)])
     sizes = None
     try:
@@ -160,7 +111,6 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
             "fairness": _fairness(run),
             "data": [_chart("Examples of each class", classes)] if classes else [],
             "costs": _costs(run),
-            "spectra": [_chart("Singular values", spectra)] if spectra else [],
             "lack": [
                 _lines(caption, curves, "lacking")
                 for caption, keys in _LACK.items()
@@ -172,7 +122,7 @@ def page_of(run: Run, classes: Draw | None = None, spectra: Draw | None = None, 
 
 def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     """Returns the HTML of several runs: of one setting and seed one is shown, and none that was not tested yet."""
-    all_groups = compared.grouped(runs)
+    all_groups = frame.grouped(runs)
     groups = []
     for group in all_groups:
         if tested := [run for run in group.runs if run.tested]:
@@ -185,10 +135,10 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         groups=groups,
         nets=[group.tested[0] for group in groups],
         seeds=_span(seeds) if groups else "",
-        notes=[*compared.cautions(all_groups), *left_out],
+        notes=[*frame.cautions(all_groups), *left_out],
         charts={"accuracy": _curves(groups)},
-        summaries=[*_summaries(compared.ends(groups))],
-        differences=[*_differences(compared.ends(groups))],
+        summaries=[*_summaries(frame.ends(groups))],
+        differences=[*_differences(frame.ends(groups))],
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
 

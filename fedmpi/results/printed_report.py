@@ -36,11 +36,10 @@ class TextTable(NamedTuple):
     lines: Sequence[Sequence[str]]
     num_left: int
     above: Sequence[str] = ()
-    below: Sequence[str] = ()
 
     def markdown(self) -> str:
         table = table_text.markdown_lines(self.heads, self.lines, self.num_left)
-        return "\n\n".join("\n".join(lines) for lines in (self.above, table, self.below) if lines)
+        return "\n\n".join("\n".join(lines) for lines in (self.above, table) if lines)
 
 
 def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> pd.DataFrame:
@@ -94,7 +93,7 @@ def _numbers(table: Table, cell: Cell, runs: Mapping[int, RunRecord], quantity: 
     return pd.Series({seed: frame.value(run, measure) for seed, run in runs.items()}, dtype=float).dropna()
 
 
-def _notes(cell: Cell, num_numbers: int, num_runs: int) -> list[str]:
+def _notes(cell: Cell, num_numbers: int, num_runs: int) -> str:
     """Returns what a reader must know of the printed value and of ours."""
     notes = {
         f"the paper's slip: {cell.slip}": cell.slip,
@@ -103,7 +102,7 @@ def _notes(cell: Cell, num_numbers: int, num_runs: int) -> list[str]:
         "there is no config for it": not cell.run,
         f"{num_numbers} of {num_runs} seeds have this number": num_numbers < num_runs,
     }
-    return [note for note, is_so in notes.items() if is_so]
+    return "; ".join(note for note, is_so in notes.items() if is_so)
 
 
 def scale(table: Table) -> float:
@@ -113,22 +112,17 @@ def scale(table: Table) -> float:
 
 
 def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
-    """Returns a paper's table with our numbers, each block's name once, and footnotes."""
+    """Returns a paper's table with our numbers."""
     shown = content.printed[name]
     found = results(content, name, runs)
-    footnotes = found["notes"].explode().dropna().unique().tolist()
     printed = found["value"][found["paper"].notna()]
     places = int(printed.str.partition(".")[2].str.len().max()) if len(printed) else 2
-    lines = []
-    for is_further, row in zip(found.duplicated("block"), found.itertuples(), strict=True):
-        marks = "".join(f"[{footnotes.index(note) + 1}]" for note in row.notes)
-        lines.append(("" if is_further else row.block, *_texts(row, places), marks))
+    lines = [_texts(row, places) for row in found.itertuples()]
     of = f", {shown.of} round" if shown.quantity in ("accuracy", "accuracy_drop", "train_loss") else ""
     unit = f" in {shown.unit}" if shown.unit else ""
     ours = f"a cell is {shown.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
     above = [f"- {line}" for line in (content.source, ours, shown.note) if line]
-    below = [f"- [{number}] {note}" for number, note in enumerate(footnotes, 1)]
-    return TextTable(f"{name}: {shown.title}", _HEADS, lines, 3, above, below)
+    return TextTable(f"{name}: {shown.title}", _HEADS, lines, 3, above)
 
 
 def _texts(row: Any, places: int) -> Sequence[str]:
@@ -140,7 +134,8 @@ def _texts(row: Any, places: int) -> Sequence[str]:
     difference = "-" if row.difference is None else f"{round(row.difference, places) + 0.0:+.{places}f}"
     rounds = sorted({run.rounds for run in row.runs.values()})
     seeds = ",".join(map(str, row.seeds)) or "-"
-    return row.column, row.row, paper, ours, difference, seeds, ",".join(map(str, rounds)) or "-"
+    last = (seeds, ",".join(map(str, rounds)) or "-", row.notes)
+    return row.block, row.column, row.row, paper, ours, difference, *last
 
 
 def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
@@ -149,7 +144,6 @@ def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
     for name, table in content.printed.items():
         found = results(content, name, runs).drop(columns=["paper", "runs", "cost"])
         found["seeds"] = [" ".join(map(str, seeds)) for seeds in found["seeds"]]
-        found["notes"] = found["notes"].str.join("; ")
         tables.append(found.assign(table=name, quantity=table.quantity, unit=table.unit))
     whole = pd.concat(tables)
     return str(whole[[*whole.columns[-3:], *whole.columns[:-3]]].to_csv(index=False))

@@ -179,14 +179,14 @@ def figure_of(
     """Draws the runs. Those that are left out, or not drawn to their last round, are named on stderr. Raises
     ConfigError where nothing of it is recorded.
     """
-    from fedmpi.results import compared, figure
+    from fedmpi.results import figure, frame
 
-    groups = compared.grouped(runs)
-    cautions = [*compared.cautions(groups), *left_out]
+    groups = frame.grouped(runs)
+    cautions = [*frame.cautions(groups), *left_out]
     if not any(group.tested for group in groups):
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *cautions]))
-    panels = compared.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
+    panels = frame.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
     drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
     cautions += [f"{name} has no line: it has no {y or 'accuracy'} of these nets" for name in absent]

@@ -70,7 +70,7 @@ def looked_at(browser: str, folder: Path, text: str, width: int) -> dict[str, ob
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_cut(tmp_path: Path, browser: str, text: str, width: int) -> None:
-    assert "Singular values" in text and "Examples of each" in text
+    assert "Examples of each" in text
     assert looked_at(browser, tmp_path, text, width) == {"window": width, "wider": 0, "cut": []}
 
 

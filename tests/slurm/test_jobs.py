@@ -15,8 +15,7 @@ from small_runs import SMALL, Finished, finished, run_all
 from fedmpi.config.load import load
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.results.launch import Job
-from fedmpi.results.slurm import hand_over
+from fedmpi.results.launch import Job, hand_over
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written_runs import a_run, with_records
 
-from fedmpi.results.compared import grouped, panels
+from fedmpi.results.frame import grouped, panels
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -52,14 +52,12 @@ def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
     assert "What smaller tiers lack" in text and "Predicted factor" in text
 
 
-def test_a_page_shows_classes_spectra_and_fairness(tmp_path: Path) -> None:
+def test_a_page_shows_classes_and_fairness(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", [{"clients": 0.5}])
     (run / "report" / "clients.csv").write_text("client,accuracy\n0,0.25\n1,0.75\n")
-    words = ("the classes", "the values")
-    classes, spectra = (lambda axes, word=word: axes.set_xlabel(word) for word in words)
-    text = page_of(Run(run), classes, spectra, ["a note"])
-    assert {">mean 50.00 %<", ">mean of the worst decile 25.00 %<", ">the classes<", ">the values<"} <= texts(text)
-    for caption in ("Examples of each class", "Singular values", "Clients by accuracy"):
+    text = page_of(Run(run), lambda axes: axes.set_xlabel("the classes"), ["a note"])
+    assert {">mean 50.00 %<", ">mean of the worst decile 25.00 %<", ">the classes<"} <= texts(text)
+    for caption in ("Examples of each class", "Clients by accuracy"):
         assert f"<figcaption>{caption}</figcaption>" in text
     assert "a note" in text and "<figcaption>Loss, training</figcaption>" in text
 

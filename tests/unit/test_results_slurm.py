@@ -1,4 +1,4 @@
-"""`fedmpi.results.slurm`: the job of runs, what sbatch and squeue are told and answer, and no run twice."""
+"""`fedmpi.results.launch`: the job of runs, what sbatch and squeue are told and answer, and no run twice."""
 
 import argparse
 import json
@@ -16,10 +16,9 @@ from fedmpi.config.load import load
 from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.mpirun import environment
-from fedmpi.results import slurm
-from fedmpi.results.launch import Job
+from fedmpi.results import launch
+from fedmpi.results.launch import Job, hand_over, sbatch_option
 from fedmpi.results.run import Run
-from fedmpi.results.slurm import hand_over, sbatch_option
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
@@ -36,7 +35,7 @@ def vectors():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's folder; no Slurm is there, whatever is installed."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(slurm.shutil, "which", lambda name: None)
+    monkeypatch.setattr(launch.shutil, "which", lambda name: None)
     return tmp_path
 
 
@@ -63,8 +62,8 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: tuple[int, str, str]) 
         calls.append(command)
         return subprocess.CompletedProcess(command, *answers[command[0]])
 
-    monkeypatch.setattr(slurm.shutil, "which", lambda name: name if name in answers else None)
-    monkeypatch.setattr(slurm, "subprocess", SimpleNamespace(run=run))
+    monkeypatch.setattr(launch.shutil, "which", lambda name: name if name in answers else None)
+    monkeypatch.setattr(launch, "subprocess", SimpleNamespace(run=run))
     return calls
 
 

@@ -11,7 +11,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import ConfigError
 from fedmpi.results import show
-from fedmpi.results.compared import grouped
+from fedmpi.results.frame import grouped
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
 from fedmpi.store.lock import RunLock
