@@ -1,8 +1,8 @@
 """What the `name` of a config's section can be: methods, models, data sets and partitions.
 
-A thing is built in (a line of `BUILT_IN`), or an installed package offers it under a name of its own (an entry point of
-the group in `GROUPS`), or the user names it in full, as `package.module:Class`. All three come through `options`, which
-gives the class of the section's options; that class makes everything else. Nothing is imported before it is named.
+A thing is built in (a line of `BUILT_IN`), or the user names it in full, as `package.module:Class`. Both come through
+`options`, which gives the class of the section's options; that class makes everything else. Nothing is imported before
+it is named.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import cache
 from hashlib import blake2b
-from importlib.metadata import EntryPoint, entry_points
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -93,31 +90,12 @@ BUILT_IN: dict[str, dict[str, str]] = {
 """Per section: every built-in name and its class; a section that a file leaves out has the first name. A name that ends
 in a colon stands for all names that begin with it."""
 
-GROUPS = {section: f"fedmpi.{section if section == 'data' else section + 's'}" for section in BUILT_IN}
-"""The group of entry points of each section: `fedmpi.methods`, `fedmpi.models`, `fedmpi.data`, `fedmpi.partitions`."""
-
 _ADAPTERS = {
     "method": "fedmpi.methods:options_of",
     "model": "fedmpi.models.user_nets:options_of",
     "data": "fedmpi.data.own:options_of_data",
     "partition": "fedmpi.data.own:options_of_partition",
 }
-
-
-def names(section: str) -> list[str]:
-    """Returns all names that `section` can have without naming a class in full: the built-in ones first."""
-    return [*BUILT_IN[section], *installed(section)]
-
-
-@cache
-def installed(section: str) -> dict[str, EntryPoint]:
-    """Returns what installed packages offer for `section`, by name; imports none of it. A built-in name stays fedmpi's,
-    and a name that several packages offer is left out.
-    """
-    points = {(point.name, point.value): point for point in entry_points(group=GROUPS[section])}
-    counts = Counter(name for name, _ in points)
-    named = {name: point for (name, _), point in sorted(points.items()) if counts[name] == 1}
-    return {name: point for name, point in named.items() if not is_built_in(section, name)}
 
 
 def is_built_in(section: str, name: str) -> bool:
@@ -135,8 +113,8 @@ def is_in_full(name: object) -> bool:
 
 
 def is_known(section: str, name: str) -> bool:
-    """Returns whether `name` is built in or installed, or names a class in full; the latter may still not exist."""
-    return is_built_in(section, name) or name in installed(section) or is_in_full(name)
+    """Returns whether `name` is built in, or names a class in full, which may still not exist."""
+    return is_built_in(section, name) or is_in_full(name)
 
 
 def named_in_full(config: Any) -> list[tuple[str, str]]:
@@ -160,10 +138,8 @@ def options(section: str, name: str) -> Any:
 
 def load_class(section: str, name: str) -> Any:
     """Returns the class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
-    if key := _key(section, name):
-        return import_object(BUILT_IN[section][key])
-    point = installed(section).get(name)
-    return import_object(point.value if point else name)
+    key = _key(section, name)
+    return import_object(BUILT_IN[section][key] if key else name)
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:

@@ -30,16 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def listing() -> str:
-    """Returns built-in names with their summaries, and those of installed packages with where they are."""
-    width = max(len(name) for section in _TITLES for name in registry.names(section)) + 4
+    """Returns the built-in names with their summaries."""
+    width = max(len(name) for section in _TITLES for name in registry.BUILT_IN[section]) + 4
     lines = []
     for section, title in _TITLES.items():
         lines.append(f"{title} ({section}.name)")
         for name, place in registry.BUILT_IN[section].items():
             shown = f"{name}NAME" if name.endswith(":") else name
             lines.append(f"  {shown:{width}}  {summary(name, place)}")
-        for name, point in registry.installed(section).items():
-            lines.append(f"  {name:{width}}  installed: {point.value}")
     return "\n".join(lines)
 
 

@@ -280,7 +280,7 @@ def _with_options(**options: type[Section]) -> type[Config]:
 def _choose(values: dict[str, Any], section: str) -> type[Section]:
     """Returns the options class of a named section, and fills in its name. Raises ValueError with the problem."""
     own = {} if values.get(section) is None else values[section]
-    known = [f"{name}..." if name.endswith(":") else name for name in registry.names(section)]
+    known = [f"{name}..." if name.endswith(":") else name for name in registry.BUILT_IN[section]]
     if not isinstance(own, dict):
         example = (explain.similar(own, known) or known)[0]
         raise ValueError(explain.no_section(section, own, "name", example))

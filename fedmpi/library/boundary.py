@@ -15,7 +15,6 @@ from typing import ParamSpec, TypeVar
 
 from pydantic import ValidationError, validate_call
 
-from fedmpi import registry
 from fedmpi.config import yaml_text
 from fedmpi.data import own
 from fedmpi.errors import ConfigError, UserError
@@ -43,7 +42,6 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         own.forget()
-        registry.installed.cache_clear()
         try:
             return validated(*args, **kwargs)
         except ValidationError as error:

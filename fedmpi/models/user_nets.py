@@ -1,4 +1,4 @@
-"""A model that a user brings: `model.name: package.module:Name`, in full or by an installed package's entry point.
+"""A model that a user brings: `model.name: package.module:Name`.
 
 `Name` is a `torch.nn.Module` class or a function that makes one; it needs no base class of ours. Of its parameters
 fedmpi fills `num_classes` (which it must take), `example_shape`, `vocabulary_size` and `width` by name. The others are

@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from own_data import arrays_of, save_npz
 from small_runs import finished
 
-from fedmpi import registry
 from fedmpi.data import own
 
 RunMain = Callable[..., tuple[int, str, str]]
@@ -32,14 +30,10 @@ OWN = ("data.name=mysets:blobs", "partition.name=mysets:rows")
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module `mysets` of the user's, and `mysets-1.5` as an installed package that offers it."""
+    """A module `mysets` of the user's."""
     folder = tmp_path / "site"
-    (folder / "mysets-1.5.dist-info").mkdir(parents=True)
+    folder.mkdir()
     (folder / "mysets.py").write_text(SOURCE.read_text())
-    (folder / "mysets-1.5.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mysets\nVersion: 1.5\n")
-    (folder / "mysets-1.5.dist-info" / "top_level.txt").write_text("mysets\n")
-    points = "[fedmpi.data]\nmy_blobs = mysets:blobs\n[fedmpi.partitions]\nmy_rows = mysets:rows\n"
-    (folder / "mysets-1.5.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(folder))
     forget()
     yield folder / "mysets.py"
@@ -50,7 +44,6 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
-    registry.installed.cache_clear()
     importlib.invalidate_caches()
 
 
@@ -80,39 +73,6 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
     code, out, errors = run_main("rounds=3", *OWN, "--run-dir", run, "--resume")
     told = [line for line in (out + errors).splitlines() if "has changed since the last start" in line]
     assert code == 0 and len(told) == 1 and "data mysets:blobs" in told[0] and "partition mysets:rows" in told[0]
-
-
-@pytest.mark.slow
-def test_an_entry_point_is_listed_without_importing_and_resumes_by_itself(
-    run_main: RunMain, tmp_path: Path, mine: Path
-) -> None:
-    run = str(tmp_path / "run")
-    code, out, _ = run_main("list")
-    assert code == 0 and "my_blobs" in out and "installed: mysets:blobs" in out and "mysets" not in sys.modules
-    code, _, errors = run_main(*SMALL, "data.name=my_blobs", "partition.name=my_rows", "rounds=1", "--run-dir", run)
-    assert code == 0 and last_start(Path(run))["brought"]["data"]["module"] == "mysets", errors
-    forget()
-    assert run_main("rounds=2", "--run-dir", run, "--resume")[0] == 0
-    assert run_main("list")[0] == 0
-    (mine.parent / "mysets-1.5.dist-info").rename(tmp_path / "gone")
-    forget()
-    code, _, errors = run_main("rounds=3", "--run-dir", run, "--resume")
-    assert code == 2 and len(errors.splitlines()) == 3  # with the head that names the file
-    assert "data.name" in errors and "'my_blobs'" in errors and "'my_rows'" in errors
-
-
-def test_a_name_that_two_packages_offer_is_nobody_s(run_main: RunMain, mine: Path) -> None:
-    """Which package the search path has first does not decide what a run computes; one thing offered twice is clear."""
-    first = mine.parent / "mysets-1.5.dist-info"
-    second = shutil.copytree(first, mine.parent / "others-2.0.dist-info")
-    (second / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 2.0\n")
-    assert run_main("plan", *SMALL, *OWN[1:], "data.name=my_blobs", "rounds=1")[0] == 0
-    points = second / "entry_points.txt"
-    points.write_text(points.read_text().replace("mysets:blobs", "others:spots"))
-    forget()
-    code, _, errors = run_main("plan", *SMALL, "data.name=my_blobs")
-    assert code == 2 and "no data 'my_blobs'" in errors and "or your own package.module:Class" in errors
-    assert run_main("plan", *SMALL, "data.name=digits", "rounds=1")[0] == 0
 
 
 def test_a_file_of_the_user_s_is_planned_run_and_resumed(
