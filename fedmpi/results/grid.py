@@ -73,8 +73,8 @@ class GridFolder:
         return archive.read(self.results)
 
     @cached_property
-    def archived(self) -> Mapping[GridRun, RunRecord]:
-        """Returns the runs whose records are in the results' folder."""
+    def recorded(self) -> dict[GridRun, RunRecord]:
+        """Returns the records in the results' folder; `records` adds those of runs that have finished since."""
         return {record.run: record for record in self._archive[1]}
 
     def folder_of(self, run: GridRun) -> RunDir:
@@ -95,11 +95,11 @@ class GridFolder:
         """
         if not self.grid.content.questions:
             return
-        began = {run: record.config for run, record in self.archived.items()}
+        began = {run: record.config for run, record in self.recorded.items()}
         for run, job in jobs.items():
             if job.run().starts:
                 began[run] = archive.fingerprint(job.config, manifest.user_code(job.folder))
-        for run, job in {**self.jobs([*self.archived]), **jobs}.items():
+        for run, job in {**self.jobs([*self.recorded]), **jobs}.items():
             now = archive.fingerprint(job.config, archive.code_now(job.config))
             if began.get(run, now) != now:
                 what = "a config, one that it starts from, or code that it names"
@@ -125,7 +125,7 @@ class GridFolder:
 
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
-        known = dict(self.archived)
+        known = self.recorded
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
             if job.run().is_finished:
@@ -325,7 +325,7 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
 def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:
     """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
     all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
-    jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.archived])
+    jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.recorded])
     if all(job.run().is_finished for job in jobs.values()):
         return []
     folder.fix(jobs)
@@ -360,7 +360,7 @@ def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[
     runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
     for run in _chosen(grid, runs, arguments):
         here = Run(folder.folder_of(run).path)
-        if run in folder.archived:
+        if run in folder.recorded:
             state = "finished"
         else:
             state = f"{here.state}, {here.done} of {here.num_rounds} rounds" if here.has_begun() else "not run"
