@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from fedmpi.registry import is_in_full
+
 
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
@@ -78,13 +80,8 @@ def _path(text: str) -> str:
     return text
 
 
-def _is_place(text: str) -> bool:
-    module, colon, name = text.partition(":")
-    return bool(colon) and all(part.isidentifier() for part in (*module.split("."), name))
-
-
 def _place(text: str) -> str:
-    if not _is_place(text):
+    if not is_in_full(text):
         raise ValueError("expected package.module:Class")
     return text
 
@@ -94,7 +91,7 @@ METRICS = ("f1_macro", "auc", "top5", "confusion")
 
 
 def _metric(text: str) -> str:
-    if text not in METRICS and not _is_place(text):
+    if text not in METRICS and not is_in_full(text):
         raise ValueError(f"expected {', '.join(METRICS)} or package.module:function")
     return text
 
