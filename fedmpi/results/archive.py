@@ -109,8 +109,8 @@ def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
 
 
 def fingerprint(config: Config, code: Mapping[str, Any]) -> str:
-    """Returns the hash of all that decides a run's results, the rounds and `stop`, which `Config.hash` may leave out, and
-    the digests of the user's code.
+    """Returns the hash of all that decides a run's results, the rounds and `stop`, which `Config.hash` may leave out,
+    and the digests of the user's code.
     """
     digests = "".join(f", code {entry['digest']}" for entry in code.values() if "digest" in entry)
     stop = f", stop {config.stop.accuracy} {config.stop.patience}" if config.stop != Stop() else ""

@@ -10,8 +10,8 @@ from written_runs import a_run
 from fedmpi.check.small import finished
 from fedmpi.config.schema import Stop
 from fedmpi.report.best import why_over
+from fedmpi.results.archive import fingerprint
 from fedmpi.results.launch import differences
-from fedmpi.results.notes import fingerprint
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
 
@@ -82,4 +82,4 @@ def test_a_grid_takes_it_for_finished_and_knows_another_stop(tmp_path: Path) -> 
     with_stop = small_config("rounds=3", "stop.patience=2")
     assert differences(with_stop, without.to_dict()) == ["stop.patience: run has 0, you ask 2"]
     assert differences(with_stop, with_stop.to_dict()) == []
-    assert fingerprint(with_stop) != fingerprint(without) and with_stop.hash() == without.hash()
+    assert fingerprint(with_stop, {}) != fingerprint(without, {}) and with_stop.hash() == without.hash()
