@@ -56,6 +56,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "lenet5": "fedmpi.models.nets.cnn:Lenet5",
         "cnn_hermes": "fedmpi.models.nets.cnn:CnnHermes",
         "cnn_femnist": "fedmpi.models.nets.cnn:CnnFemnist",
+        "cnn_prism": "fedmpi.models.nets.cnn:CnnPrism",
         "mlp": "fedmpi.models.nets.mlp:Mlp",
         "mlp_har": "fedmpi.models.nets.mlp:MlpHar",
         "lstm_imdb": "fedmpi.models.nets.lstm:LstmImdb",

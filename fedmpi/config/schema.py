@@ -37,6 +37,10 @@ from fedmpi.registry import import_object, is_in_full
 _SERVER_DEVICE = ("mpi", "server_device")
 _LATER: dict[tuple[str, ...], Any] = {
     ("method", "aggregate"): "mean",
+    ("method", "spectra"): False,
+    ("method", "spectral_init"): True,
+    ("method", "distillation_weight"): 1.0,
+    ("method", "distillation_temperature"): 1.0,
     ("clients", "sampling"): "uniform",
     ("clients", "availability"): "",
     ("clients", "dropout"): 0.0,

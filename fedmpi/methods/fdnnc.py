@@ -23,7 +23,8 @@ Differences from the paper:
 - Only layers that r makes smaller, (M + N) r < M N, are factorized.
 - HALF is III.C's, G_A and G_b or G_B and G_b for all layers at once; IV.B's "G_A and G_B" is a slip.
   Of c clients floor(c / 2) send A; a single one sends A in odd rounds, B in even ones.
-- 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group.
+- 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group. With dynamic
+  tiers (III.D: devices run other nets at other times) a group is those of this round, which may be fewer.
 - Without big or without small devices every pattern is FedSGD on the net of those that there are.
 - `train.weight_decay` adds its gradient to the client's, on factors as on the rest (the paper has none);
   `train.local_epochs`, `train.local_steps`, `clients.work` and `train.momentum` have nothing to act on.
@@ -103,11 +104,9 @@ class FDNNCOptions(MethodOptions):
         return num_big, num_clients - num_big
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        """Refuses devices that change their size, and runs that end before small ones train."""
+        """Refuses runs that end before small devices train."""
         yield from super().problems(config)
         yield from self.only_sgd(config, "devices of fdnnc send gradients, and the server takes the steps")
-        if config.clients.tier_assignment != "fixed":
-            yield "clients.tier_assignment", "devices of fdnnc stay big or small; allowed: fixed"
         both = all(config.clients.tier_blocks or self.tier_blocks(config.clients.count))
         if both and config.clients.per_round < 2:
             yield "clients.per_round", "1, but there are big and small devices; allowed: 2 or more"

@@ -8,13 +8,23 @@ tables are this method on a narrow model (`model.width: 0.35`).
 Weights are the paper's n_k / n; `weighting: uniform` is that of FedHM's experiments, whose clients
 have equal sizes. BatchNorm, the masked loss and the schedule are training settings shared by all
 methods (`train`, `evaluation`).
+
+`spectra` notes how many principal kernels the server's layers need, which PriSM shows of full-model training
+(arXiv:2208.13141, section 4.3, Figures 1 and 6).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
+from fedmpi.lowrank.kernels import effective_number
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.lowrank.spectrum import effective_rank, rounded
+from fedmpi.lowrank.svd import gram
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
+from fedmpi.methods.values import Contributions
+from fedmpi.tensors import Params
 
 
 class FedAvgOptions(ServerOptions):
@@ -22,9 +32,24 @@ class FedAvgOptions(ServerOptions):
     """Federated averaging (McMahan et al. 2017): one net of any width for all clients."""
     weighting: Literal["uniform", "samples"] = "samples"
     """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
+    spectra: bool = False
+    """Note how many principal kernels each layer needs (PriSM's Figures 1 and 6)."""
 
 
 class FedAvg(ServerMethod):
     """theta <- sum of w_p theta_p / sum of w_p; everything else is the protocol's default."""
 
     Options = FedAvgOptions
+    options: FedAvgOptions
+
+    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
+        """Returns of each layer 1 / sum p_i^2 and exp(entropy of p), with p = sigma / sum sigma."""
+        if not self.options.spectra:
+            return {}
+        needed = {}
+        rule = Rule(dense_layers=1, unroll="output", classifier=self.context.classifier())
+        for layer in plan_layers(self.context.make(empty=True), rule):
+            _, sigma, _ = gram(layer.unroll(state[f"{layer.name}.weight"]))
+            numbers = {"effective_kernels": effective_number(sigma), "effective_rank": effective_rank(sigma)}
+            needed[layer.name] = {name: rounded(number) for name, number in numbers.items()}
+        return {"kernels": needed}

@@ -16,6 +16,8 @@ Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928
 - alpha is the paper's softmax(gamma / tau), tau = 5 for dynamic tiers and infinite (uniform) for fixed ones; the code's
   softmax(-1 / (gamma tau)), its pseudo-client and its unnormalized class rows are not followed.
 - Frobenius decay replaces weight decay on the factors; `plus_l2` adds the latter as the code does.
+- Spectral initialization is the SVD of a dense start, as the server's of each round. Without it (`spectral_init`) the start
+  is U V of random factors of the largest rank below the full one; the server's SVD still balances them.
 - The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's parameter counts confirm;
   its text says 2 and 15.
 
@@ -30,9 +32,11 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from fedmpi import seeds
 from fedmpi.config.fields import NotNegative, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -70,6 +74,8 @@ class FedHMOptions(ServerOptions):
     """How a kernel becomes a matrix: (m k) x (n k) with k x 1 kernels first, or (n k) x (m k) with 1 x k first."""
     frobenius_decay: NotNegative | Literal["auto"] = "auto"
     """Lambda of lambda/2 |U V^T|_F^2 on factorized layers; `auto` is `train.weight_decay`."""
+    spectral_init: bool = True
+    """Begin with a dense start. `false`: with products of random factors, for an ablation."""
     plus_l2: bool = False
     """Weight decay on the factors too, as the authors' code does."""
     solver: Literal["gram", "exact"] = "gram"
@@ -108,6 +114,21 @@ class FedHM(ServerMethod):
         return None if self._is_dense(tier) else layer.r(self.tiers[tier].capacity)
 
     # Server half.
+
+    def initial_state(self) -> Params:
+        values = super().initial_state()
+        low = [tier for tier in range(len(self.tiers)) if not self._is_dense(tier)]
+        if self.options.spectral_init or not low:
+            return values
+        generator = seeds.torch_generator("factors", self.context.seed)
+        for layer in self.layers.values():
+            r = layer.r(self.tiers[low[0]].capacity)
+            rows, columns = layer.matrix_shape
+            # Of the dense start's variance: that of the product is r times the variance of either factor, squared.
+            spread = (values[f"{layer.name}.weight"].std() / r**0.5) ** 0.5
+            u, v = (torch.randn(shape, generator=generator) for shape in ((rows, r), (r, columns)))
+            values[f"{layer.name}.weight"] = layer.fold(spread * u @ (spread * v))
+        return values
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
         specs = self.state_specs()

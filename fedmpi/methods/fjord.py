@@ -13,9 +13,10 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 - Nets keep no running statistics, so there are none for each width to send: a width is tested with
   statistics of its own, of the batch or re-estimated (`evaluation.bn`). The affine of BatchNorm is
   one for all widths, each with its leading entries, as in the baseline.
-- Distillation is the baseline's: cross-entropy of the sampled width against the softmax of p_max's
-  detached output, without a temperature, added to p_max's own loss in the same step. It compares all
-  logits, also where `train.masked_loss` masks the labels' loss. The loss in the records is p_max's.
+- Distillation adds (1 - alpha) CE(width, labels) + alpha T^2 CE(width, p_max, T) to p_max's own loss in
+  the same step, where the paper has KL (the same gradient) and does not say T^2 (Hinton et al. do). p_max's
+  output is detached. Alpha = T = 1 is the paper's choice and the baseline's. It compares all logits,
+  also where `train.masked_loss` masks the labels' loss. The loss in the records is p_max's.
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from fedmpi.config.fields import Shares
+from fedmpi.config.fields import Positive, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps
@@ -50,6 +53,10 @@ class FjordOptions(WidthOptions):
     """The widths p, largest first: each is the p_max of one tier, and clients draw from those up to theirs."""
     distillation: bool = False
     """Train p_max on the labels and the sampled width on p_max's outputs, in every step."""
+    distillation_weight: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Alpha: the share of p_max's outputs in the sampled width's loss; labels have the rest."""
+    distillation_temperature: Positive = 1.0
+    """T: divides both outputs before the softmax."""
 
 
 class Fjord(WidthMethod):
@@ -108,8 +115,16 @@ class Fjord(WidthMethod):
         teacher = net.module(inputs)
         value = gradients(loss(teacher, targets))
         student = self._logits(net, inputs, tier, number)
-        gradients(cross_entropy(student.float(), teacher.detach().float().softmax(1)))
+        alpha = self.options.distillation_weight
+        distance = alpha * self._distance(student, teacher.detach())
+        gradients(distance if alpha == 1 else distance + (1 - alpha) * loss(student, targets))
         return value
+
+    def _distance(self, student: Tensor, teacher: Tensor) -> Tensor:
+        """Returns T^2 times the cross-entropy of the student against the teacher, both at temperature T."""
+        temperature = self.options.distillation_temperature
+        soft = (teacher.float() / temperature).softmax(1)
+        return temperature**2 * cross_entropy(student.float() / temperature, soft)
 
     def _logits(self, net: FlatNet, inputs: Tensor, tier: int, number: int) -> Tensor:
         """Returns the outputs of net `number`, computed with the leading entries of the tier's parameters.

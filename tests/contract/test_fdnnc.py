@@ -20,10 +20,12 @@ from fedmpi.data.batches import DeviceData
 from fedmpi.data.dataset import DataInfo, Dataset
 from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
+from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.lowrank.spectrum import beyond
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Phase
+from fedmpi.rounds.state import plan_phase
 from fedmpi.running.remarks import equal_tiers
 from fedmpi.tensors import Params
 
@@ -304,6 +306,21 @@ def test_both_nets_are_one_in_the_end(tmp_path: Path, pattern: str, share: float
         assert gap < 1e-6 and scores["big"]["accuracy"] == scores["small"]["accuracy"]
     else:
         assert gap > 0.01
+
+
+def test_devices_may_change_their_size(tmp_path: Path) -> None:
+    """Section III.D: a device is big in some rounds and small in others, and takes part in its phase of the round."""
+    words = (*MLP, "clients.tier_assignment=dynamic", "method.pattern=both", "rounds=8")
+    after(tmp_path, *words)
+    setup = small_setup(tmp_path / "setup", *words)
+    sizes: dict[int, set[int]] = {}
+    for number in range(1, 9):
+        for phase in setup.method.phases(number):
+            for task in plan_phase(setup, number, phase).tasks:
+                assert setup.method.tiers[task.tier].name == phase.name
+                assert tier_of(task.client, setup.blocks, dynamic=True, seed=0, round_number=number) == task.tier
+                sizes.setdefault(task.client, set()).add(task.tier)
+    assert {BIG, SMALL} in sizes.values()
 
 
 # CEFO.

@@ -211,6 +211,21 @@ def test_without_training_each_band_shrinks_by_its_share(tmp_path: Path, more: s
     assert records[-1]["method"]["band_factor"]["1"] == pytest.approx(factor)
 
 
+def test_a_start_without_spectral_initialization_has_the_rank_of_its_factors(tmp_path: Path) -> None:
+    """Of the largest low rank, with the dense start's variance; what is not factorized is the same."""
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "method.dense_layers=1")
+    spectral = small_setup(tmp_path / "1", *words).method
+    random = small_setup(tmp_path / "2", *words, "method.spectral_init=false").method
+    before, after_draw = spectral.initial_state(), random.initial_state()
+    for name, value in after_draw.items():
+        layer = random.layers.get(name.removesuffix(".weight"))
+        if layer is None:
+            assert torch.equal(value, before[name])
+        else:
+            assert int(torch.linalg.matrix_rank(layer.unroll(value))) == layer.r(0.5) < min(layer.matrix_shape)
+            assert float(value.std()) == pytest.approx(float(before[name].std()), rel=0.2)
+
+
 def test_effective_rank_by_hand() -> None:
     """Of k equal values k; of 3, 1: exp(-3/4 ln 3/4 - 1/4 ln 1/4) = 4 / 3^(3/4)."""
     assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3, rel=1e-12)

@@ -125,9 +125,14 @@ def test_every_step_trains_the_net_that_was_drawn(tmp_path: Path, monkeypatch: p
         assert not torch.equal(value, state[name])
 
 
-def test_distillation_is_both_gradients_in_one_step() -> None:
-    """Labels train p_max, its detached softmax trains the sampled width: against autograd on two nets of their own."""
-    method = Fjord(context(FjordOptions(widths=(1.0, 0.5), distillation=True)))
+@pytest.mark.parametrize(("alpha", "temperature"), [(1.0, 1.0), (1.0, 2.0), (0.25, 2.0), (0.0, 1.0)])
+def test_distillation_is_both_gradients_in_one_step(alpha: float, temperature: float) -> None:
+    """Labels train p_max, its detached softmax trains the sampled width: against autograd on two nets of their own.
+
+    The width's loss is (1 - alpha) CE + alpha T^2 KL, both outputs divided by T.
+    """
+    options = {"distillation_weight": alpha, "distillation_temperature": temperature}
+    method = Fjord(context(FjordOptions(widths=(1.0, 0.5), distillation=True, **options)))
     published = {name: value.detach() for name, value in make_small(seed=3).named_parameters()}
     inputs, targets = torch.tensor([[2.0], [-1.0]]), torch.tensor([0, 2])
     net = flat(method, 0, published)
@@ -137,8 +142,11 @@ def test_distillation_is_both_gradients_in_one_step() -> None:
     parts = nested.nested_parts(wide, narrow)
     narrow.load_state_dict({name: value[parts.get(name, ...)] for name, value in published.items()})
     labels = F.cross_entropy(wide(inputs), targets)
-    soft = wide(inputs).softmax(1).detach()
-    (labels + -(soft * narrow(inputs).log_softmax(1)).sum(1).mean()).backward()
+    soft = (wide(inputs) / temperature).softmax(1).detach()
+    logs = (narrow(inputs) / temperature).log_softmax(1)
+    distance = (soft * (soft.log() - logs)).sum(1).mean()
+    own = (1 - alpha) * F.cross_entropy(narrow(inputs), targets)
+    (labels + own + alpha * temperature**2 * distance).backward()
     assert float(value) == pytest.approx(labels.item(), rel=1e-6)
     for name, value in wide.named_parameters():
         expected = value.grad.clone()

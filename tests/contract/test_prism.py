@@ -23,6 +23,7 @@ from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.methods import prism as prism_module
+from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.methods.prism import SIGMA, OrthDrop, OrthDropOptions, Prism, PrismOptions
 from fedmpi.methods.values import Client, Contributions, LocalWork, Phase
 from fedmpi.models.nets.lstm import LstmImdb
@@ -101,6 +102,14 @@ def test_eq_5_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     # p = 3/4, 1/4: exp(H) = 4 / 3^(3/4).
     assert noted["spectrum"]["layers"]["0"]["effective_rank"] == 1.755
+
+
+def test_full_training_notes_the_kernels_it_needs_by_hand() -> None:
+    """Figures 1 and 6, FedAvg: p = 3/4, 1/4 of the layer's singular values 3, 1, 0, as above by both formulas."""
+    method = FedAvg(context(FedAvgOptions(spectra=True), one_layer))
+    state = method.initial_state() | {"0.weight": torch.tensor([[0.0, 3, 0], [0, 0, 0], [1, 0, 0]])}
+    noted = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, []))
+    assert noted == {"kernels": {"0": {"effective_kernels": 1.6, "effective_rank": 1.755}}}
 
 
 def test_narrow_by_hand() -> None:

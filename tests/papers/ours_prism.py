@@ -83,6 +83,11 @@ def _module(run: str, kind: type[nn.Module], place: int = 0) -> Any:
     return modules_of(setting("prism", run).model, kind)[place]
 
 
+def _conv(place: int) -> Any:
+    """A conv of the CNN of Table 5."""
+    return modules_of(setting("prism", _CNN, "model.name=cnn_prism").model, nn.Conv2d)[place]
+
+
 _CNN = "femnist/prism_kappa_02"
 _LSTM = "imdb_iid/full"
 FACTS = {
@@ -91,10 +96,10 @@ FACTS = {
     "table4_downsample": lambda: sum(
         conv.kernel_size == (1, 1) for conv in modules_of(setting("prism", _RUN).model, nn.Conv2d)
     ),
-    "table5_kernels1": lambda: _module(_CNN, nn.Conv2d).out_channels,
-    "table5_kernels2": lambda: _module(_CNN, nn.Conv2d, 1).out_channels,
-    "table5_size1": lambda: _module(_CNN, nn.Conv2d).kernel_size[0],
-    "table5_size2": lambda: _module(_CNN, nn.Conv2d, 1).kernel_size[0],
+    "table5_kernels1": lambda: _conv(0).out_channels,
+    "table5_kernels2": lambda: _conv(1).out_channels,
+    "table5_size1": lambda: _conv(0).kernel_size[0],
+    "table5_size2": lambda: _conv(1).kernel_size[0],
     "table5_classes": lambda: setting("prism", _CNN).info.num_classes,
     "table6_words": lambda: _module(_LSTM, nn.Embedding).num_embeddings,
     "table6_embedding": lambda: _module(_LSTM, nn.Embedding).embedding_dim,

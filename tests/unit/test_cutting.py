@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.models.nets.classic import Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, CnnPrism, Lenet5
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
@@ -26,6 +26,7 @@ NETS = {
     "lenet5": (Lenet5(), GREY),
     "cnn_hermes": (CnnHermes(), (1, 28, 28)),
     "cnn_femnist": (CnnFemnist(width=0.25), GREY),
+    "cnn_prism": (CnnPrism(width=0.25), GREY),
     "vgg16": (Vgg16(width=0.03), GREY),
 }
 

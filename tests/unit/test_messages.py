@@ -86,7 +86,6 @@ method.aggregation=delta method.coverage=1 method.residual=0.9
 method.name=heterofl method.widths=[1,0.5,0.4999999999]
 method.name=splitmix method.levels=[1,0.2] method.atom=0.5
 method.name=prism method.kappa=[2.5]
-method.name=fdnnc model.name=mlp clients.tier_assignment=dynamic
 method.name=scaffold train.optimizer=adamw
 method.name=fedavg method.server.name=sgd
 method.name=scaffold method.server.name=adam

@@ -16,7 +16,7 @@ from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
 from fedmpi.models.nets.classic import AlexNet, Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, Lenet5
+from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, CnnPrism, Lenet5
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp, MlpHar
 from fedmpi.models.nets.resnet import PreBlock, ResNet18, ResNet34
@@ -66,6 +66,8 @@ SIZES = [
     (Lenet5(), images((1, 28, 28)), 61_706),
     (CnnHermes(), images((1, 28, 28), 62), 201_438),
     (CnnFemnist(), images((1, 28, 28), 62), 246_590),
+    # 64 of 5 x 5 + 64, 64 of 64 x 3 x 3 + 64, and 64 x 7 x 7 inputs: 1,664 + 36,928 + 3,137 x 62.
+    (CnnPrism(), images((1, 28, 28), 62), 1_664 + 36_928 + 194_494),
     # Half. LeNet-5: 3 and 8 channels, 200-60-42-10. Hermes: 5 and 10, 250-256-62. FEMNIST: 16 and 32.
     (Lenet5(width=0.5), images(), 228 + 608 + 12_060 + 2_562 + 430),
     (CnnHermes(width=0.5), images(num_classes=62), 380 + 1_260 + 250 * 256 + 256 + 257 * 62),
