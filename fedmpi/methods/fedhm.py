@@ -16,8 +16,8 @@ Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928
 - alpha is the paper's softmax(gamma / tau), tau = 5 for dynamic tiers and infinite (uniform) for fixed ones; the code's
   softmax(-1 / (gamma tau)), its pseudo-client and its unnormalized class rows are not followed.
 - Frobenius decay replaces weight decay on the factors; `plus_l2` adds the latter as the code does.
-- Spectral initialization is the SVD of a dense start, as the server's of each round. Without it (`spectral_init`) the start
-  is U V of random factors of the largest rank below the full one; the server's SVD still balances them.
+- Spectral initialization is the SVD of a dense start, as the server's of each round. Without it (`spectral_init`) the
+  start is U V of random factors of the largest rank below the full one; the server's SVD still balances them.
 - The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's parameter counts confirm;
   its text says 2 and 15.
 
