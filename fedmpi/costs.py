@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from fedmpi import seeds
+from fedmpi.tensors import frozen_values
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
@@ -90,6 +91,7 @@ def weightless(net: nn.Module, device: torch.device) -> nn.Module:
     for part in net.modules():
         # torch's weight norm keeps what it computes of parameters, which cannot be copied.
         copies |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor)}
+    copies |= {id(value): value for value in frozen_values(net).values()}  # which may be large
     with _users_code():
         return copy.deepcopy(net, copies)
 

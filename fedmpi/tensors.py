@@ -7,12 +7,13 @@ and nothing is unpacked afterwards (the idiom of epfml/powersgd's `pack`/`unpack
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Params = dict[str, Tensor]
 Region = tuple[slice | Tensor, ...] | Tensor
@@ -24,6 +25,9 @@ NOTHING: Region = (slice(0, 0),)
 # same bits, wherever the buffer lies. It is also the unit in which messages are counted, so that
 # MPI's 32-bit counts reach 128 GiB.
 ALIGN_BYTES = 64
+
+FROZEN = "_frozen_by_fedmpi"
+"""The attribute of a net with the names of its buffers that were parameters and are not trained."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,16 @@ class Layout:
 def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> dict[str, Spec]:
     """Returns the specs of named tensors, kernels in the asked memory format."""
     return {name: Spec(tuple(t.shape), t.dtype, channels_last and t.dim() == 4) for name, t in tensors}
+
+
+def frozen_values(net: nn.Module) -> dict[str, Tensor]:
+    """Returns the values of a net that are not trained (`models.pretrained`), by name."""
+    return {name: net.get_buffer(name) for name in vars(net).get(FROZEN, ())}
+
+
+def copy_of(net: nn.Module) -> nn.Module:
+    """Returns a copy of the net that has the same frozen values, not copies of these."""
+    return copy.deepcopy(net, {id(value): value for value in frozen_values(net).values()})
 
 
 def first_mismatch(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:

@@ -142,12 +142,6 @@ class GrowsPositions(nn.Module):
         return x + (self.positions * self.frequency).cos()
 
 
-class Frozen(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(1), requires_grad=False)
-
-
 class PlainTensor(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -173,6 +167,7 @@ ALLOWED: dict[str, MakePart] = {
     "dropout": lambda _: nn.Dropout(0.5),
     "global-generators": lambda _: DrawsGlobally(),
     "positions": lambda _: GrowsPositions(),
+    "frozen": lambda channels: conv(channels).requires_grad_(False),
 }
 """What clients can train one after another."""
 
@@ -191,7 +186,6 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "draws-in-tests": (lambda _: DrawsInTests(), "'part' (DrawsInTests) gives other results in tests"),
     "made-otherwise": (lambda _: OtherEachTime(), "'part' (OtherEachTime) has other values in its buffer 'scale'"),
     "gradients": (lambda _: ScalesGradients(), "the net itself (BroughtNet) gives other results in training"),
-    "frozen": (lambda _: Frozen(), "'part' (Frozen) has a frozen parameter 'scale'"),
     "plain-tensor": (lambda _: PlainTensor(), "'part' (PlainTensor) keeps the tensor 'mask'"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
     "double": (

@@ -81,7 +81,8 @@ def estimated(config: Config, plan: Forecast, measured: dict[str, Any], num_core
         "workers_at_once": at_once,
         "round_s": base_s + test_s + seconds["saving"],
         "hours": total_s / 3600,
-        "all_ranks_bytes": plan.ranks * measured["peak_bytes"] - (plan.ranks - 1) * plan.data_bytes_node,
+        "all_ranks_bytes": plan.ranks * measured["peak_bytes"]
+        - (plan.ranks - 1) * (plan.data_bytes_node + plan.frozen_bytes_node),
         "disk_bytes": round(checkpoints * measured["checkpoint_bytes"] + memories),
     }
 

@@ -5,6 +5,7 @@ This module imports pydantic and nothing heavier.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any
 
@@ -99,6 +100,10 @@ def _metric(text: str) -> str:
 Metric = Annotated[str, Field(max_length=200), AfterValidator(_metric)]
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_path)]
+
+Patterns = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], Field(strict=False)]
+AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
+"""FOLDER@ROUND, a round of a run."""
 
 DATA_PLACES = ("root", "path")
 """Options of data sets that say where the files are, which may differ between ranks and between starts."""

@@ -25,7 +25,7 @@ Generated: `python -m fedmpi.config.reference > configs/README.md`.
   apply on top, wherever they stand.
 - **YAML as you mean it**: `1e-3` is a number; only `true` and `false` are booleans; unknown and duplicate keys are
   errors.
-- **A line** below is a key (the names that have it): what it takes, its default. What it does.
+- **A line** below is a key (the names that have it, without any: all): what it takes, its default. What it does.
 - **A resumed run** may change the keys marked *resume*, the number of ranks, and `rounds` unless the schedule depends
   on it (`cosine`). **A new run** with `--init-from RUN` may change every key with which RUN's server state still fits;
   what clients remember comes along where `method`, `model`, `clients`, `data`, `partition` and `seed` are RUN's.
@@ -117,13 +117,15 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
 
 
 def _lines(rows: Iterable[_Row]) -> Iterator[str]:
-    """Yields one line for equal rows of several names."""
+    """Yields one line for equal rows of several names; all of the section's names are not named."""
+    rows = list(rows)
+    everyone = {row.owner for row in rows if "." not in row.key}
     owners: dict[_Row, list[str]] = {}
     for row in rows:
         names = owners.setdefault(row._replace(owner=""), [])
         names += [row.owner] if row.owner not in names else []
     for row, names in owners.items():
-        of = f" ({', '.join(names)})" if any(names) else ""
+        of = f" ({', '.join(names)})" if any(names) and {*names} != everyone else ""
         default = f", `{row.default}`" if row.default else ""
         yield f"- `{row.key}`{of}: {row.allowed}{default}. {row.meaning}"
     yield ""

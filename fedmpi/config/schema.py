@@ -47,6 +47,9 @@ _LATER: dict[tuple[str, ...], Any] = {
     ("clients", "work", "partial"): 0.0,
     ("clients", "work", "least"): 0.1,
     ("train", "local_steps"): 0,
+    ("model", "weights"): "",
+    ("model", "weights_skip"): [],
+    ("model", "trained"): [],
 }
 """Keys that came after runs were archived, with the value that does what those did: a config's hash leaves it out."""
 

@@ -1,4 +1,4 @@
-"""Examples that lie once in the memory of a node: one of its ranks reads them, the others map its memory.
+"""Arrays that lie once in the memory of a node: one of its ranks has read or made them, the others map its memory.
 
 They lie in a file without a name (memfd_create(2)), sealed so that no process can change or shorten it. The other ranks
 open it through /proc/PID/fd. The system frees it when no process maps it any more: a rank that is killed, at any
@@ -15,41 +15,43 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from fedmpi.data.dataset import Dataset, chunks
+from fedmpi.data.dataset import chunks
+
+Arrays = Mapping[str, np.ndarray | None]
 
 # As numpy's own arrays of some size begin.
 _ALIGN_BYTES = 64
 
 
 @contextmanager
-def lent(dataset: Dataset | None) -> Iterator[str]:
-    """Lends the dataset to other processes of this node within the block: `taken` makes it of the yielded text.
+def lent(arrays: Arrays | None) -> Iterator[str]:
+    """Lends the arrays to other processes of this node within the block: `taken` makes them of the yielded text.
 
     The text is empty for None, and where the system has no such files or no memory for one.
     """
     with ExitStack() as stack:
         text = ""
-        if dataset is not None and sys.platform == "linux":
+        if arrays is not None and sys.platform == "linux":
             with suppress(OSError):  # no memory, or no such files in this system
                 descriptor = os.memfd_create("fedmpi-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 stack.callback(os.close, descriptor)
-                text = _written(descriptor, dataset)
+                text = _written(descriptor, arrays)
         yield text
 
 
-def _written(descriptor: int, dataset: Dataset) -> str:
+def _written(descriptor: int, arrays: Arrays) -> str:
     """Fills and seals the file; returns the text for the other processes. Raises OSError if there is no memory."""
     import fcntl
 
     entries: dict[str, Any] = {}
     with open(descriptor, "wb", closefd=False) as file:
-        for name, array in dataset.arrays.items():
+        for name, array in arrays.items():
             if array is not None:
                 offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
                 entries[name] = [array.dtype.str, array.shape, offset]
@@ -58,7 +60,7 @@ def _written(descriptor: int, dataset: Dataset) -> str:
     fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
     known_by = _identity(f"/proc/self/fd/{descriptor}")
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    return json.dumps({"path": path, "known_by": known_by, "digest": dataset.digest, "arrays": entries})
+    return json.dumps({"path": path, "known_by": known_by, "arrays": entries})
 
 
 def _identity(path: str) -> list[int]:
@@ -66,8 +68,8 @@ def _identity(path: str) -> list[int]:
     return [status.st_dev, status.st_ino, status.st_size]
 
 
-def taken(text: str) -> Dataset | None:
-    """Returns the dataset that a process of this node lends by this text; None where that is not possible, as from a
+def taken(text: str) -> dict[str, np.ndarray] | None:
+    """Returns the arrays that a process of this node lends by this text; None where that is not possible, as from a
     container that does not see that process.
 
     A page that this process changes becomes its own (MAP_PRIVATE): nobody should, and the others would not see it.
@@ -82,8 +84,7 @@ def taken(text: str) -> Dataset | None:
             memory = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError):
         return None
-    arrays: dict[str, Any] = {
+    return {
         name: np.ndarray(tuple(shape), dtype, memory, offset)
         for name, (dtype, shape, offset) in found["arrays"].items()
     }
-    return Dataset(**arrays, digest=found["digest"])

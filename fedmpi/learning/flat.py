@@ -18,6 +18,7 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from fedmpi.learning.loss_scale import LossScale
+from fedmpi.models import pretrained
 from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import Layout, Params, specs_of
 
@@ -85,7 +86,7 @@ class FlatNet:
         self._momentum = buffers.momentum[: layout.num_bytes]
         self._squares = buffers.squares[: layout.num_bytes]
         self.gradient = self._gradient.view(torch.float32)
-        self.module = _adopt(module, self.params, self.grads).to(buffers.device)
+        self.module = pretrained.on_device(_adopt(module, self.params, self.grads), buffers.device)
         subsample_before_narrow_convs(self.module)
         self.scale = buffers.loss_scale
         if self.scale:

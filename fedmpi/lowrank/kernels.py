@@ -9,7 +9,6 @@ Differences from the paper: sigma is not a parameter of its own but merged, as i
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 
 import torch
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import Half, halves
+from fedmpi.tensors import copy_of
 
 
 class Kernels(nn.Module):
@@ -56,7 +56,7 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
     Dense tensors keep values, names and devices (meta included); factors hold zeros until they are
     loaded. State keys: `<layer>.u.weight` (r, m, kh, kw), `<layer>.v.weight` (q, r, 1, 1), `<layer>.bias`.
     """
-    result = copy.deepcopy(net)
+    result = copy_of(net)
     for name, (r, q) in sizes.items():
         dense = result.get_submodule(name)
         assert isinstance(dense, (nn.Linear, nn.Conv2d))

@@ -6,7 +6,6 @@ with the second half and nothing stands between the two. At full rank that is th
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 
 from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.tensors import copy_of
 
 Half = nn.Linear | nn.Conv2d
 
@@ -47,7 +47,7 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
     they are loaded, biases excepted. State keys: `<layer>.u.weight`, `<layer>.v.weight`,
     `<layer>.v.bias`.
     """
-    result = copy.deepcopy(net)
+    result = copy_of(net)
     for layer in layers if rank_ratio < 1 else ():
         dense = result.get_submodule(layer.name)
         assert isinstance(dense, (nn.Linear, nn.Conv2d))

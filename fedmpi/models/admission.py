@@ -76,9 +76,7 @@ def _problems(part: nn.Module) -> Iterator[str]:
     if isinstance(part, LazyModuleMixin):
         yield "has no shape before it has seen data; give it its sizes"
     for name, value in part.named_parameters(recurse=False):
-        if not value.requires_grad:
-            yield f"has a frozen parameter {name!r}, but all parameters are trained; make it a buffer (register_buffer)"
-        elif value.dtype != torch.float32:
+        if value.dtype != torch.float32:
             yield f"has a parameter {name!r} of type {value.dtype}; allowed: torch.float32"
         elif not value.numel():
             yield f"has a parameter {name!r} without entries; leave it out"

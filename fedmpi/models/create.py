@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 
 from fedmpi import seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError
-from fedmpi.models import admission
+from fedmpi.models import admission, pretrained
 from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Rounding, Width
+from fedmpi.tensors import frozen_values
 
 _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 
@@ -25,7 +27,7 @@ def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding:
     can train one after another (`models.admission`).
     """
     net = _from_options(options, info, Width(width, rounding), "cpu", seeds.mix("init", seed))
-    return admission.admit(net, options.name)
+    return pretrained.with_one_copy(admission.admit(net, options.name))
 
 
 def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
@@ -50,7 +52,8 @@ def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
 
 def _unbuilt(options: Model, info: Inputs, width: Width) -> nn.Module:
     """Makes a net on the meta device, or, where its constructor computes with tensors, as it is made."""
-    with suppress(Exception):  # on the CPU it may do, or says there what is wrong
+    with suppress(Exception), warnings.catch_warnings():  # on the CPU it may do, or says there what is wrong
+        warnings.simplefilter("ignore")  # a net that loads its values says of each that it cannot
         return _from_options(options, info, width, "meta", 0)
     return _emptied(_from_options(options, info, width, "cpu", 0))
 
@@ -66,4 +69,13 @@ def _from_options(options: Model, info: Inputs, width: Width, device: str, init_
         hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
         raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'{hint}")
     with seeds.global_generators(init_seed), torch.device(device):
-        return admission.as_module(options.net(info, width), options.name)
+        net = admission.as_module(options.net(info, width), options.name)
+    if getattr(options, "norm", "") == "frozen":
+        net = pretrained.with_kept_statistics(net)
+    net = pretrained.freeze(net, options)
+    if width.factor != 1 and (options.weights or frozen_values(net)):
+        todo = "take a method whose clients train nets of one width, as fedavg or fedhm"
+        raise ConfigError("model.name", f"values that were trained before fit no net of width {width.factor:g}; {todo}")
+    if options.weights and device != "meta":
+        pretrained.load(net, options)
+    return net

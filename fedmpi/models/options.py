@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, ClassVar, Protocol
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedmpi.config.fields import Section
+from fedmpi.config.fields import Folder, Patterns, Section
 from fedmpi.models.width import Width
 
 # A hundred times a paper's channels is ten thousand times its parameters.
@@ -39,6 +40,20 @@ class Model(Section):
     leading_dense: ClassVar[int] = 1
     """The stem: the first conv larger than 1x1, if there is one."""
     name: str
+    weights: Folder = ""
+    """Values that the net begins with: a file of safetensors or of `torch.save(net.state_dict())`, a run's folder (its
+    newest round) or FOLDER@ROUND, or the name of torchvision's own weights, once fetched. Empty: initial values.
+    """
+    weights_skip: Patterns = ()
+    """Name patterns (fnmatch) of tensors that keep their initial values, as fc.* for a head of other classes."""
+    trained: Patterns = ()
+    """Name patterns of the parameters that are trained, as fc.*; the others stay as they are and never travel. Empty:
+    all that the net itself does not freeze (`requires_grad`).
+    """
+
+    def fetched_weights(self) -> Path | None:
+        """Returns the file of weights that `weights` names; None if it names none that this kind of net knows."""
+        return None
 
     @property
     def dense_layers(self) -> int:
@@ -58,5 +73,5 @@ class ScaledNet(Model):
     """Width multiplier of every layer but the last: round(width * its size)."""
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        own = {key: value for key, value in self if key not in ("name", "width")}
+        own = {key: value for key, value in self if key not in {*Model.model_fields, "width"}}
         return type(self).make(info, width.times(self.width), **own)

@@ -21,11 +21,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi import costs, seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
-from fedmpi.models import create
+from fedmpi.models import create, pretrained
 from fedmpi.models.admission import refusal
 from fedmpi.models.options import Inputs, Model
 from fedmpi.strided import subsample_before_narrow_convs
-from fedmpi.tensors import bytes_of
+from fedmpi.tensors import bytes_of, frozen_values
 
 EXAMPLES = 4
 # Values, gradients and a copy of the largest layer.
@@ -45,6 +45,8 @@ class Trial:
     """Name and shape of each parameter, in their order."""
     outputs: str
     """A digest of all outputs, the same on all ranks with like processors."""
+    frozen: str = ""
+    """A digest of the values that are not trained; empty if all are."""
 
 
 def examples_of(info: Inputs) -> Tensor:
@@ -74,6 +76,7 @@ def tried(options: Model, info: Inputs) -> Trial:
 @lru_cache(maxsize=1)
 def _tried(options: Model, info: Inputs, examples: Tensor | None) -> Trial:
     """Takes the examples, too: two data sets of the same facts may differ in these."""
+    pretrained.forget()
     net = create.skeleton(options, info)
     fits = _SHARE * sum(value.nbytes for value in net.parameters()) < psutil.virtual_memory().available
     net = create.build(options, info, 0) if fits else costs.weightless(net, torch.device("cpu"))
@@ -107,7 +110,8 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     _refuse_changes(net, model, parameters)
     shapes = tuple(f"{name} {tuple(value.shape)}" for name, value in parameters.items())
     digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
-    return Trial(classifier, any(single), shapes, digest)
+    frozen = pretrained.digest_of(frozen_values(net))
+    return Trial(classifier, any(single), shapes, digest, frozen)
 
 
 def _refuse_changes(net: nn.Module, model: str, parameters: Mapping[str, Tensor]) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import ConfigDict, Field, create_model
@@ -122,6 +122,11 @@ def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]
         raise UnknownError(f"{error}; {_MUST}") from None
     if "width" in filled:
         fields["width"] = (Multiplier, Field(1.0, description="Width multiplier, which the net itself applies."))
+    if "norm" not in parameters:
+        frozen = (
+            "`frozen`: BatchNorm with the net's running statistics or those of `weights`, in training and in tests."
+        )
+        fields["norm"] = (Literal["batch", "frozen"], Field("batch", description=frozen))
     about = (inspect.getdoc(found) or "").partition("\n")[0] or f"A net of {found.__module__}."
     fields["name"] = (str, Field(name, description=about))
     made: type[BroughtModel] = create_model("Brought", __base__=BroughtModel, **fields)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedmpi.config import address, yaml_text
+from fedmpi.config.fields import AT_ROUND
 from fedmpi.config.load import DEFAULT_NAME, Override, load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, RunDirError
@@ -23,7 +23,6 @@ _OPTION = "--init-from"
 # A process with a GPU takes a while to end; ranks of a job that has just ended may have to notice first.
 _DYING_S = 20.0
 _ENDING_S = 5.0
-_AT_ROUND = re.compile(r"(.+)@(\d{1,18})", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Origin:
     @classmethod
     def named(cls, text: str, new_run: str | None = None) -> Origin:
         """Reads `RUN` or `RUN@12`. Raises ConfigError if there is no such run, or if `new_run` lies inside it."""
-        match = None if Path(text).is_dir() else _AT_ROUND.fullmatch(text)
+        match = None if Path(text).is_dir() else AT_ROUND.fullmatch(text)
         folder = Path(match[1] if match else text).resolve()
         origin = cls(RunDir(folder), int(match[2]) if match else None)
         if not origin.run_dir.has_config():

@@ -35,7 +35,7 @@ from fedmpi.rounds.state import draw_cohort, reestimates
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks
 from fedmpi.store.units import si, size
-from fedmpi.tensors import Layout, specs_of
+from fedmpi.tensors import Layout, frozen_values, specs_of
 
 _LARGE_SHARE = 1 / 3
 _PASSES_OF_A_STEP = 3
@@ -83,6 +83,7 @@ class Forecast:
     model_bytes_worker: int
     model_bytes_server: int
     data_bytes_node: int
+    frozen_bytes_node: int
     """Of the data set, which the ranks of a node have together. At the start one of them holds a second copy."""
     tiers: tuple[TierForecast, ...]
     defaults: str
@@ -222,7 +223,7 @@ def lacking_here(plan: Forecast) -> Iterator[str]:
     """Yields what this machine lacks if all ranks run on it."""
     others = plan.ranks - 1
     models = plan.model_bytes_server + others * plan.model_bytes_worker
-    needed = plan.data_bytes_node + max(models, plan.data_bytes_node * (others > 0))
+    needed = plan.data_bytes_node + plan.frozen_bytes_node + max(models, plan.data_bytes_node * (others > 0))
     if needed > (here := psutil.virtual_memory().total):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(here)}"
     if plan.ranks > (cores := mpirun.cores()):
@@ -254,6 +255,7 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
         "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
         "data_bytes_node": (info.num_train + info.num_test)
         * (math.prod(info.example_shape) * _ELEMENT_BYTES[info.kind] + 8),
+        "frozen_bytes_node": sum(value.nbytes for value in frozen_values(method.net(0, empty=True)).values()),
     }
 
 
@@ -274,7 +276,8 @@ def _text(plan: Forecast) -> str:
         f"compute (a step of training is {_PASSES_OF_A_STEP} passes)",
         f"clients per worker and round: {high}" if low == high else f"clients per worker and round: {low} to {high}",
         f"memory: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0; "
-        f"{size(plan.data_bytes_node)} data on a node",
+        f"{size(plan.data_bytes_node)} data on a node"
+        + (f", {size(plan.frozen_bytes_node)} of values that are not trained" if plan.frozen_bytes_node else ""),
         *([plan.defaults] if plan.defaults else []),
         *(f"warning: {warning}" for warning in plan.warnings),
     ]

@@ -130,6 +130,11 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
     if run_dir.partition_path.exists():
         saved, digest = partition.saved(run_dir.partition_path)
         digests.add(digest)
+    before = snapshot.versions.get(made_with.FROZEN, "")
+    now = setup.computed_with.get(made_with.FROZEN, "")
+    if before != now:
+        has = f"digest {now or 'of none'}; those of the run: {before or 'none'}"
+        raise RunDirError("model.weights", f"the values that are not trained are others ({has}); put back the file")
     if digests != {setup.data_digest}:
         data = snapshot.config["data"]
         key = next((key for key in DATA_PLACES if key in data), "")

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods.protocol import all_nets
-from fedmpi.models import create
+from fedmpi.models import create, pretrained
 from fedmpi.models.trial import Trial, examples_of, tried
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import placement
@@ -60,6 +61,8 @@ class TrainingData:
     skeletons: Sequence[nn.Module]
     """All nets of the method, without values."""
     participation: Participation
+    frozen: str = ""
+    """The digest of what is not trained of the model; empty if all of it is."""
     validation: Partition | None = None
     """Where validation data have taken the place of the test examples: whose they are."""
 
@@ -73,6 +76,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     info = with_examples(config.data.used(), dataset)
     trial = together(comm, lambda: check_model(config, info))
     _check_trials(comm, config, trial)
+    _share_frozen(comm)
     count = config.clients.count
     labels = dataset.train_y
     groups = dataset.groups
@@ -93,7 +97,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     participation = together(comm, lambda: Participation.of(config, partition.sizes))
     _check_participation(comm, participation)
-    return TrainingData(info, dataset, partition, method, skeletons, participation, validation)
+    return TrainingData(info, dataset, partition, method, skeletons, participation, trial.frozen, validation)
 
 
 def _check_participation(comm: Communicator, participation: Participation) -> None:
@@ -121,11 +125,26 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     lends = comm.rank == alike[-1]
     reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
     own = together(comm, lambda: load_data(config.data) if reads else None)
-    with lending.lent(own if lends and len(alike) > 1 else None) as text:
+    digest = comm.allgather_text(own.digest if own else "")[alike[-1]]
+    with lending.lent(own.arrays if own and lends and len(alike) > 1 else None) as text:
         lent = comm.allgather_text(text)[alike[-1]]
-        dataset = together(comm, lambda: lending.taken(lent) or own or load_data(config.data))
+
+        def mapped() -> Dataset | None:
+            arrays: Any = lending.taken(lent)
+            return Dataset(**arrays, digest=digest) if arrays else None
+
+        dataset = together(comm, lambda: mapped() or own or load_data(config.data))
     _check_alike(config, comm, (own or dataset).digest)
     return dataset
+
+
+def _share_frozen(comm: Communicator) -> None:
+    """Puts the values that are not trained into the memory of each node once: its highest rank lends them."""
+    lender = comm.here[-1]
+    arrays: dict[str, Any] = {name: value.numpy() for name, value in pretrained.copies().items()}
+    with lending.lent(arrays if arrays and comm.rank == lender and len(comm.here) > 1 else None) as text:
+        lent = comm.allgather_text(text)[lender]
+        together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
 
 
 def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
@@ -148,11 +167,14 @@ def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
     ranks compute with the same. Raises `StartupError`."""
     on_cpu = made_with.computed_with("cpu", "cpu", placement.Device("cpu", "cpu", ""))
     own = {"parameters": json.dumps(trial.parameters), "outputs": trial.outputs, "with": json.dumps(on_cpu)}
+    own[made_with.FROZEN] = trial.frozen
     first, *others = made_with.gathered(comm, own)
     for other in others:
         how = _difference(json.loads(first["parameters"]), json.loads(other["parameters"]))
         if not how and other["outputs"] != first["outputs"] and other["with"] == first["with"]:
             how = "gives other outputs for the first examples"
+        if other[made_with.FROZEN] != first[made_with.FROZEN]:
+            how = "has other values that are not trained"
         if how:
             which = f"'{config.model.name}' differs on {other['who']} from {first['who']}"
             todo = "make it and compute with it alike in each process (a set has another order in each)"
@@ -217,6 +239,8 @@ def prepare(
     material = material or load_material(config, comm)
     if material.participation.availability:
         computed_with["availability"] = material.participation.availability.digest
+    if material.frozen:
+        computed_with[made_with.FROZEN] = material.frozen
     info = material.info
     labels = material.dataset.train_y
     partition = material.partition

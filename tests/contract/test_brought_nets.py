@@ -16,7 +16,7 @@ from fedmpi.running.forecast import forecast
 from fedmpi.running.remarks import equal_tiers, remarks
 from fedmpi.running.start import check_nets
 
-IN_PLANS = ("frozen", "plain-tensor", "lazy", "double")
+IN_PLANS = ("plain-tensor", "lazy", "double")
 
 
 def brought(part: str) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Data sets that processes of one node have together."""
+"""Arrays that processes of one node have together."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LENDER = """
 import sys
 from small_data import dataset
 from fedmpi.data import lending
-with lending.lent(dataset()) as text:
+with lending.lent(dataset().arrays) as text:
     print(text, flush=True)
     sys.stdin.read()
 """
@@ -33,31 +33,28 @@ with lending.lent(dataset()) as text:
 
 @pytest.mark.parametrize("given", [dataset(), IMAGES])
 def test_the_same_examples_at_addresses_of_whole_lines(given: Dataset) -> None:
-    with lending.lent(given) as text:
+    with lending.lent(given.arrays) as text:
         found = lending.taken(text)
-    assert found is not None and found.digest == given.digest
-    assert digest_of(found.arrays) == digest_of(given.arrays)
-    assert [name for name, array in found.arrays.items() if array is None] == [
-        name for name, array in given.arrays.items() if array is None
-    ]
-    assert all(array.ctypes.data % 64 == 0 for array in found.arrays.values() if array is not None)
+    assert found is not None and digest_of(found) == digest_of(given.arrays)
+    assert found.keys() == {name for name, array in given.arrays.items() if array is not None}
+    assert all(array.ctypes.data % 64 == 0 for array in found.values())
 
 
 def test_nobody_can_change_them_for_others() -> None:
-    with lending.lent(IMAGES) as text:
+    with lending.lent(IMAGES.arrays) as text:
         first, second = lending.taken(text), lending.taken(text)
         with pytest.raises(PermissionError), open(json.loads(text)["path"], "r+b", buffering=0) as file:
             file.write(b"changed")
         with pytest.raises(PermissionError):
             os.truncate(json.loads(text)["path"], 1)
     assert first is not None and second is not None
-    first.train_x[:] = 7
-    assert (second.train_x == IMAGES.train_x).all()
+    first["train_x"][:] = 7
+    assert (second["train_x"] == IMAGES.train_x).all()
 
 
 def test_none_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     """After the block; where another file has that number; where there is no memory for one."""
-    with lending.lent(IMAGES) as text:
+    with lending.lent(IMAGES.arrays) as text:
         known = json.loads(text)
     assert lending.taken(text) is None
     assert lending.taken(json.dumps(known | {"path": "/dev/null"})) is None
@@ -68,7 +65,7 @@ def test_none_where_they_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("no memory")
 
     monkeypatch.setattr(os, "memfd_create", full)
-    with lending.lent(IMAGES) as text:
+    with lending.lent(IMAGES.arrays) as text:
         assert text == ""
 
 
@@ -86,5 +83,5 @@ def test_they_outlive_the_process_that_lent_them_and_then_nothing_is_left() -> N
     found = lending.taken(text)
     lender.send_signal(signal.SIGKILL)
     lender.communicate()
-    assert found is not None and digest_of(found.arrays) == digest_of(dataset().arrays)
+    assert found is not None and digest_of(found) == digest_of(dataset().arrays)
     assert lending.taken(text) is None

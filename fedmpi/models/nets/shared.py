@@ -95,9 +95,10 @@ def with_group_norm(net: nn.Module) -> nn.Module:
 class Normalized(Section):
     """Options of a net that normalizes by the batch, or in groups of channels of each example."""
 
-    norm: Literal["batch", "group"] = "batch"
+    norm: Literal["batch", "group", "frozen"] = "batch"
     """`batch`: BatchNorm. `group`: GroupNorm in its place, which knows no batch and needs no statistics for tests: of
-    4 groups, which the channels of every layer must be a multiple of, at every width.
+    4 groups, which the channels of every layer must be a multiple of, at every width. `frozen`: BatchNorm with the
+    running statistics of `weights`, in training and in tests.
     """
 
     def normalized(self, net: nn.Module) -> nn.Module:

@@ -1,9 +1,11 @@
-"""Nets that nobody prepared for federated learning: torchvision's, by name, without pretrained weights."""
+"""Nets that nobody prepared for federated learning: torchvision's, by name."""
 
 from __future__ import annotations
 
 import difflib
+from pathlib import Path
 
+import torch
 import torchvision
 from pydantic import field_validator
 from torch import nn
@@ -35,6 +37,17 @@ class Torchvision(Normalized, Model):
             return name
         close = [*difflib.get_close_matches(wanted, known, 1), "resnet50"]
         raise ValueError(f"expected a classification net of torchvision, as '{PREFIX}{close[0]}'")
+
+    def fetched_weights(self) -> Path | None:
+        """Returns torchvision's own file in its folder of what was fetched. Raises `ConfigError` if it is not there."""
+        known = torchvision.models.get_model_weights(self.name.removeprefix(PREFIX))
+        if self.weights not in known.__members__:
+            return None
+        url = known[self.weights].url
+        path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+        if not path.is_file():
+            raise ConfigError("model.weights", f"{self.weights} is not on this machine: fetch {url} into {path.parent}")
+        return path
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
         wanted = self.name.removeprefix(PREFIX)

@@ -1,0 +1,120 @@
+"""Nets that were trained before: where values come from, what stays, and that there is one copy."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from small_runs import finished, run_alone, small_config, small_setup
+from torch import nn
+
+from fedmpi.errors import ConfigError, StartupError
+from fedmpi.export.nets import net_of_tier
+from fedmpi.export.saved import saved_round
+from fedmpi.models import create, pretrained
+from fedmpi.store import checkpoint
+from fedmpi.tensors import frozen_values
+
+NET = ("model.name=cnn_femnist", "model.width=0.1", "method.name=fedavg")
+HEAD = "model.trained=[classifier.*]"
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A state dict of the small net, with values of another seed."""
+    config = small_config(*NET)
+    path = tmp_path / "weights.pt"
+    torch.save(create.build(config.model, config.data.info(), 7).state_dict(), path)
+    return path
+
+
+def built(*words: str) -> nn.Module:
+    config = small_config(*NET, *words)
+    return create.build(config.model, config.data.info(), 0)
+
+
+def test_the_sources_of_values(tmp_path: Path, weights: Path) -> None:
+    """A file of `torch.save`, one of safetensors, a run's round and its newest one; a head that is left out."""
+    values = torch.load(weights, weights_only=True)
+    save_file(values, tmp_path / "weights.safetensors")
+    run_alone(tmp_path / "run", *NET, "rounds=2", "output.keep_checkpoints=2")
+    rounds = [checkpoint.load(tmp_path / f"run/checkpoints/round-00000{number}.h5").server for number in (1, 2)]
+    sources = {weights: values, tmp_path / "weights.safetensors": values}
+    sources |= {tmp_path / "run@1": rounds[0], tmp_path / "run": rounds[1]}
+    for source, expected in sources.items():
+        net = built(f"model.weights={source}")
+        assert all(torch.equal(value, expected[name]) for name, value in net.state_dict().items())
+    head, initial = built(f"model.weights={weights}", "model.weights_skip=[classifier.*]"), built()
+    for name, value in head.state_dict().items():
+        assert torch.equal(value, (initial.state_dict() if name.startswith("classifier") else values)[name])
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            lambda values: {name: value for name, value in values.items() if name != "features.0.bias"},
+            "lacks features.0.b",
+        ),
+        (lambda values: values | {"more": torch.ones(1)}, "has what the net has not: more"),
+        (lambda values: values | {"features.0.bias": torch.ones(99)}, r"has features.0.bias as \(99,\), the net's is"),
+        (lambda values: [1], "holds no state dict"),
+    ],
+)
+def test_values_that_do_not_fit(weights: Path, change, problem: str) -> None:
+    torch.save(change(torch.load(weights, weights_only=True)), weights)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        built(f"model.weights={weights}")
+    assert "\n" not in caught.value.text() and caught.value.text().startswith("model.weights")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("model.weights=nowhere.pt",), "nowhere.pt: no such file or run"),
+        (("model.trained=[clasifier.*]",), "no parameter matches 'clasifier.*'; did you mean classifier"),
+        (("model.trained=[classifier.*]", "method.name=heterofl"), "fit no net of width"),
+        (("model.name=torchvision:resnet18", "model.weights=IMAGENET1K_V1"), "is not on this machine: fetch https://"),
+    ],
+)
+def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    with pytest.raises(StartupError, match=problem):
+        small_setup(tmp_path, *NET[2:], *(NET[:2] if "torchvision" not in words[0] else ()), *words)
+
+
+def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path) -> None:
+    """The others keep their values, are in the exported net, and are known by a digest at a resume."""
+    words = (*NET, f"model.weights={weights}", HEAD)
+    run_alone(tmp_path / "run", *words, "rounds=1")
+    before = torch.load(weights, weights_only=True)
+    snapshot = checkpoint.load(tmp_path / "run/checkpoints/round-000001.h5")
+    assert snapshot.server.keys() == {name for name in before if name.startswith("classifier")}
+    assert not torch.equal(snapshot.server["classifier.0.weight"], before["classifier.0.weight"])
+    net = net_of_tier(saved_round(tmp_path / "run")).net.state_dict()
+    assert net.keys() == before.keys()
+    assert all(torch.equal(net[name], {**before, **snapshot.server}[name]) for name in net)
+    torch.save(before | {"features.0.bias": before["features.0.bias"] + 1}, weights)
+    with pytest.raises(StartupError, match="the values that are not trained are others"):
+        run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
+    assert len(finished(tmp_path / "run").records) == 1
+
+
+def test_all_nets_share_one_copy(tmp_path: Path) -> None:
+    setup = small_setup(tmp_path, *NET[:2], "method.name=fedhm", HEAD)
+    nets = [trainer.net.module for trainer in setup.trainers]
+    places = [{name: value.data_ptr() for name, value in frozen_values(net).items()} for net in nets]
+    assert len(nets) > 1 and places[0] and all(other == places[0] for other in places)
+
+
+def test_kept_statistics() -> None:
+    """(x - 2) / sqrt(4 + 0) * 3 + 1 of x = 6 is 7, in training too; and the statistics stay."""
+    norm = nn.BatchNorm1d(1, eps=0.0)
+    norm.running_mean.fill_(2.0)
+    norm.running_var.fill_(4.0)
+    nn.init.constant_(norm.weight, 3.0)
+    nn.init.constant_(norm.bias, 1.0)
+    net = pretrained.with_kept_statistics(nn.Sequential(norm)).train()
+    assert net(torch.tensor([[6.0], [2.0]])).tolist() == [[7.0], [1.0]]
+    assert net.state_dict().keys() == nn.Sequential(nn.BatchNorm1d(1)).state_dict().keys()
+    assert net[0].running_mean.item() == 2.0
