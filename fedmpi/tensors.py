@@ -92,6 +92,12 @@ def frozen_values(net: nn.Module) -> dict[str, Tensor]:
     return {name: net.get_buffer(name) for name in vars(net).get(FROZEN, ())}
 
 
+def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:
+    """Puts a tensor in place of the buffer of this dotted name."""
+    module, _, own = name.rpartition(".")
+    net.get_submodule(module)._buffers[own] = value
+
+
 def copy_of(net: nn.Module) -> nn.Module:
     """Returns a copy of the net that has the same frozen values, not copies of these."""
     return copy.deepcopy(net, {id(value): value for value in frozen_values(net).values()})

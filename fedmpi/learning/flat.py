@@ -18,9 +18,8 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from fedmpi.learning.loss_scale import LossScale
-from fedmpi.models import pretrained
 from fedmpi.strided import subsample_before_narrow_convs
-from fedmpi.tensors import Layout, Params, specs_of
+from fedmpi.tensors import Layout, Params, frozen_values, put_buffer, specs_of
 
 
 class Buffers:
@@ -39,6 +38,16 @@ class Buffers:
         self.squares = torch.zeros_like(self.parameters if squares else self.parameters[:0])
         self.steps = torch.zeros(2, device=device)  # how many AdamW has taken in each of the two groups
         self.loss_scale = LossScale(loss_scale, device) if loss_scale else None
+        self._frozen: dict[tuple[str, int], Tensor] = {}
+
+    def moved(self, module: nn.Module) -> nn.Module:
+        """Moves a net to the device; frozen values that several nets have in common are moved once."""
+        for name, value in frozen_values(module).items():
+            key = (name, value.data_ptr())
+            if key not in self._frozen:
+                self._frozen[key] = value.to(self.device)
+            put_buffer(module, name, self._frozen[key])
+        return module.to(self.device)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ class FlatNet:
         self._momentum = buffers.momentum[: layout.num_bytes]
         self._squares = buffers.squares[: layout.num_bytes]
         self.gradient = self._gradient.view(torch.float32)
-        self.module = pretrained.on_device(_adopt(module, self.params, self.grads), buffers.device)
+        self.module = buffers.moved(_adopt(module, self.params, self.grads))
         subsample_before_narrow_convs(self.module)
         self.scale = buffers.loss_scale
         if self.scale:

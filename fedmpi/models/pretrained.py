@@ -24,15 +24,13 @@ from fedmpi.errors import ConfigError, UserError, as_one_line
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
-from fedmpi.tensors import FROZEN, frozen_values
+from fedmpi.tensors import FROZEN, frozen_values, put_buffer
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _SHOWN = 3
 
 _values: dict[tuple[str, str], Tensor] = {}
 """(name, digest) -> the one copy of a frozen tensor in this process."""
-_moved: dict[tuple[str, str, int], Tensor] = {}
-"""(name, device, address on the host) -> its one copy on that device."""
 
 
 class KeptStatistics(nn.Module):
@@ -170,24 +168,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def with_one_copy(net: nn.Module) -> nn.Module:
     """Puts what this process has already in place of equal frozen values: the nets of all tiers share them."""
     for name, value in frozen_values(net).items():
-        _put(net, name, _values.setdefault((name, digest_of({name: value})), value))
+        put_buffer(net, name, _values.setdefault((name, digest_of({name: value})), value))
     return net
-
-
-def on_device(net: nn.Module, device: torch.device) -> nn.Module:
-    """Moves the net to the device, its frozen values once for all nets."""
-    for name, value in frozen_values(net).items():
-        if value.device != device:
-            key = (name, str(device), value.data_ptr())
-            if key not in _moved:
-                _moved[key] = value.to(device)
-            _put(net, name, _moved[key])
-    return net.to(device)
-
-
-def _put(net: nn.Module, name: str, value: Tensor) -> None:
-    module, _, own = name.rpartition(".")
-    net.get_submodule(module)._buffers[own] = value
 
 
 def digest_of(values: Mapping[str, Tensor]) -> str:
@@ -214,4 +196,3 @@ def use_copies(arrays: Mapping[str, np.ndarray]) -> None:
 def forget() -> None:
     """Drops the copies; nets keep theirs."""
     _values.clear()
-    _moved.clear()
