@@ -26,7 +26,8 @@ from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.values import Client
 from fedmpi.models import create
-from fedmpi.rounds.state import Setup
+from fedmpi.rounds.client import local_work
+from fedmpi.rounds.state import Setup, plan_phase
 
 EXAMPLES = np.arange(30)
 
@@ -260,6 +261,16 @@ def test_generators_are_seeded_and_left_alone() -> None:
             raise ZeroDivisionError
     assert drawn[0] == drawn[2] and all(one != other for one, other in zip(drawn[0], drawn[1], strict=True))
     assert outer() == before
+
+
+def test_each_training_has_a_generator_of_its_own(tmp_path: Path) -> None:
+    """Its seed is mixed of the phase, the run's seed, the round and the client."""
+    setup = small_setup(tmp_path, "method.name=fedavg", "seed=3")
+    for number in (1, 2):
+        task = plan_phase(setup, number, setup.method.phases(number)[0]).tasks[-1]
+        client = Client(task, {}, setup.partition.client(task.client), 3)
+        expected = seeds.mix(f"batches:{task.phase}", 3, number, task.client)
+        assert local_work(setup, client).generator.initial_seed() == expected
 
 
 def test_a_resumed_run_draws_as_an_uninterrupted_one(tmp_path: Path) -> None:
