@@ -176,7 +176,7 @@ def test_other_settings_keep_the_bits(bits: Bits, setting: str) -> None:
     bits.on_all_ranks(is_shown, "some clients of round 1 and all of round 2 should diverge here")
 
 
-@pytest.mark.parametrize("case", fast("topk", of=CASES))
+@pytest.mark.parametrize("case", fast("topk", of=CASES, slow=("fedhm-coverage",)))
 @pytest.mark.parametrize("first", ["ranks", "alone"])
 def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> None:
     """Two rounds on these ranks and two on rank 0 alone, or the other way round, equal four rounds alone."""
@@ -193,7 +193,7 @@ def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> No
     bits.check(bits.alone(small_config(*CASES[case], "rounds=4")))
 
 
-@pytest.mark.parametrize("case", fast("topk", of=("topk", "hermes", "scaffold", "fedhm-dynamic")))
+@pytest.mark.parametrize("case", fast("topk", of=("topk", "hermes", "scaffold", "fedhm-dynamic"), slow=("scaffold",)))
 def test_a_run_that_begins_with_another_s_state(bits: Bits, case: str) -> None:
     """Rank 0 alone makes two rounds; all ranks begin with what it has saved."""
     words = method_cases.CASES[case]
