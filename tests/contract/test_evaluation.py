@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from by_hand import tracking
-from small_runs import small_setup
+from small_runs import small_setup, undisturbed
 from torch import nn
 from torch.nn import functional as F
 
@@ -93,6 +93,14 @@ def trained_a_little(setup: Setup) -> dict[str, torch.Tensor]:
         name: value + 0.3 * torch.rand(value.shape, generator=generator) if value.dim() == 1 else value
         for name, value in setup.method.initial_state().items()
     }
+
+
+def test_rounds_that_are_tested_seldom_have_the_same_scores(tmp_path: Path) -> None:
+    """All tiers are tested, also those that no client of the next round has: there is one client a round."""
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "clients.per_round=1", "rounds=4")
+    always = undisturbed(tmp_path / "always", *words).records
+    seldom = undisturbed(tmp_path / "seldom", *words, "evaluation.every=2").records
+    assert [record.get("tiers") for record in seldom] == [None, always[1]["tiers"], None, always[3]["tiers"]]
 
 
 def test_statistics_of_large_activations(tmp_path: Path) -> None:

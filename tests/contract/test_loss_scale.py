@@ -124,6 +124,14 @@ def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path, monkey
     assert "4 of 4 trainings" in untrained(1, result.reports)
 
 
+def test_fednova_counts_the_steps_that_were_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_scale, "INITIAL", 2.0**24)
+    setup = small_setup(tmp_path, "method.name=fednova", "partition.name=iid", "train.precision=fp16")
+    after, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
+    assert [(report.steps, report.left_out) for report in result.reports] == [(2, 2)] * 4
+    assert float(after.params["fednova.steps"]) == 0
+
+
 def scale_of(net: FlatNet) -> float:
     """What the gradient of an output is multiplied by; that of the parameter is the true one at any scale."""
     output = torch.ones(1, 1, requires_grad=True)

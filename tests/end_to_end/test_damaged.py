@@ -81,7 +81,7 @@ def goes_on_from_the_one_before(run_main: RunMain, run: Path, named: str, proble
     assert "resuming after round 2" in out and "Traceback" not in errors
 
 
-@pytest.mark.parametrize("case", fast(*FAST, of=DAMAGE))
+@pytest.mark.parametrize("case", fast(*FAST, of=DAMAGE, slow=()))
 def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
     """The round is trained again, to the same bits."""
     expected, newest = finished(run), RunDir(run).checkpoint_path(3)

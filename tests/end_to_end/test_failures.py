@@ -67,7 +67,7 @@ SIGNALS = ((1, signal.SIGINT), (2, signal.SIGTERM), (3, signal.SIGINT))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "number"), fast(SIGNALS[1], of=SIGNALS))
+@pytest.mark.parametrize(("ranks", "number"), fast(SIGNALS[1], of=SIGNALS, slow=()))
 def test_a_signal_loses_nothing_saved(
     start: Start, run_main: RunMain, run_dir: Path, ranks: int, number: signal.Signals
 ) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fast import fast
 from in_terminal import terminal
 from launched import LIMIT_S, RunMain, command, environment, unfolded
 from small_runs import SMALL
@@ -26,8 +27,7 @@ def advice(shown: bytes) -> str:
     return found[1] if found else ""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", fast(of=[1, 2], slow=[2]))
 def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(
     run_main: RunMain, tmp_path: Path, times: int
 ) -> None:

@@ -117,7 +117,8 @@ def test_a_newer_checkpoint_that_is_damaged_is_skipped(run_main: RunMain, parent
 
 
 @pytest.mark.parametrize(
-    "change", fast("seed=1", of=["method.name=fedavg", "method.ratio=0.5", "seed=1", "partition.name=class_dirichlet"])
+    "change",
+    fast("seed=1", of=["method.name=fedavg", "method.ratio=0.5", "seed=1", "partition.name=class_dirichlet"], slow=()),
 )
 def test_other_settings_take_the_server_s_net_alone(
     run_main: RunMain, parent: Path, tmp_path: Path, change: str

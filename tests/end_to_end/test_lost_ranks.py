@@ -158,7 +158,7 @@ STARTING = [("loading", 0), ("loading", 1), ("preparing", 0)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("where", "who"), fast(("loading", 0), of=STARTING, slow=[("preparing", 0)]))
+@pytest.mark.parametrize(("where", "who"), fast(("preparing", 0), of=STARTING, slow=()))
 def test_ranks_lost_while_starting(start: Start, run_dir: Path, tmp_path: Path, where: str, who: int) -> None:
     launched = start(3, *METHOD, "rounds=3", run_dir=run_dir, patch=dies(who, where), options=ULFM)
     assert launched.wait() == 0, launched.err

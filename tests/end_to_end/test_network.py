@@ -29,7 +29,7 @@ def listens(pid: int) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("has_ulfm", fast(True, of=(False, True)))
+@pytest.mark.parametrize("has_ulfm", fast(True, of=(False, True), slow=()))
 def test_ranks_on_one_host_listen_on_nothing(start: Start, run_dir: Path, has_ulfm: bool) -> None:
     launched = start(2, *ENDLESS, run_dir=run_dir, options=ULFM if has_ulfm else ())
     assert launched.wait_until(has_rounds(run_dir, 1)), launched.err

@@ -54,7 +54,7 @@ def with_data(root: Path, run_dir: Path) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", fast(1, of=(1, 3)))
+@pytest.mark.parametrize("ranks", fast(3, of=(1, 3), slow=()))
 def test_other_data_are_refused(start: Start, roots: dict[str, Path], run_dir: Path, ranks: int) -> None:
     """In one line with both folders and both digests; the run is left as it was."""
     before = finished(run_dir)

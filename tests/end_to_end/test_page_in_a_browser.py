@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from fast import fast
 from small_runs import undisturbed
 
 from fedmpi.results.page import whole_page
@@ -67,8 +68,7 @@ def looked_at(browser: str, folder: Path, text: str, width: int) -> dict[str, ob
     return json.loads(re.search("<title>(.*?)</title>", answer)[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", fast(of=[390, 1280], slow=[390]))
 def test_nothing_is_cut(tmp_path: Path, browser: str, text: str, width: int) -> None:
     assert "Examples of each" in text
     assert looked_at(browser, tmp_path, text, width) == {"window": width, "wider": 0, "cut": []}
@@ -81,7 +81,7 @@ def test_the_console_stays_empty(tmp_path: Path, browser: str, text: str) -> Non
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_it_prints(tmp_path: Path, browser: str, text: str) -> None:
     paper = tmp_path / "page.pdf"
     shown(browser, tmp_path, text, f"--print-to-pdf={paper}")

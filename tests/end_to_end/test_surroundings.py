@@ -87,7 +87,7 @@ GONE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harm", fast("made anew", of=GONE))
+@pytest.mark.parametrize("harm", fast("made anew", of=GONE, slow=()))
 def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
     start: Start, run_dir: Path, tmp_path: Path, harm: str
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn")))
+@pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn"), slow=()))
 def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Path, policy: str) -> None:
     """Whatever the policy: without it the client's next round would have other bits. The rank that trains says so."""
     saved = str(RunDir(run_dir).checkpoint_path(1))

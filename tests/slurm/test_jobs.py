@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fast import fast
 from slurm_cluster import LIMIT_S, ROOT, Cluster
 from small_runs import SMALL, Finished, finished, run_all
 
@@ -105,7 +106,7 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     assert all(job.run().is_finished for job in jobs)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     """Rank 0 and four workers on the first, four on the second: each worker is one of four on its node."""
     options = ("--nodes=2", "--ntasks=9", "--ntasks-per-node=5", "--distribution=block", "--gres=gpu:4")
@@ -121,8 +122,7 @@ def test_two_nodes(cluster: Cluster, tmp_path: Path) -> None:
     assert places == {rank: cluster.host + "2" * (rank >= 5) for rank in range(9)}, log
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("loses_a_rank", [False, True])
+@pytest.mark.parametrize("loses_a_rank", fast(of=[False, True], slow=[True]))
 def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: Path, loses_a_rank: bool) -> None:
     """To the bits of one that was left alone. Under ULFM a worker dies and the others continue; then comes the signal;
     requeued, all ranks are there again."""
@@ -154,7 +154,7 @@ def rank_of_job(job: str, rank: int) -> int:
     raise AssertionError(f"job {job} has no rank {rank}")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     """Of the task that has the array's own number: its requeue leaves the other one running."""
     edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
@@ -172,7 +172,7 @@ def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
     assert len(read_starts(runs[namesake])) == 2 and len(read_starts(other)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     """The alternative that the file names."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):
