@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,13 +26,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.hooks import RemovableHandle
 
 from fedmpi import seeds
 from fedmpi.tensors import frozen_values
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
+MOVE_NOTHING = (nn.Identity, nn.Flatten, nn.Dropout)
 AVERAGE_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FLOAT32_BYTES = 4
 # Four gates, the cell and the output, at each token in each layer.
@@ -52,6 +52,18 @@ class Costs:
     macs: int
     macs_with_norm_and_activations: int
     activation_bytes: int
+    layers: tuple[LayerCosts, ...] = field(default=(), compare=False)
+    """In the order of use, for a clock of devices."""
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """One layer, one example: MACs, and the float32 that it reads and writes; its parameters are read once a batch."""
+
+    name: str
+    macs: int
+    activation_bytes: int
+    parameter_bytes: int
 
 
 class UncountedError(Exception):
@@ -65,22 +77,40 @@ def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
     """
     inputs = torch.zeros(EXAMPLES, *examples) if isinstance(examples, tuple) else examples[:EXAMPLES]
     params = sum(parameter.numel() for parameter in net.parameters())
-    tally = _Tally()
     try:
         light = weightless(net, inputs.device)
-        for leaf in light.modules():
-            # An LSTM whose gates are layers of their own computes itself all the same.
-            if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
-                tally.handles.append(leaf.register_forward_hook(tally.add))
-        once = macs_of(light, inputs)
-        for handle in tally.handles:
-            handle.remove()
+        tally = _passed(light, inputs)
         # The difference leaves out what a net does once a batch (an LSTM's gates multiplied back out of their factors).
-        macs = (macs_of(light, torch.cat([inputs, inputs])) - once) // len(inputs)
+        twice = _passed(light, torch.cat([inputs, inputs]))
     except UncountedError:
         return Costs(params, 0, 0, 0)
+    macs = (twice.counter.total - tally.counter.total) // len(inputs)
     activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
-    return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes)
+    layers = []
+    for once, both in zip(tally.layers, twice.layers, strict=True):
+        moved_bytes = once.activation_bytes // len(inputs)
+        layers.append(replace(once, macs=(both.macs - once.macs) // len(inputs), activation_bytes=moved_bytes))
+    outside = macs - sum(layer.macs for layer in layers)  # products of no layer, as those of attention
+    if outside:
+        layers.append(LayerCosts("", outside, 0, 0))
+    return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes, tuple(layers))
+
+
+def _passed(net: nn.Module, inputs: Tensor) -> _Tally:
+    """Passes `inputs` through `net`. Raises `UncountedError`."""
+    tally = _Tally({module: name for name, module in net.named_modules()})
+    handles = []
+    for leaf in net.modules():
+        # An LSTM whose gates are layers of their own computes itself all the same.
+        if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
+            handles.append(leaf.register_forward_pre_hook(tally.begin))
+            handles.append(leaf.register_forward_hook(tally.add))
+    try:
+        macs_of(net, inputs, tally.counter)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return tally
 
 
 def weightless(net: nn.Module, device: torch.device) -> nn.Module:
@@ -105,7 +135,7 @@ def _users_code() -> Iterator[None]:
         raise UncountedError from error
 
 
-def macs_of(net: nn.Module, inputs: Tensor) -> int:
+def macs_of(net: nn.Module, inputs: Tensor, counter: _MacCounter | None = None) -> int:
     """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost. Raises
     `UncountedError`.
 
@@ -118,7 +148,7 @@ def macs_of(net: nn.Module, inputs: Tensor) -> int:
         stack.enter_context(seeds.global_generators(0))  # a net in training mode draws for its dropout
         stack.enter_context(torch.no_grad())
         given = inputs.clone()  # a net may write over it
-        counter = stack.enter_context(_MacCounter())
+        counter = stack.enter_context(counter or _MacCounter())
         stack.enter_context(_users_code())
         net(given)
     return counter.total
@@ -158,11 +188,18 @@ def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
 
 @dataclass
 class _Tally:
-    handles: list[RemovableHandle] = field(default_factory=list)
+    names: dict[nn.Module, str]
+    counter: _MacCounter = field(default_factory=_MacCounter)
+    layers: list[LayerCosts] = field(default_factory=list)
     extra_macs: int = 0
     activations: int = 0
+    macs_before: int = 0
+
+    def begin(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.macs_before = self.counter.total
 
     def add(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        self._add_layer(module, tensors_in((inputs, output)))
         given = {id(tensor) for tensor in inputs}
         outputs = [out for out in tensors_in(output) if id(out) not in given]
         if isinstance(module, nn.LSTM):
@@ -175,6 +212,14 @@ class _Tally:
             self.extra_macs += output.numel()
         elif isinstance(module, AVERAGE_POOLS):
             self.extra_macs += inputs[0].numel()
+
+    def _add_layer(self, module: nn.Module, passed: Sequence[Tensor]) -> None:
+        macs = self.counter.total - self.macs_before
+        moves = macs or not isinstance(module, MOVE_NOTHING)
+        if moves:
+            activation_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in passed)
+            parameter_bytes = FLOAT32_BYTES * sum(parameter.numel() for parameter in module.parameters())
+            self.layers.append(LayerCosts(self.names[module], macs, activation_bytes, parameter_bytes))
 
 
 def tensors_in(values: object) -> list[Tensor]:

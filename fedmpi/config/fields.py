@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -97,6 +97,8 @@ def _metric(text: str) -> str:
     return text
 
 
+DeviceClass = Literal["phone_high", "phone_mid", "phone_low", "raspberry_pi_4", "jetson_nano", "gtx_1080", "server"]
+"""The devices that have a name (`devices/profiles.csv`)."""
 Metric = Annotated[str, Field(max_length=200), AfterValidator(_metric)]
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_path)]

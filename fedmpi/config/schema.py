@@ -18,8 +18,10 @@ from pydantic import Field, PrivateAttr
 
 from fedmpi.config.fields import (
     DATA_PLACES,
+    MAX_TIERS,
     Count,
     Counts,
+    DeviceClass,
     Folder,
     Metric,
     NotNegative,
@@ -91,8 +93,10 @@ class Clients(Section):
     """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
     """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks."""
-    tier_assignment: Literal["fixed", "dynamic"] = "fixed"
-    """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares."""
+    tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
+    """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares. `fits`: a
+    client has the largest tier that its device's memory holds (`devices`).
+    """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.per_round > self.count:
@@ -295,6 +299,61 @@ class Output(Section):
     """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal, else `plain`."""
 
 
+class Change(Section):
+    """Gives some clients another device in the middle of a run (FDNNC's changing devices)."""
+
+    round: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    """The round from which on they have it; 0: never."""
+    share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Probability that a client's device changes then, to another one of the fleet."""
+
+
+class Devices(Section):
+    """Sets the devices that clients and server are taken for: a simulated clock, energy and memory."""
+
+    name: Literal["off", "lognormal", "classes", "file"] = "off"
+    """`lognormal`: devices around `median`. `classes`: each client has one of `classes`. `file`: client i has the
+    device of row i of `path`, from the top again after the last. `off`: no clock.
+    """
+    median: DeviceClass = "phone_mid"
+    """The device whose speed, memory and link `lognormal` multiplies, each by exp(spread z), z standard normal."""
+    spread: Annotated[float, Field(ge=0, le=3)] = 0.5
+    """That spread."""
+    classes: Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)] = (
+        *("phone_high", "phone_mid", "phone_low"),
+    )
+    """The devices of `classes`, as `fedmpi/devices/README.md` lists them."""
+    shares: Annotated[tuple[Share, ...], Field(strict=False)] = ()
+    """How likely a client has each of `classes`, in proportion; empty: all alike."""
+    path: Folder = ""
+    """The CSV file of `file`, with the columns of `fedmpi/devices/profiles.csv`."""
+    server: DeviceClass = "server"
+    """The server's device; the clients of a round share its link."""
+    deadline_s: NotNegative = 0.0
+    """Simulated seconds after which the server ends a phase; clients that would be late are not trained. 0: none."""
+    too_small: Literal["refuse", "drop"] = "refuse"
+    """A client whose memory no tier (its own tier, unless `clients.tier_assignment=fits`) fits: the run is refused, or
+    the client never takes part.
+    """
+    change: Change = Change()
+    """Devices that change."""
+
+    @property
+    def is_on(self) -> bool:
+        return self.name != "off"
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.shares and len(self.shares) != len(self.classes):
+            given = f"{counted(len(self.shares), 'share')}, but devices.classes has {len(self.classes)}"
+            yield "devices.shares", f"{given}; give one for each, or [] for equal ones"
+        if (self.name == "file") != bool(self.path):
+            yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
+        if self.change.round and self.name == "classes" and len(set(self.classes)) == 1:
+            yield "devices.change.round", "devices cannot change where all are of one class; name two or more"
+        if not self.is_on and config.clients.tier_assignment == "fits":
+            yield "clients.tier_assignment", "fits needs devices; set devices.name=lognormal, classes or file"
+
+
 NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
 
@@ -325,6 +384,8 @@ class Config(Section):
     """Sets how the nets of every tier are tested."""
     stop: Stop = Stop()
     """Ends a run before its last round."""
+    devices: Devices = Devices()
+    """Sets the devices that clients and server are taken for: a simulated clock, energy and memory."""
     mpi: Mpi = Mpi()
     """What runs where."""
     output: Output = Output()
@@ -385,6 +446,8 @@ class Config(Section):
         if not getattr(self.train.schedule, "depends_on_rounds", False):
             free_keys.add(("rounds",))
         deciding = {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
+        if deciding.get(("devices", "name"), "off") == "off":
+            deciding = {key: value for key, value in deciding.items() if key[0] != "devices"}
         return {key: value for key, value in deciding.items() if key not in _LATER or value != _LATER[key]}
 
     @classmethod

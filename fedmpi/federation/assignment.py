@@ -28,7 +28,9 @@ class Task:
     share: float = 1.0
     """Share of the round's local work that the client does (`clients.work`)."""
     arrives: bool = True
-    """Whether its upload reaches the server (`clients.dropout`)."""
+    """Whether its upload reaches the server (`clients.dropout`, `devices.deadline_s`)."""
+    is_late: bool = False
+    """Whether it would miss the deadline of its phase: it is not trained (`devices.deadline_s`)."""
 
     @property
     def load(self) -> float:

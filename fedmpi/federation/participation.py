@@ -50,15 +50,19 @@ class Participation:
     sizes: Ints | None = None
     availability: Availability | None = None
     function: Callable[[int, int], Iterable[int]] | None = None
+    tier: Callable[[int, int], int | None] | None = None
+    """A client's tier in a round where its device decides that (`clients.tier_assignment=fits`); None: too small."""
 
     @classmethod
-    def of(cls, config: Config, sizes: Ints | None = None) -> Participation:
+    def of(
+        cls, config: Config, sizes: Ints | None = None, tier: Callable[[int, int], int | None] | None = None
+    ) -> Participation:
         """Reads the file and imports the function that `config` names. Raises `ConfigError`."""
         path = config.clients.availability
         sampling = config.clients.sampling
         availability = read_availability(path, config.clients.count) if path else None
         function = import_object(sampling) if ":" in sampling else None
-        made = cls(config, sizes, availability, function)
+        made = cls(config, sizes, availability, function, tier)
         if function and made.named(1) != made.named(1):
             raise ConfigError(SAMPLING, f"{sampling} returns other clients at a second call; draw from its seed alone")
         return made
@@ -66,7 +70,7 @@ class Participation:
     @property
     def is_uniform(self) -> bool:
         """Returns whether every client is there and as likely as the others: no list of all clients is needed."""
-        return self.availability is None and self.config.clients.sampling == "uniform"
+        return self.availability is None and self.tier is None and self.config.clients.sampling == "uniform"
 
     def cohort(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
         """Returns `size` clients, sorted, of those that are there and can take part; all of them if there are fewer."""

@@ -179,6 +179,14 @@ def examples_passed(train: Train, num_examples: float, share: float = 1.0) -> fl
     return float(epochs * ends[-1] + ends[rest])
 
 
+def step_sizes(train: Train, num_examples: float, share: float = 1.0) -> list[int]:
+    """Returns the number of examples in each step of a client that has so many and does `share` of its work."""
+    bounds = batches_of(train, round(num_examples))
+    steps = num_steps(len(bounds), train.local_epochs, train.local_steps, share)
+    sizes = [stop - start for start, stop in bounds]
+    return [sizes[step % len(sizes)] for step in range(steps)]
+
+
 def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:
     """Returns the batches of full size; the only one, if there is just one and it is smaller."""
     whole = [(start, min(stop, start + batch_size)) for start, stop in bounds if stop - start >= batch_size]

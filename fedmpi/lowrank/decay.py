@@ -10,12 +10,12 @@ Differences from the paper: none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 
 from fedmpi.lowrank.factorized import FactorizedLayer, channels_inside
-from fedmpi.tensors import Params
+from fedmpi.tensors import Params, Spec
 
 
 @torch.no_grad()
@@ -42,6 +42,16 @@ def decay_layers_(layers: Iterable[FactorizedLayer], params: Params, grads: Para
     for layer in layers:
         u, v = layer.factor_names
         frobenius_decay_(params[u], params[v], grads[u], grads[v], coefficient)
+
+
+def decay_macs(layers: Iterable[FactorizedLayer], specs: Mapping[str, Spec]) -> int:
+    """Returns the multiply-adds of `decay_layers_`: 2 r^2 (M + N) for each of these layers."""
+    total = 0
+    for layer in layers:
+        u, v = (specs[name] for name in layer.factor_names)
+        r = u.shape[0]
+        total += 2 * r * (u.num_elements + v.num_elements)
+    return total
 
 
 def _add_product_(grad: torch.Tensor, left: torch.Tensor, right: torch.Tensor, coefficient: float) -> None:

@@ -62,6 +62,7 @@ from fedmpi.methods.values import (
     MethodContext,
     MethodOptions,
     Phase,
+    Training,
 )
 from fedmpi.tensors import NOTHING, Params, Region, Spec
 
@@ -296,6 +297,11 @@ class FDNNC(Method):
         return bool(generator.permutation(task.cohort_size)[task.place] < task.cohort_size // 2)
 
     # What it would cost real clients.
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the gradient of one mini-batch, which no optimizer applies."""
+        size = min(self.context.train.batch_size, round(turn.num_examples))
+        return replace(Training.of(turn.tier, [size] if size else []), updates=0)
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Counts a mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on

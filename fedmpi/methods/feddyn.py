@@ -18,13 +18,15 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fedmpi.config.fields import Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, Contributions, LocalWork, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, to_device
 
 
@@ -68,6 +70,10 @@ class FedDyn(Method):
         if client.memory is None:
             return {name: torch.zeros_like(value) for name, value in net.params.items()}
         return to_device(client.memory, net.device)
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the three passes of the dynamic term: three numbers for each parameter in each."""
+        return replace(super().count_training(turn), values_per_update=9 * self._num_params)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g - l_k + alpha (theta - x)."""

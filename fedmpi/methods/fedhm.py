@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -43,13 +44,13 @@ from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.correction import TierCoverage
-from fedmpi.lowrank.decay import decay_layers_
+from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LayerRank, MethodContext, Training
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
@@ -223,6 +224,12 @@ class FedHM(ServerMethod):
         for name, target in out.items():
             source = published[name if name in published else dense_name(name, self.layers)]
             target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the Frobenius decay."""
+        layers = () if self._is_dense(turn.tier) else self.layers.values()
+        macs = decay_macs(layers, self.tier_specs[turn.tier])
+        return replace(super().count_training(turn), macs_per_update=macs)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""

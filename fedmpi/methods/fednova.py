@@ -24,6 +24,7 @@ Differences from the paper:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
@@ -34,7 +35,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, Contributions, LocalWork, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, Spec
 
 STEPS = "fednova.steps"
@@ -83,6 +84,12 @@ class FedNova(Method):
         steps = normalizer(outcome.steps - outcome.left_out, self.context.train.momentum, work.lr * self.options.mu)
         client.scratch[STEPS] = torch.full((1,), steps, device=trainer.net.device)
         return outcome
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the two passes of the proximal term: three numbers for each parameter in either."""
+        return replace(
+            super().count_training(turn), values_per_update=6 * self._num_params if self.options.mu > 0 else 0
+        )
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - x)."""

@@ -16,6 +16,7 @@ Differences from the paper:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -23,7 +24,7 @@ import torch
 from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client
+from fedmpi.methods.values import Client, ClientLoad, Training
 
 
 class FedProxOptions(ServerOptions):
@@ -40,6 +41,12 @@ class FedProx(ServerMethod):
 
     Options = FedProxOptions
     options: FedProxOptions
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the two passes of the proximal term: three numbers for each parameter in either."""
+        return replace(
+            super().count_training(turn), values_per_update=6 * self._num_params if self.options.mu > 0 else 0
+        )
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - w_t), in two passes that allocate nothing; with mu = 0 gradients keep their bits."""

@@ -21,10 +21,11 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import cycle, islice
 from typing import Annotated
 
 import torch
@@ -36,9 +37,9 @@ from torch.nn.functional import cross_entropy
 from fedmpi.config.fields import Positive, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps, step_sizes
 from fedmpi.methods.protocol import gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, Passes, Training
 from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
@@ -78,6 +79,19 @@ class Fjord(WidthMethod):
         mean = sum(affordable) / len(affordable)
         teacher = affordable[0] if self.options.distillation else 0.0
         return replace(costs, macs_per_example=mean + teacher)
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts steps of the drawn widths; where they are not drawn yet, of each width equally many."""
+        sizes = step_sizes(self.context.train, turn.num_examples, turn.share)
+        client = turn.client
+        numbers: Iterator[int] = cycle(range(turn.tier, len(self.tiers)))
+        if client is not None:
+            numbers = self._draw_nets(client, self._most_steps(client))
+        counts = Counter(zip(numbers, sizes, strict=False))
+        if self.options.distillation:  # the tier's net passes in each step, too
+            counts.update((turn.tier, size) for size in sizes)
+        passes = [Passes(net, size, count) for (net, size), count in sorted(counts.items())]
+        return Training(tuple(passes), len(sizes))
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""

@@ -34,6 +34,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -48,9 +49,18 @@ from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
 from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext, MethodOptions
+from fedmpi.methods.values import (
+    Client,
+    ClientLoad,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    Training,
+)
 from fedmpi.models.surgery.groups import (
     Masks,
     follow,
@@ -256,6 +266,29 @@ class Hermes(Method):
         return client.scratch | own | {"round": torch.tensor(client.task.round_number, dtype=torch.int32)}
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts steps under the new mask and, while a client may prune, a test of its net before; in a plan with
+        nothing pruned."""
+        num_examples = round(turn.num_examples)
+        held_out = holdout_size(num_examples, self.options.validation_share)
+        sizes = step_sizes(self.context.train, num_examples - held_out, turn.share)
+        passes = list(Training.of(turn.tier, sizes).passes)
+        masks = self._masks(turn.client) if turn.client else {}
+        if self.remaining_share(masks) > self.options.target_share:
+            bounds = batch_bounds(held_out or num_examples, self.context.train.batch_size)
+            tested = [stop - start for start, stop in bounds]
+            passes += [replace(step, backward=False) for step in Training.of(turn.tier, tested).passes]
+        weights = {name: self.structure.shapes[f"{name}.weight"] for name in self.structure.layers}
+        held = kept_entries(self.structure, turn.client.scratch if turn.client else {})
+        kept = {}
+        for name, shape in weights.items():
+            axes = held.get(f"{name}.weight", ())
+            left = num_held(replace(self.structure, shapes={f"{name}.weight": shape}), {f"{name}.weight": axes})
+            kept[name] = (left, math.prod(shape))
+        # For either axis the group lasso reads a weight twice, and adds to its gradient.
+        lasso = 8 * sum(left for left, _ in kept.values()) if self.options.group_lasso else 0
+        return Training(tuple(passes), len(sizes), lasso, kept=kept)
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)

@@ -28,7 +28,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into, gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Training
 from fedmpi.tensors import Params
 
 
@@ -60,6 +60,14 @@ class Moon(Method):
         """Counts three forward passes of each example: of the net that trains, and of the two older ones."""
         costs = super().costs(turn)
         return replace(costs, macs_per_example=3 * costs.macs_per_example)
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the forward passes of the two older nets; a client without memory has none yet."""
+        training = super().count_training(turn)
+        if turn.client is not None and turn.client.memory is None:
+            return training
+        forward = [replace(step, count=2 * step.count, backward=False) for step in training.passes]
+        return replace(training, passes=(*training.passes, *forward))
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if client.memory is None:

@@ -37,7 +37,7 @@ from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Training
 
 DELTA = 1e-3
 """Half the distance of HF's finite differences, in multiples of the gradient."""
@@ -82,7 +82,17 @@ class PerFedAvg(Method):
 
     def costs(self, turn: ClientLoad) -> Costs:
         costs = super().costs(turn)
-        return replace(costs, examples=costs.examples * (2 if self.options.variant == "FO" else 4))
+        return replace(costs, examples=costs.examples * self._gradients_per_step)
+
+    @property
+    def _gradients_per_step(self) -> int:
+        return 2 if self.options.variant == "FO" else 4
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the gradients of a step; the inner step moves three numbers for each parameter."""
+        training = super().count_training(turn)
+        passes = [replace(step, count=self._gradients_per_step * step.count) for step in training.passes]
+        return replace(training, passes=tuple(passes), values_per_update=3 * self._num_params)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Runs the trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""

@@ -27,6 +27,7 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -39,13 +40,13 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.decay import decay_layers_
+from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular_values, use_of_kernels
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, net_specs
-from fedmpi.methods.values import Client, Contributions, MethodContext, TestedNet
+from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, TestedNet, Training
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
@@ -223,6 +224,11 @@ class OrthDrop(Method):
         held = self._held(number, client) if number != self._whole else {}
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the decay of eq. 6."""
+        macs = decay_macs(self.factorized, self.tier_specs[turn.tier])
+        return replace(super().count_training(turn), macs_per_update=macs)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""

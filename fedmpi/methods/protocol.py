@@ -21,7 +21,7 @@ path, a clock or an environment variable. How to write one: `fedmpi/methods/READ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,7 +32,7 @@ from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -43,6 +43,7 @@ from fedmpi.methods.values import (
     MethodOptions,
     Phase,
     TestedNet,
+    Training,
 )
 from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
 
@@ -109,6 +110,19 @@ class Method:
         up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, task).values())
         examples = examples_passed(self.context.train, turn.num_examples, turn.share)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Returns what a turn computes, for a clock of devices; by default plain steps of the tier's net."""
+        return Training.of(turn.tier, step_sizes(self.context.train, turn.num_examples, turn.share))
+
+    @cached_property
+    def _num_params(self) -> int:
+        return sum(spec.num_elements for spec in self.model_specs.values())
+
+    @property
+    def nets_in_turn(self) -> Sequence[int]:
+        """Returns for each tier how many independent nets its net consists of, which train one after another."""
+        return [1] * len(self.tiers)
 
     # Server half.
 

@@ -31,7 +31,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, Spec, to_device
 
 # B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
@@ -109,6 +109,10 @@ class Scaffold(Method):
             return {name: value.new_zeros(value.shape) for name, value in net.params.items()}
         memory = to_device(client.memory, net.device)
         return {name: memory[_control(name)] for name in net.params}
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts the correction: three numbers for each parameter."""
+        return replace(super().count_training(turn), values_per_update=3 * self._num_params)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g(y) - c_i + c."""

@@ -117,6 +117,10 @@ class SplitMix(ServerMethod):
             said.append(f"{found}: choose method.init=rescaled")
         return tuple(said)
 
+    @property
+    def nets_in_turn(self) -> Sequence[int]:
+        return self.num_bases
+
     # Server half.
 
     @cached_property

@@ -31,9 +31,18 @@ from fedmpi.config.fields import Positive
 from fedmpi.config.schema import Train
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, TestedNet
+from fedmpi.methods.values import (
+    Client,
+    ClientLoad,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodOptions,
+    TestedNet,
+    Training,
+)
 from fedmpi.tensors import Params, Spec
 
 
@@ -67,6 +76,9 @@ class Standalone(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         examples = examples_passed(self.training, turn.num_examples, turn.share)
         return replace(super().costs(turn), down_bytes=0, examples=examples)
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        return Training.of(turn.tier, step_sizes(self.training, turn.num_examples, turn.share))
 
     def tested(self) -> tuple[TestedNet, ...]:
         return ()

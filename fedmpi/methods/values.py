@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -203,6 +204,37 @@ class Costs:
     def macs(self) -> float:
         """Returns the client's compute in the papers' measure, forward MACs x examples."""
         return self.examples * self.macs_per_example
+
+
+@dataclass(frozen=True)
+class Passes:
+    """`count` mini-batches of `size` examples that pass net `net`, forward and, with `backward`, for gradients."""
+
+    net: int
+    size: int
+    count: int
+    backward: bool = True
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a turn computes on a real client's device, exactly, for a clock (`fedmpi/devices`)."""
+
+    passes: tuple[Passes, ...]
+    updates: int
+    """Steps of the optimizer."""
+    values_per_update: int = 0
+    """float32 numbers that the method's regularizer reads and writes in a step."""
+    macs_per_update: int = 0
+    """Multiply-accumulates of the method's regularizer in a step."""
+    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Layer -> how many of its weights are left, and of how many; a layer that is not named is whole."""
+
+    @classmethod
+    def of(cls, net: int, sizes: Sequence[int]) -> Training:
+        """Returns plain steps on mini-batches of these sizes."""
+        counts = sorted(Counter(sizes).items())
+        return cls(tuple(Passes(net, size, count) for size, count in counts), len(sizes))
 
 
 @dataclass(frozen=True)

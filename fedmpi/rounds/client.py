@@ -36,27 +36,36 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
     with setup.clock.stage("submodel_creation", *where):
         client = client_of(setup, task, published, published.versions.get(task.client))
         if not task.arrives:
-            return ClientReport(task.client, LOST, down_bytes=method.costs(ClientLoad.of(client)).down_bytes), None
+            return _finished(setup, client, ClientReport(task.client, LOST)), None
         method.narrow(published.params, task.tier, trainer.net.params, client)
     with setup.clock.stage("local_training", *where) as timer:
         with seeds.global_generators(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
         memory_digest = "" if upload is None else _store_memory(setup, trainer.net, client)
-    costs = method.costs(ClientLoad.of(client))
     report = ClientReport(
         client=task.client,
         status=DROPPED if upload is None else CONTRIBUTED,
         steps=outcome.steps,
         loss=outcome.loss,
         training_s=timer.seconds,
-        down_bytes=costs.down_bytes,
-        up_bytes=costs.up_bytes,
         restored=int(client.is_restored),
         left_out=outcome.left_out,
         memory_digest=memory_digest,
     )
-    return report, upload
+    return _finished(setup, client, report), upload
+
+
+def _finished(setup: Setup, client: Client, report: ClientReport) -> ClientReport:
+    """Adds what the client has moved and, where devices have a clock, what that has taken."""
+    load = ClientLoad.of(client)
+    costs = setup.method.costs(load)
+    up_bytes = costs.up_bytes if client.task.arrives else 0
+    report = replace(report, down_bytes=costs.down_bytes, up_bytes=up_bytes)
+    if setup.fleet is None:
+        return report
+    spent = setup.fleet.turn(client.task, load)
+    return replace(report, simulated_ns=spent.ns, simulated_uj=spent.uj)
 
 
 def _store_memory(setup: Setup, net: FlatNet, client: Client) -> str:

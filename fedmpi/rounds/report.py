@@ -12,7 +12,8 @@ from fedmpi.tensors import ALIGN_BYTES, Params
 CONTRIBUTED = 1
 DROPPED = 2
 LOST = 3
-"""What became of a client in this phase: its upload counts, its training diverged, or its upload never arrived."""
+"""What became of a client in this phase: its upload counts, its training diverged, or its upload never arrived (or it
+was too late for the deadline)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class ClientReport:
     """1 if its training diverged and it sent its last finite parameters."""
     left_out: int = 0
     """How many of its steps fp16 left out."""
+    simulated_ns: int = 0
+    simulated_uj: int = 0
+    """Time and energy on the client's own device (`devices`)."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory; '' if it stored none."""
 

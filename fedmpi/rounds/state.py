@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Config
     from fedmpi.data.batches import DeviceData
     from fedmpi.data.partition import Partition
+    from fedmpi.devices.fleet import Fleet
     from fedmpi.learning.evaluate import ClientScores, EvaluationPlan, TierScore
     from fedmpi.learning.local import LocalTrainer
     from fedmpi.methods.protocol import Method
@@ -60,6 +61,8 @@ class Setup:
     evaluation: EvaluationPlan
     memories: MemoryStore
     clock: Clock
+    fleet: Fleet | None = None
+    """The clients' devices, where a clock runs (`devices`)."""
     personal_tests: Partition | None = None
     """Which test examples are each client's own, where clients are tested with nets of their own."""
     show_progress: Callable[[int, int], None] = lambda done, total: None
@@ -129,16 +132,20 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
         raise ConfigError(SAMPLING, f"{name} returns other clients on some ranks for round {round_number}")
 
     @cache
-    def macs(tier: int, num_examples: int, share: float) -> float:
-        return setup.method.costs(ClientLoad(tier, num_examples, setup.macs, round_number, share=share)).macs
+    def macs(load: ClientLoad) -> float:
+        return setup.method.costs(load).macs
 
     tasks = []
     for place, (client, tier) in enumerate(cohort):
         size = setup.partition.size(client)
         share = chosen.work_share(client, round_number)
-        arrives = chosen.arrives(client, round_number, phase.name)
-        cost = macs(tier, size, share)
-        tasks.append(Task(client, tier, round_number, phase.name, size, cost, place, len(cohort), share, arrives))
+        load = ClientLoad(tier, size, setup.macs, round_number, share=share)
+        is_late = setup.fleet is not None and setup.fleet.is_late(client, load, round_number, len(cohort))
+        arrives = chosen.arrives(client, round_number, phase.name) and not is_late
+        who = Task(
+            client, tier, round_number, phase.name, size, macs(load), place, len(cohort), share, arrives, is_late
+        )
+        tasks.append(who)
     return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets)
 
 
@@ -152,17 +159,23 @@ def draw_cohort(
     dynamic = clients.tier_assignment == "dynamic"
     size = clients.per_round if phase.num_clients is None else phase.num_clients
     tiers = phase.tiers
+
+    def tier(client: int) -> int | None:
+        of_device = participation.tier
+        return of_device(client, round_number) if of_device else tier_of(client, blocks, dynamic=dynamic, **when)
+
     if not participation.is_uniform:
 
         def can_take_part(client: int) -> bool:
-            return tiers is None or tier_of(client, blocks, dynamic=dynamic, **when) in tiers
+            own = tier(client)
+            return own is not None and (tiers is None or own in tiers)
 
         cohort = participation.cohort(size, round_number, phase.name, can_take_part)
     elif dynamic and phase.tiers is not None:
         cohort = sample_dynamic_cohort(blocks, phase.tiers, size, phase=phase.name, **when)
     else:
         cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)
-    return [(client, tier_of(client, blocks, dynamic=dynamic, **when)) for client in cohort]
+    return [(client, own) for client in cohort if (own := tier(client)) is not None]
 
 
 def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
@@ -178,7 +191,10 @@ def personal_task(setup: Setup, client: int, round_number: int) -> Task:
     """Returns the task of testing one client's own net after a round."""
     assert setup.personal_tests is not None
     dynamic = setup.config.clients.tier_assignment == "dynamic"
+    of_device = setup.participation.tier
     tier = tier_of(client, setup.blocks, dynamic=dynamic, seed=setup.config.seed, round_number=round_number)
+    if of_device and (own := of_device(client, round_number)) is not None:
+        tier = own
     cost = setup.macs[tier] * (setup.personal_tests.size(client) + setup.partition.size(client))
     return Task(client, tier, round_number, "test", setup.partition.size(client), cost)
 

@@ -34,6 +34,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
     scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
     tested = {net.name: _scores(setup, round_number, score) for net, score in scores}
     restored = [report.client for report in contributed if report.restored]
+    lost = [task.client for task in result.tasks if not (task.arrives or task.is_late)]
     losses = [report.loss for report in contributed if math.isfinite(report.loss)]
     return {
         "round": round_number,
@@ -45,7 +46,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         "cohort": [task.client for task in result.tasks],
         "draws": list(result.draws),
         "dropped": [report.client for report in result.reports if report.status == DROPPED],
-        **({"dropouts": [task.client for task in result.tasks if not task.arrives]} if config.clients.dropout else {}),
+        **({"dropouts": lost} if config.clients.dropout else {}),
         **({"restored": restored} if restored else {}),
         **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),
         "exchange": result.exchange,

@@ -178,6 +178,7 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot
         versions=setup.computed_with,
         data_digest=setup.data_digest,
         statistics={},
+        simulated={},
     )
     checkpoint.save(run_dir, snapshot, keep=1)
     return snapshot, {manifest.INIT_FROM: {"run": where, "round": parent.round, "config": changes}}

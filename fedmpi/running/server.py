@@ -6,10 +6,12 @@ import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from importlib import import_module
 from typing import Any
 
 from fedmpi.config import yaml_text
+from fedmpi.devices.fleet import Spent
 from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.report.best import Best, why_over
@@ -62,6 +64,7 @@ class Server:
         self._best = Best.of(read_records(folder))
         self._sizes = sizes(setup)
         self._statistics = snapshot.statistics if snapshot else {}
+        self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
         self._memories = setup.memories.versions() if setup.method.keeps_memory else set()
         self._is_due = False
@@ -162,7 +165,7 @@ class Server:
         """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
         setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
-        record = record_of(setup, round_number, result, times) | self._notes()
+        record = record_of(setup, round_number, result, times) | self._notes() | self._on_devices(result)
         self._best.round_done(record)
         if over := why_over(setup.config.stop, self._best.largest):
             record["ended"] = over
@@ -182,10 +185,23 @@ class Server:
         if stops:
             self._say_stopped(round_number, stops)
 
+    def _on_devices(self, result: RoundResult) -> dict[str, Any]:
+        """Returns what the record has of the round's time and energy on the clients' devices, and adds them up."""
+        fleet = self._setup.fleet
+        if fleet is None:
+            return {}
+        turns = [Spent(report.simulated_ns, report.simulated_uj) for report in result.reports]
+        up_bytes = sum(report.up_bytes for report in result.reports)
+        record, self._simulated = fleet.round_record(result.tasks, turns, up_bytes, self._simulated)
+        return record
+
     def _warn_of_what_changed_nothing(self, number: int, record: Record, result: RoundResult) -> None:
-        lost = len(record.get("dropouts", ()))
+        setup = self._setup
+        lost = sum(not task.arrives for task in result.tasks)
         if len(record["dropped"]) + lost == len(record["cohort"]):
             why = "no upload of its clients arrived" if lost else "the training of all its clients diverged"
+            if any(task.is_late for task in result.tasks):
+                why = f"none of its clients was done within devices.deadline_s={setup.config.devices.deadline_s:g}"
             warn(f"round {number} changes nothing: {why if record['cohort'] else 'no client was there'}")
         line = untrained(number, result.reports)
         if line and not self._has_untrained:  # every client begins with the same loss scale: later rounds are alike
@@ -229,6 +245,7 @@ class Server:
             versions=self._setup.computed_with,
             data_digest=self._setup.data_digest,
             statistics=self._statistics,
+            simulated=asdict(self._simulated) if self._setup.fleet else {},
         )
         checkpoint.save(self._folder, snapshot, config.output.keep_checkpoints, self._best.best_of)
         live = checkpoint.referenced(self._folder) if self._memories else None

@@ -26,6 +26,8 @@ from fedmpi.data.batches import DeviceData, with_examples
 from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
+from fedmpi.devices.fleet import Fleet
+from fedmpi.devices.profiles import PATH
 from fedmpi.errors import ConfigError, StartupError, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
@@ -60,9 +62,12 @@ class TrainingData:
     method: methods.Method
     skeletons: Sequence[nn.Module]
     """All nets of the method, without values."""
+    nets: Sequence[costs.Costs]
+    """What they cost."""
     participation: Participation
     frozen: str = ""
     """The digest of what is not trained of the model; empty if all of it is."""
+    fleet: Fleet | None = None
     validation: Partition | None = None
     """Where validation data have taken the place of the test examples: whose they are."""
 
@@ -95,18 +100,32 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
 
     method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
-    participation = together(comm, lambda: Participation.of(config, partition.sizes))
-    _check_participation(comm, participation)
-    return TrainingData(info, dataset, partition, method, skeletons, participation, trial.frozen, validation)
+    nets = [costs.measure(net, examples_of(info)) for net in skeletons]
+    fleet = together(comm, lambda: checked_fleet(config, method, nets))
+    tier = fleet.tier if fleet and fleet.decides_tiers else None
+    participation = together(comm, lambda: Participation.of(config, partition.sizes, tier))
+    _check_participation(comm, participation, fleet)
+    return TrainingData(
+        info, dataset, partition, method, skeletons, nets, participation, trial.frozen, fleet, validation
+    )
 
 
-def _check_participation(comm: Communicator, participation: Participation) -> None:
+def checked_fleet(config: Config, method: methods.Method, nets: Sequence[costs.Costs]) -> Fleet | None:
+    """Returns the clients' devices, None where `devices` is off. Raises `ConfigError` where memory is too small."""
+    fleet = Fleet.of(config, method, nets, blocks(config))
+    if fleet:
+        fleet.check()
+    return fleet
+
+
+def _check_participation(comm: Communicator, participation: Participation, fleet: Fleet | None) -> None:
     """Refuses ranks that have read different files of availability, or whose functions choose other clients.
 
     Raises `StartupError` on all ranks together.
     """
     own = {AVAILABILITY: participation.availability.digest} if participation.availability else {}
     own |= {SAMPLING: str(sorted(participation.named(1)))} if participation.function else {}
+    own |= {PATH: fleet.digest} if fleet and fleet.digest else {}
     rows = made_with.gathered(comm, own)
     for key in own:
         if found := made_with.differing_values(rows, key):
@@ -241,14 +260,16 @@ def prepare(
         computed_with["availability"] = material.participation.availability.digest
     if material.frozen:
         computed_with[made_with.FROZEN] = material.frozen
+    if material.fleet and material.fleet.digest:
+        computed_with["devices"] = material.fleet.digest
     info = material.info
     labels = material.dataset.train_y
     partition = material.partition
     method = material.method
     skeletons = material.skeletons
     together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
-    counts = [costs.measure(net, examples_of(info)) for net in skeletons]
-    macs = tuple(float(count.macs or count.params) for count in counts)  # an uncounted net weighs as its parameters
+    # An uncounted net weighs as its parameters.
+    macs = tuple(float(count.macs or count.params) for count in material.nets)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
@@ -267,6 +288,7 @@ def prepare(
         evaluation=_evaluation(config, method, skeletons, macs, material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
+        fleet=material.fleet,
         personal_tests=together(
             comm, lambda: own_tests(config, method, partition, material.dataset, material.validation)
         ),

@@ -34,7 +34,7 @@ from fedmpi.tensors import Spec
 KIND = "checkpoint"
 BestOf = Callable[[Collection[int]], int | None]
 """Returns the best one of these rounds, None where none of them was tested."""
-_JSON = ("config", "versions")
+_JSON = ("config", "versions", "simulated")
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,8 @@ class Snapshot:
     """Tested net -> the BatchNorm statistics that its accuracy was measured with (`TierScore.statistics`). Empty where
     those were the batch's own, and where the round was not tested.
     """
+    simulated: Mapping[str, int] = field(default_factory=dict)
+    """`ns` and `uj` since round 1 on the clients' devices, where they have a clock (`devices`)."""
 
 
 def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2, best: BestOf = lambda saved: None) -> Path:
@@ -107,7 +109,7 @@ def load(path: Path) -> Snapshot:
     """Reads the snapshot in one file. Raises RunDirError with one line if it is not whole."""
     attributes, groups = hdf5.read_tensors(path, KIND)
     try:
-        texts = {name: json.loads(str(attributes[name])) for name in _JSON}
+        texts = {name: json.loads(str(attributes.get(name, "{}"))) for name in _JSON}
         return Snapshot(
             round=int(attributes["round"]),
             seed=int(attributes["seed"]),

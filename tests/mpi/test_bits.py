@@ -49,6 +49,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "fp16": ("train.precision=fp16",),
     "drop": ("train.on_divergence=drop", "train.lr=30", "train.schedule.milestones=[]"),
     "one-client": ("clients.per_round=1",),
+    "devices": ("devices.name=lognormal", "devices.deadline_s=0.13", "devices.change.round=2", "clients.per_round=7"),
 }
 
 

@@ -1,0 +1,240 @@
+"""The clients' devices: who has which, whose memory holds which tier, and what a round takes on them.
+
+A device is a function of (config, seed, client, round), so every rank and a resumed run know it. The engine calls
+`plan` for a client before training (is it late?), `turn` after it, and `round_record` once a round; `tier` says who may
+take part, and with which tier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
+
+from fedmpi import seeds
+from fedmpi.config.schema import Config
+from fedmpi.costs import Costs as NetCosts
+from fedmpi.devices.model import NS_PER_S, Parts, client_time, energy_uj, memory_bytes, server_ns, work_of
+from fedmpi.devices.profiles import Profile, built_in, read
+from fedmpi.errors import ConfigError
+from fedmpi.federation.tiers import tier_of
+from fedmpi.methods.protocol import Method
+from fedmpi.methods.values import ClientLoad
+from fedmpi.store.units import size
+
+if TYPE_CHECKING:
+    from fedmpi.federation.assignment import Task
+
+_UJ_PER_J = 10**6
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Simulated time and energy."""
+
+    ns: int = 0
+    uj: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.ns + other.ns, self.uj + other.uj)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """The devices of a run; `nets` are the costs of the method's nets, `blocks` the clients per tier."""
+
+    config: Config
+    method: Method
+    nets: Sequence[NetCosts]
+    blocks: Sequence[int]
+    listed: Sequence[Profile]
+    """The devices of `classes` or of the file; the median of `lognormal`."""
+    digest: str = ""
+    """Of the file."""
+
+    @classmethod
+    def of(cls, config: Config, method: Method, nets: Sequence[NetCosts], blocks: Sequence[int]) -> Fleet | None:
+        """Returns the fleet; None if `devices` is off. Raises `ConfigError`."""
+        devices = config.devices
+        if not devices.is_on:
+            return None
+        if devices.name == "file":
+            listed, digest = read(devices.path)
+        else:
+            names = devices.classes if devices.name == "classes" else [devices.median]
+            listed, digest = tuple(built_in()[name] for name in names), ""
+        return cls(config, method, nets, tuple(blocks), listed, digest)
+
+    def check(self) -> None:
+        """Raises `ConfigError` if a client's device is too small and that is refused, or if all are."""
+        numbers = sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)})
+        clients = range(self.config.clients.count)
+        refuses = self.config.devices.too_small == "refuse"
+        small = None
+        for number in numbers:
+            small = next((client for client in clients if refuses and self.tier(client, number) is None), small)
+        if small is None and any(self.tier(client, 1) is not None for client in clients):
+            return
+        client = small or 0
+        profile = self.profile(client, numbers[-1])
+        has = f"client {client} ({profile.name}) has {size(profile.memory_bytes)} of memory"
+        least = min(self.needed_bytes)
+        todo = "take smaller tiers or batches, clients.tier_assignment=fits, or devices.too_small=drop"
+        raise ConfigError(
+            "devices", f"{has}, and training takes {size(least)} to {size(max(self.needed_bytes))}; {todo}"
+        )
+
+    # Who has what.
+
+    @cached_property
+    def server(self) -> Profile:
+        return built_in()[self.config.devices.server]
+
+    @cached_property
+    def _profile(self) -> Any:
+        return lru_cache(maxsize=100_000)(self._draw)
+
+    def profile(self, client: int, round_number: int) -> Profile:
+        """Returns the client's device in a round."""
+        change = self.config.devices.change
+        changes = bool(change.round) and round_number >= change.round
+        profile: Profile = self._profile(client, changes)
+        return profile
+
+    def _draw(self, client: int, changes: bool) -> Profile:
+        devices = self.config.devices
+        generator = seeds.numpy_generator("device", self.config.seed, client)
+        first = self._drawn(client, generator, None)
+        another = seeds.numpy_generator("device change", self.config.seed, client)
+        if changes and another.random() < devices.change.share:
+            return self._drawn(int(another.integers(2**31)), another, first)
+        return first
+
+    def _drawn(self, place: int, generator: Any, but: Profile | None) -> Profile:
+        """Draws a device, not of the same numbers as `but`."""
+        devices = self.config.devices
+        if devices.name == "lognormal":
+            return self.listed[0].scaled(generator, devices.spread)
+        if devices.name == "file":
+            others = [one for one in self.listed if one != but] or self.listed
+            return others[place % len(others)]
+        shares = devices.shares or [1.0] * len(self.listed)
+        likely = [(one, share) for one, share in zip(self.listed, shares, strict=True) if one != but]
+        at = generator.random() * sum(share for _, share in likely)
+        for one, share in likely:
+            at -= share
+            if at < 0:
+                return one
+        return likely[-1][0]
+
+    @cached_property
+    def needed_bytes(self) -> list[int]:
+        """Returns what training takes of a device's memory, for each tier."""
+        needed = []
+        for tier, in_turn in zip(self.method.tiers, self.method.nets_in_turn, strict=True):
+            updates = self.method.count_training(ClientLoad(tier.index, 1.0)).updates > 0
+            net = self.nets[tier.index]
+            needed.append(memory_bytes(net, self.config.train, updates=updates, nets_in_turn=in_turn))
+        return needed
+
+    @property
+    def decides_tiers(self) -> bool:
+        """Returns whether `tier` is not what the blocks say."""
+        return self.config.clients.tier_assignment == "fits" or self.config.devices.too_small == "drop"
+
+    def tier(self, client: int, round_number: int) -> int | None:
+        """Returns the client's tier in a round; None if its memory does not hold it."""
+        memory = self.profile(client, round_number).memory_bytes
+        how = self.config.clients.tier_assignment
+        if how == "fits":
+            tiers: Sequence[int] = range(len(self.needed_bytes))
+        else:
+            seed = self.config.seed
+            dynamic = how == "dynamic"
+            tiers = [tier_of(client, self.blocks, dynamic=dynamic, seed=seed, round_number=round_number)]
+        return next((tier for tier in tiers if self.needed_bytes[tier] <= memory), None)
+
+    # What it takes.
+
+    @property
+    def deadline_ns(self) -> int:
+        """Returns when a phase ends at the latest; 0: never."""
+        return round(self.config.devices.deadline_s * NS_PER_S)
+
+    def parts(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> Parts:
+        """Returns the time of a turn."""
+        costs = self.method.costs(load)
+        training = self.method.count_training(load)
+        work = work_of(costs.down_bytes, costs.up_bytes, training, load.tier, self.nets, self.config.train)
+        return client_time(self.profile(client, round_number), work, self.server, num_clients)
+
+    def is_late(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> bool:
+        """Returns whether the client would miss the deadline, by what is known before its training."""
+        deadline_ns = self.deadline_ns
+        return deadline_ns > 0 and self.parts(client, load, round_number, num_clients).total_ns > deadline_ns
+
+    def turn(self, task: Task, load: ClientLoad) -> Spent:
+        """Returns what the client's turn has taken; of a late one what it has done by the deadline."""
+        parts = self.parts(task.client, load, task.round_number, task.cohort_size)
+        if task.is_late:
+            parts = parts.until(self.deadline_ns)
+        return Spent(parts.total_ns, energy_uj(self.profile(task.client, task.round_number), parts))
+
+    def round_record(
+        self, tasks: Sequence[Task], turns: Sequence[Spent], up_bytes: int, before: Spent
+    ) -> tuple[dict[str, Any], Spent]:
+        """Returns what the record gets of a round, and time and energy since the start, `before` included.
+
+        A phase lasts until its slowest client is done, or until the deadline if a client misses that. The others wait.
+        """
+        phases: dict[str, list[tuple[Task, Spent]]] = {}
+        for task, turn in zip(tasks, turns, strict=True):
+            phases.setdefault(task.phase, []).append((task, turn))
+        total = Spent()
+        energies: list[int] = []
+        waited_ns = 0
+        for own in phases.values():
+            ends_ns = max(turn.ns for _, turn in own)
+            for task, turn in own:
+                wait_ns = ends_ns - turn.ns
+                profile = self.profile(task.client, task.round_number)
+                energies.append(turn.uj + energy_uj(profile, Parts(0, 0, 0), wait_ns))
+                waited_ns += wait_ns
+            total += Spent(ends_ns)
+        state_bytes = sum(spec.num_bytes for spec in self.method.state_specs().values())
+        # Adding up reads each upload and the sum, and writes that; so does the step to the new state.
+        of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + state_bytes))
+        busy_ns = sum(turn.ns for turn in turns)
+        total += Spent(of_server_ns, sum(energies) + of_server_ns * self.server.compute_mw // 10**6)
+        since = before + total
+        slowest = max(zip(turns, tasks, strict=True), key=lambda pair: pair[0].ns, default=None)
+        record = {
+            "simulated_s": total.ns / NS_PER_S,
+            "simulated_j": total.uj / _UJ_PER_J,
+            "simulated_total_s": since.ns / NS_PER_S,
+            "simulated_total_j": since.uj / _UJ_PER_J,
+            "devices": {
+                "server_s": of_server_ns / NS_PER_S,
+                "slowest": slowest[1].client if slowest else None,
+                "idle_share": waited_ns / max(1, waited_ns + busy_ns),
+                "seconds": [turn.ns / NS_PER_S for turn in turns],
+                "joules": [uj / _UJ_PER_J for uj in energies],
+                **self._late(tasks),
+            },
+        }
+        return record, since
+
+    def _late(self, tasks: Sequence[Task]) -> Mapping[str, Any]:
+        """Names the clients that missed the deadline, their tiers, and the share of each class that is left out."""
+        late = [task for task in tasks if task.is_late]
+        if not self.deadline_ns:
+            return {}
+        classes = Counter(self.profile(task.client, task.round_number).name for task in tasks)
+        left_out = Counter(self.profile(task.client, task.round_number).name for task in late)
+        return {
+            "late": [task.client for task in late],
+            "late_tiers": dict(Counter(self.method.tiers[task.tier].name for task in late)),
+            "late_share": {name: left_out[name] / classes[name] for name in sorted(classes)},
+        }

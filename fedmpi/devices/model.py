@@ -1,0 +1,146 @@
+"""The clock and the meter: what a turn takes on a device, in whole nanoseconds and microjoules.
+
+A turn is download + steps + upload. A mini-batch of B examples that passes a net forward takes, for each layer,
+
+    max(B macs / macs_per_s, (B activation_bytes + parameter_bytes) / memory_bytes_per_s) + layer_ns
+
+and with its gradients three times that (backward is twice forward), and `step_ns`. An update of the optimizer moves the
+parameters as often as the optimizer reads and writes them, and a method's regularizer adds its own (`Training`). A
+transfer takes its latency, and its bytes over the slower of the device's link and its share of the server's. Energy is
+the time of each part times its watts. All divisions round up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedmpi.config.schema import Train
+from fedmpi.costs import FLOAT32_BYTES, Costs, LayerCosts
+from fedmpi.devices.profiles import Profile
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.methods.values import Passes, Training
+
+NS_PER_S = 10**9
+PJ_PER_UJ = 10**6
+_BACKWARD = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a turn asks of a device."""
+
+    down_bytes: int
+    passes: tuple[tuple[Sequence[LayerCosts], Passes], ...]
+    updates: int
+    bytes_per_update: int
+    macs_per_update: int
+    up_bytes: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The nanoseconds of a turn."""
+
+    down_ns: int
+    compute_ns: int
+    up_ns: int
+
+    @property
+    def total_ns(self) -> int:
+        return self.down_ns + self.compute_ns + self.up_ns
+
+    def until(self, deadline_ns: int) -> Parts:
+        """Returns what of it is done by then."""
+        down_ns = min(self.down_ns, deadline_ns)
+        compute_ns = min(self.compute_ns, deadline_ns - down_ns)
+        return Parts(down_ns, compute_ns, min(self.up_ns, deadline_ns - down_ns - compute_ns))
+
+
+def work_of(down_bytes: int, up_bytes: int, training: Training, tier: int, nets: Sequence[Costs], train: Train) -> Work:
+    """Returns the work of a client of this tier; `nets` are the costs of the method's nets."""
+    passes = []
+    for one in training.passes:
+        passes.append((_remaining(nets[one.net].layers, training), one))
+    values = optimizer_values(train) * nets[tier].params + training.values_per_update
+    return Work(down_bytes, tuple(passes), training.updates, FLOAT32_BYTES * values, training.macs_per_update, up_bytes)
+
+
+def _remaining(layers: Sequence[LayerCosts], training: Training) -> Sequence[LayerCosts]:
+    """Returns the layers with the share of their weights that pruning has left; activations stay."""
+    if not training.kept:
+        return layers
+    remaining = []
+    for layer in layers:
+        left, whole = training.kept.get(layer.name, (1, 1))
+        macs = layer.macs * left // whole
+        parameter_bytes = layer.parameter_bytes * left // whole
+        remaining.append(LayerCosts(layer.name, macs, layer.activation_bytes, parameter_bytes))
+    return remaining
+
+
+def optimizer_values(train: Train) -> int:
+    """Returns how many float32 numbers an update reads and writes for each parameter: SGD two and one, its momentum
+    one and one, AdamW's moments two and two; clipping reads the gradient twice and writes it."""
+    values = {"adamw": 7, "sgd": 5 if train.momentum else 3}[train.optimizer]
+    return values + (3 if math.isfinite(train.clip_norm) else 0)
+
+
+def client_time(profile: Profile, work: Work, server: Profile, num_clients: int) -> Parts:
+    """Returns the time of a turn; `num_clients` share the server's link."""
+    compute_ns = sum(batch_ns(profile, layers, passes) * passes.count for layers, passes in work.passes)
+    update_ns = _ratio_ns(work.bytes_per_update, profile.memory_bytes_per_s)
+    update_ns += _ratio_ns(work.macs_per_update, profile.macs_per_s)
+    return Parts(
+        down_ns=_transfer_ns(profile, work.down_bytes, profile.down_bytes_per_s, server.up_bytes_per_s // num_clients),
+        compute_ns=compute_ns + work.updates * update_ns,
+        up_ns=_transfer_ns(profile, work.up_bytes, profile.up_bytes_per_s, server.down_bytes_per_s // num_clients),
+    )
+
+
+def batch_ns(profile: Profile, layers: Sequence[LayerCosts], passes: Passes) -> int:
+    """Returns the nanoseconds of one mini-batch of these passes, without an update."""
+    forward_ns = 0
+    for layer in layers:
+        computes_ns = _ratio_ns(passes.size * layer.macs, profile.macs_per_s)
+        moved_bytes = passes.size * layer.activation_bytes + layer.parameter_bytes
+        forward_ns += max(computes_ns, _ratio_ns(moved_bytes, profile.memory_bytes_per_s)) + profile.layer_ns
+    return profile.step_ns + forward_ns * (1 + _BACKWARD if passes.backward else 1)
+
+
+def _ratio_ns(amount: int, per_s: int) -> int:
+    return -(-amount * NS_PER_S // per_s)
+
+
+def _transfer_ns(profile: Profile, num_bytes: int, own_per_s: int, servers_per_s: int) -> int:
+    if not num_bytes:
+        return 0
+    return profile.latency_ns + _ratio_ns(num_bytes, max(1, min(own_per_s, servers_per_s)))
+
+
+def energy_uj(profile: Profile, parts: Parts, wait_ns: int = 0) -> int:
+    """Returns the energy of a turn, and of waiting for others."""
+    radio = (parts.down_ns + parts.up_ns) * profile.radio_mw
+    return (radio + parts.compute_ns * profile.compute_mw + wait_ns * profile.wait_mw) // PJ_PER_UJ
+
+
+def memory_bytes(net: Costs, train: Train, *, updates: bool, nets_in_turn: int) -> int:
+    """Returns what training takes: parameters, gradients, the optimizer's state, and activations of a mini-batch (of
+    one net of several that train one after another)."""
+    moments = {"adamw": 2, "sgd": int(train.momentum > 0)}[train.optimizer] if updates else 0
+    activations = net.activation_bytes * train.batch_size // nets_in_turn
+    return FLOAT32_BYTES * net.params * (2 + moments) + activations
+
+
+def server_ns(server: Profile, layers: Sequence[FactorizedLayer], moved_bytes: int) -> int:
+    """Returns the server's part of a phase: an SVD of each factorized layer, and bytes that adding up moves.
+
+    An SVD of m x n numbers, m >= n, takes 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table
+    8.6.1, R-SVD with both factors), half as many multiply-accumulates.
+    """
+    macs = 0
+    for layer in layers:
+        n, m = sorted(layer.matrix_shape)
+        macs += 3 * m * n * n + 10 * n**3
+    return _ratio_ns(macs, server.macs_per_s) + _ratio_ns(moved_bytes, server.memory_bytes_per_s)

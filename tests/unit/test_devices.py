@@ -1,0 +1,364 @@
+"""Devices: times and energies by hand for every method on a net of two layers, memory, deadline, own files.
+
+The device of these tests multiplies in 1 ns, moves a float32 in 1 ns and a byte over its link in 1,000 ns; a transfer
+begins after 5,000 ns, a mini-batch costs 1,000 ns and a layer in a pass 10 ns. It takes 3 W to compute, 2 W to send and
+1 W to wait. So a layer of `macs` that moves `moved` numbers an example and has `params` takes, for B examples,
+max(B macs, B moved + params) + 10 ns forward, a step 1,000 + 3 times the sum, and a test 1,000 + the sum.
+"""
+
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, get_args
+
+import method_cases
+import pytest
+from small_runs import finished, run_alone, small_config
+
+from fedmpi import costs, methods, seeds
+from fedmpi.config.fields import DeviceClass
+from fedmpi.config.load import load
+from fedmpi.devices.fleet import Fleet, Spent
+from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
+from fedmpi.devices.profiles import COLUMNS, built_in, read
+from fedmpi.errors import ConfigError
+from fedmpi.federation.assignment import Task
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.methods.protocol import all_nets
+from fedmpi.methods.values import ClientLoad
+from fedmpi.models.trial import examples_of
+from fedmpi.report.records import read_records
+from fedmpi.running import start
+from fedmpi.store import checkpoint
+from fedmpi.store.run_dir import RunDir
+
+Layers = Sequence[tuple[int, int, int]]
+"""(macs, moved, params) of each."""
+HEAD = f"class,{','.join(COLUMNS)}"
+ROW = "slow,1,4,1,0.01,1,8,8,0.005,3,2,1"
+
+
+@pytest.fixture
+def own_file(tmp_path: Path) -> str:
+    path = tmp_path / "devices.csv"
+    path.write_text(f"{HEAD}\n{ROW}\n")
+    return f"devices.name=file devices.path={path}"
+
+
+def fleet_of(*overrides: str) -> Fleet:
+    config = small_config(*overrides)
+    info = config.data.used()
+    method = methods.create(start.method_context(config, info))
+    nets = [costs.measure(method.net(net, empty=True), examples_of(info)) for net in all_nets(method)]
+    fleet = Fleet.of(config, method, nets, start.blocks(config))
+    assert fleet is not None
+    return fleet
+
+
+def linear(inputs: int, outputs: int, *, bias: bool = True) -> tuple[int, int, int]:
+    return inputs * outputs, inputs + outputs, inputs * outputs + bias * outputs
+
+
+def relu(width: int) -> tuple[int, int, int]:
+    return 0, 2 * width, 0
+
+
+def two_layers(hidden: int) -> Layers:
+    """16 inputs, 4 classes."""
+    return linear(16, hidden), relu(hidden), linear(hidden, 4)
+
+
+def forward(layers: Layers, size: int) -> int:
+    return sum(max(size * macs, size * moved + params) + 10 for macs, moved, params in layers)
+
+
+def step(layers: Layers, size: int) -> int:
+    return 1_000 + 3 * forward(layers, size)
+
+
+def epoch(layers: Layers) -> int:
+    """10 examples in mini-batches of 8: one of 8, one of 2."""
+    return step(layers, 8) + step(layers, 2)
+
+
+FULL = two_layers(8)
+PARAMS = 16 * 8 + 8 + 8 * 4 + 4
+# Rank 4 of the first layer, the second is dense: 16 x 4, 4 x 8 with the bias.
+FEDHM = (linear(16, 4, bias=False), linear(4, 8), relu(8), linear(8, 4))
+# The bias of a layer with fewer kernels stands outside of them, and is not read by a layer.
+ORTHDROP = (linear(16, 4, bias=False), linear(4, 8, bias=False), relu(8), linear(8, 4))
+# 2 kernels, 2 rows of v.
+PRISM = (linear(16, 2, bias=False), linear(2, 2, bias=False), relu(8), linear(8, 4))
+# Rank 2 of the first layer, 1 of the second.
+FDNNC = (linear(16, 2, bias=False), linear(2, 8), relu(8), linear(8, 1, bias=False), linear(1, 4))
+BASE = two_layers(2)
+
+# SGD with momentum reads parameter, gradient and momentum and writes parameter and momentum: 5 numbers; without: 3.
+# Of each method: bytes down and up, and the nanoseconds of its smaller tier for 10 examples in one epoch.
+BY_HAND: dict[str, tuple[int, int, int]] = {
+    "fedavg": (4 * PARAMS, 4 * PARAMS, epoch(FULL) + 2 * 5 * PARAMS),
+    # The decay of rank 4: 2 r^2 (M + N) = 2 * 16 * (16 + 8) MACs in each step.
+    "fedhm": (4 * 140, 4 * 140, epoch(FEDHM) + 2 * (5 * 140 + 768)),
+    "orthdrop": (4 * 140, 4 * 140, epoch(ORTHDROP) + 2 * (5 * 140 + 768)),
+    # 2 * 4 * (16 + 2) MACs.
+    "prism": (4 * 80, 4 * 80, epoch(PRISM) + 2 * (5 * 80 + 144)),
+    # Widths 0.6 (5 hidden) and 0.3 (3 hidden), each as often: in a plan the step of 8 has the wide net.
+    "fjord": (4 * 109, 4 * 109, step(two_layers(5), 8) + step(two_layers(3), 2) + 2 * 5 * 109),
+    # In each step the tier's net passes as teacher, too.
+    "fjord-distillation": (4 * 88, 4 * 88, 2 * epoch(two_layers(4)) + 2 * 5 * 88),
+    "heterofl": (4 * 88, 4 * 88, epoch(two_layers(4)) + 2 * 5 * 88),
+    "fedrolex": (4 * 88, 4 * 88, epoch(two_layers(4)) + 2 * 5 * 88),
+    "origdrop": (4 * 46, 4 * 46, epoch(BASE) + 2 * 5 * 46),
+    # Two base nets of two hidden units, one after the other.
+    "splitmix": (4 * 92, 4 * 92, epoch((*BASE, *BASE)) + 2 * 5 * 92),
+    # w and w_t are added to the gradient, each in a pass that reads two numbers and writes one.
+    "fedprox": (4 * PARAMS, 4 * PARAMS, epoch(FULL) + 2 * (5 + 6) * PARAMS),
+    # Its count of steps travels, too.
+    "fednova": (4 * PARAMS, 4 * PARAMS + 4, epoch(FULL) + 2 * 5 * PARAMS),
+    "feddyn": (4 * PARAMS, 4 * PARAMS, epoch(FULL) + 2 * (5 + 9) * PARAMS),
+    # Without momentum; net and control variate travel.
+    "scaffold": (8 * PARAMS, 8 * PARAMS, epoch(FULL) + 2 * (3 + 3) * PARAMS),
+    # Two older nets pass each mini-batch forward.
+    "moon": (4 * PARAMS, 4 * PARAMS, epoch(FULL) + 2 * (2_000 + forward(FULL, 8) + forward(FULL, 2)) + 10 * PARAMS),
+    # A gradient for the inner step, which moves three numbers, and one for the outer step; HF has two more.
+    "perfedavg": (4 * PARAMS, 4 * PARAMS, 2 * epoch(FULL) + 2 * (5 + 3) * PARAMS),
+    "perfedavg-hf": (4 * PARAMS, 4 * PARAMS, 4 * epoch(FULL) + 2 * (5 + 3) * PARAMS),
+    # The first layer stays with the client.
+    "lgfedavg": (4 * 36, 4 * 36, epoch(FULL) + 2 * 5 * PARAMS),
+    # 8 of 10 examples train; 2 are tested. A mask has a bit for each parameter. The lasso moves 8 numbers a weight.
+    "hermes": (4 * PARAMS, 4 * PARAMS + 22, step(FULL, 8) + 1_000 + forward(FULL, 2) + 5 * PARAMS + 8 * 160),
+    # Nothing travels; 8 clients of which 4 take part have twice the epochs.
+    "standalone": (0, 0, 2 * epoch(FULL) + 4 * 5 * PARAMS),
+    # ceil(0.1 * 172) = 18 entries of 8 bytes.
+    "topk": (4 * PARAMS, 8 * 18, epoch(FULL) + 2 * 5 * PARAMS),
+    # One gradient, no update; half of the 60 numbers of the factors travel, and 12 biases.
+    "fdnnc": (4 * 72, 4 * (30 + 12), step(FDNNC, 8)),
+}
+
+
+def test_every_method_is_there() -> None:
+    """But fedbn, which needs a net with BatchNorm: it trains as fedavg."""
+    assert {case.partition("-")[0] for case in BY_HAND} == {case.partition("-")[0] for case in method_cases.CASES} - {
+        "fedbn"
+    }
+
+
+@pytest.mark.parametrize("case", BY_HAND)
+def test_time_and_energy_by_hand(case: str, own_file: str) -> None:
+    down_bytes, up_bytes, compute_ns = BY_HAND[case]
+    words = (word for word in method_cases.CASES[case] if not word.startswith("partition"))
+    net = "model.name=mlp model.hidden=[8] data.shape=[1,4,4] train.schedule.milestones=[]".split()
+    fleet = fleet_of(*words, *net, *own_file.split())
+    tier = fleet.method.tiers[:2][-1].index
+    parts = fleet.parts(0, ClientLoad(tier, 10), 1, 4)
+    down_ns, up_ns = (5_000 + 1_000 * count if count else 0 for count in (down_bytes, up_bytes))
+    assert parts == Parts(down_ns, compute_ns, up_ns)
+    assert (
+        energy_uj(fleet.profile(0, 1), parts, 1_000)
+        == (2_000 * (down_ns + up_ns) + 3_000 * compute_ns + 10**6) // 10**6
+    )
+
+
+def test_fedavg_in_numbers(own_file: str) -> None:
+    """B = 8: 8 * 128 + 10 = 1034, 8 * 16 + 10 = 138, 8 * 32 + 10 = 266 ns; in all 1438, a step 1000 + 3 * 1438 = 5314.
+    B = 2: 266, 42, 74 (12 * 2 + 36 = 60 numbers in 60 ns, 64 MACs); together 382, a step 2146. Two updates 860 each.
+    """
+    assert BY_HAND["fedavg"][2] == 5314 + 2146 + 2 * 860 == 9180
+
+
+def test_fedbn_sends_no_batch_norm(own_file: str) -> None:
+    ours, theirs = (fleet_of(f"method.name={name}", *own_file.split()) for name in ("fedbn", "fedavg"))
+    own, all_parts = (fleet.parts(0, ClientLoad(0, 10), 1, 4) for fleet in (ours, theirs))
+    norms = sum(module.num_features * 2 for module in theirs.method.net(0).modules() if hasattr(module, "num_features"))
+    assert own.compute_ns == all_parts.compute_ns
+    assert all_parts.down_ns - own.down_ns == all_parts.up_ns - own.up_ns == 4_000 * norms
+
+
+def test_what_hermes_prunes_costs_nothing(tmp_path: Path, own_file: str) -> None:
+    """Fewer MACs and fewer bytes from round to round. Activations stay."""
+    run_alone(tmp_path / "run", *method_cases.CASES["hermes"], "clients.per_round=8", "rounds=4", *own_file.split())
+    first, *_, last = (sum(record["devices"]["seconds"]) for record in finished(tmp_path / "run").records)
+    assert last < 0.9 * first
+
+
+def test_a_link_that_clients_share() -> None:
+    """The server's link is 1.25 GB/s: 1,000 clients have 1.25 MB/s each, less than their own."""
+    server = built_in()["server"]
+    phone = built_in()["phone_high"]
+    fleet = fleet_of("devices.name=classes", "devices.classes=[phone_high]")
+    down_bytes = fleet.method.costs(ClientLoad(0)).down_bytes
+    alone, crowd = (fleet.parts(0, ClientLoad(0, 8), 1, number) for number in (1, 1_000))
+    assert alone.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // phone.down_bytes_per_s)
+    assert crowd.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // (server.up_bytes_per_s // 1_000))
+
+
+def test_the_servers_part_by_hand() -> None:
+    """An SVD of 600 x 400: 3 * 600 * 400^2 + 10 * 400^3 = 928 million MACs, 1,500 per ns; 1,000 bytes, 100 per ns."""
+    layer = FactorizedLayer("fc", 600, 400, None)
+    assert server_ns(built_in()["server"], [layer], 1_000) == 618_667 + 10
+
+
+def test_memory_by_hand() -> None:
+    """172 parameters with gradients and momentum, and 8 + 8 + 4 activations for each of 8 examples."""
+    fleet = fleet_of(
+        "method.name=fedavg", *"model.name=mlp model.hidden=[8] data.shape=[1,4,4] devices.name=classes".split()
+    )
+    net = fleet.nets[0]
+    train = fleet.config.train
+    activations = 8 * net.activation_bytes
+    assert memory_bytes(net, train, updates=True, nets_in_turn=1) == 4 * 3 * PARAMS + activations
+    assert memory_bytes(net, train, updates=False, nets_in_turn=1) == 4 * 2 * PARAMS + activations
+    assert memory_bytes(net, train, updates=True, nets_in_turn=2) == 4 * 3 * PARAMS + activations // 2
+    assert fleet.needed_bytes == [4 * 3 * PARAMS + activations]
+
+
+def small_devices(path: Path, *memories_mb: float) -> list[str]:
+    rows = [f"with{memory},1,4,1,0.01,{memory},8,8,0.005,3,2,1" for memory in memories_mb]
+    path.write_text("\n".join([HEAD, *rows]))
+    return ["devices.name=file", f"devices.path={path}", "method.name=heterofl", "method.widths=[1,0.5,0.25]"]
+
+
+def test_a_client_gets_the_largest_tier_that_fits(tmp_path: Path) -> None:
+    needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
+    memories = [byte / 1e6 for byte in (needed[0], needed[0] - 1, needed[1] - 1, needed[2] - 1)]
+    words = small_devices(tmp_path / "devices.csv", *memories)
+    fleet = fleet_of(*words, "clients.tier_assignment=fits")
+    assert [fleet.tier(client, 1) for client in range(5)] == [0, 1, 2, None, 0]
+    with pytest.raises(ConfigError, match="devices: client 3 .* has .* of memory, and training takes"):
+        fleet.check()
+    run_alone(tmp_path / "run", *words, "clients.tier_assignment=fits", "devices.too_small=drop", "clients.per_round=8")
+    record = finished(tmp_path / "run").records[-1]
+    assert record["cohort"] == [0, 1, 2, 4, 5, 6]
+    assert [draw["tier"] for draw in record["draws"]] == ["1", "0.5", "0.25", "1", "0.5", "0.25"]
+
+
+def test_devices_change(tmp_path: Path) -> None:
+    """From round 3 on each client has the other device with probability 1 / 2, and the tier that fits it."""
+    needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
+    words = small_devices(tmp_path / "devices.csv", needed[0] / 1e6, needed[1] / 1e6)
+    fleet = fleet_of(
+        *words, "clients.tier_assignment=fits", "devices.change.round=3", "clients.count=200", "data.num_train=400"
+    )
+    before = [fleet.tier(client, 2) for client in range(200)]
+    after = [fleet.tier(client, 3) for client in range(200)]
+    assert before == [0, 1] * 100 and after == [fleet.tier(client, 9) for client in range(200)]
+    changed = [seeds.numpy_generator("device change", 0, client).random() < 0.5 for client in range(200)]
+    assert [one != two for one, two in zip(before, after, strict=True)] == changed
+
+
+@pytest.mark.parametrize(("deadline_s", "late"), [(0.03, 2), (0.001, 4)])
+def test_a_deadline_drops_clients_before_they_are_trained(tmp_path: Path, deadline_s: float, late: int) -> None:
+    """Every second client has a fast device: the others are late, or with 1 ms all; then nothing changes."""
+    (tmp_path / "devices.csv").write_text(f"{HEAD}\n{ROW.replace('slow', 'fast').replace(',8,8,', ',80,80,')}\n{ROW}\n")
+    words = ["devices.name=file", f"devices.path={tmp_path / 'devices.csv'}", "method.name=fedavg", "rounds=1"]
+    run_alone(tmp_path / "run", *words, f"devices.deadline_s={deadline_s}", "clients.per_round=4", "clients.count=4")
+    record = finished(tmp_path / "run").records[0]
+    devices = record["devices"]
+    assert len(devices["late"]) == late and record["cohort"] == [0, 1, 2, 3]
+    assert record["simulated_s"] == pytest.approx(deadline_s + devices["server_s"], abs=1e-12)
+    assert [second for client, second in enumerate(devices["seconds"]) if client in devices["late"]] == [
+        deadline_s
+    ] * late
+    assert devices["late_share"] == {"fast": float(late == 4), "slow": 1.0} and devices["late_tiers"] == {"1": late}
+    assert (record["train_loss"] is None) == (late == 4)
+
+
+def test_a_round_by_hand(own_file: str) -> None:
+    """Two phases: 5 s, then 3 s; who is done before waits at 1 W. The server adds up 3 * (0 + state) bytes."""
+    fleet = fleet_of("method.name=fedavg", *own_file.split())
+    tasks = []
+    for client, phase in ((0, "a"), (1, "a"), (2, "b")):
+        tasks.append(Task(client, 0, 1, phase, 10, 0.0))
+    turns = [Spent(5 * 10**9, 7), Spent(10**9, 0), Spent(3 * 10**9, 0)]
+    record, since = fleet.round_record(tasks, turns, 0, Spent(1, 2))
+    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
+    of_server = server_ns(fleet.server, [], 3 * state_bytes)
+    assert since.ns == 1 + 8 * 10**9 + of_server
+    assert since.uj == 2 + 7 + 4 * 10**6 + of_server * 300_000 // 10**6
+    assert record["simulated_total_s"] == since.ns / 1e9 and record["devices"]["slowest"] == 0
+    assert record["devices"]["idle_share"] == 4 / 13 and record["devices"]["joules"] == [7e-6, 4.0, 0.0]
+
+
+def test_simulated_time_goes_on_after_a_resume(tmp_path: Path) -> None:
+    words = ("devices.name=lognormal", "devices.deadline_s=0.13", "train.momentum=0.9")
+    run_alone(tmp_path / "whole", *words, "rounds=3")
+    run_alone(tmp_path / "parts", *words, "rounds=1")
+    run_alone(tmp_path / "parts", *words, "rounds=3", resume=True)
+    assert finished(tmp_path / "whole") == finished(tmp_path / "parts")
+    last = read_records(RunDir(tmp_path / "whole"))[-1]
+    saved = checkpoint.load(RunDir(tmp_path / "whole").checkpoints()[0][1])
+    assert saved.simulated["ns"] / 1e9 == last["simulated_total_s"]
+
+
+def test_a_clock_changes_no_bits(tmp_path: Path) -> None:
+    run_alone(tmp_path / "off", "rounds=2")
+    run_alone(tmp_path / "on", "rounds=2", "devices.name=classes")
+    off, on = (finished(tmp_path / name) for name in ("off", "on"))
+    assert off.server == on.server
+    assert all(with_clock | without == with_clock for with_clock, without in zip(on.records, off.records, strict=True))
+    assert load(None, []).hash() == load(None, ["devices.spread=1", "devices.deadline_s=3"]).hash()
+
+
+def test_the_fleet_is_drawn_by_shares() -> None:
+    fleet = fleet_of(
+        "devices.name=classes", "devices.shares=[0.1,0.2,0.7]", "clients.count=1000", "data.num_train=2000"
+    )
+    names = [fleet.profile(client, 1).name for client in range(1000)]
+    edges = list(accumulate(names.count(name) for name in ("phone_high", "phone_mid", "phone_low")))
+    assert edges == [pytest.approx(100, abs=30), pytest.approx(300, abs=45), 1000]
+
+
+def test_a_lognormal_fleet_has_its_median() -> None:
+    fleet = fleet_of("devices.name=lognormal", "clients.count=1000", "data.num_train=2000", "devices.spread=0.5")
+    speeds = sorted(fleet.profile(client, 1).macs_per_s for client in range(1000))
+    assert speeds[500] / built_in()["phone_mid"].macs_per_s == pytest.approx(1, abs=0.06)
+    assert speeds[841] / speeds[500] == pytest.approx(1.65, abs=0.15)  # e^0.5 at a standard deviation
+
+
+MISTAKES: dict[str, tuple[str, str]] = {
+    "empty": ("", "no column class"),
+    "column": (HEAD.replace("step_us,", "") + "\n" + ROW, "no column step_us"),
+    "rows": (HEAD, "no device"),
+    "text": (
+        f"{HEAD}\n{ROW}\n{ROW.replace(',4,', ',fast,')}",
+        "device 2: memory_gb_per_s is 'fast'; allowed: 1e-06 to",
+    ),
+    "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: 0 to"),
+    "short": (f"{HEAD}\nslow,1", "device 1: memory_gb_per_s is ''"),
+}
+
+
+def test_the_page_has_the_numbers_and_says_where_they_are_from() -> None:
+    folder = files("fedmpi.devices")
+    page = (folder / "README.md").read_text()
+    for line in (folder / "profiles.csv").read_text().splitlines()[1:]:
+        name, *numbers = line.split(",")
+        assert f"| `{name}` | {' | '.join(numbers)} |" in page
+        assert all(number[-1] in "pda" and float(number[:-1]) >= 0 for number in numbers)
+    assert list(built_in()) == list(get_args(DeviceClass))
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_an_odd_file_is_one_line(tmp_path: Path, case: str) -> None:
+    text, expected = MISTAKES[case]
+    (tmp_path / "devices.csv").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read(str(tmp_path / "devices.csv"))
+    assert expected in caught.value.text() and "\n" not in caught.value.text()
+
+
+SETTINGS: dict[str, Callable[[], Any]] = {
+    "devices.shares": lambda: small_config("devices.name=classes", "devices.shares=[0.5]"),
+    "devices.path": lambda: small_config("devices.name=file"),
+    "devices.change.round": lambda: small_config(
+        "devices.name=classes", "devices.classes=[server]", "devices.change.round=2"
+    ),
+    "clients.tier_assignment": lambda: small_config("clients.tier_assignment=fits"),
+}
+
+
+@pytest.mark.parametrize("key", SETTINGS)
+def test_settings_that_do_not_fit(key: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        SETTINGS[key]()
