@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -131,7 +131,10 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
                 name=tier.name,
                 capacity=tier.capacity,
                 clients=blocks[number],
-                **asdict(nets[number]),
+                params=nets[number].params,
+                macs=nets[number].macs,
+                macs_with_norm_and_activations=nets[number].macs_with_norm_and_activations,
+                activation_bytes=nets[number].activation_bytes,
                 down_bytes=turn.down_bytes,
                 up_bytes=turn.up_bytes,
                 training_examples=turn.examples,
