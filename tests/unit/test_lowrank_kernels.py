@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
-from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_net, refreshed, singular_values
+from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_maps, kernel_net, refreshed, singular_values
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models.nets.lstm import Lstm
@@ -174,3 +174,21 @@ def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.
     with pytest.raises(RuntimeError):
         net(randn(3, 4, 7))
     assert torch.equal(copy.deepcopy(net)(x), expected)
+
+
+def test_kernel_maps_by_hand() -> None:
+    """PriSM's Figure 3. A 1 x 1 conv of diag(1, -3) behind a factor 2: kernel 0 answers to channel 1 with
+    3 x 2 = 6 times the input, kernel 1 to channel 0 with 2 times. Of 3 x 3 kernels all maps together have the output's energy."""
+    net = nn.Sequential(nn.Conv2d(2, 2, 1, bias=False), nn.Conv2d(2, 2, 1))
+    net[0].weight.data = 2 * torch.eye(2).view(2, 2, 1, 1)
+    net[1].weight.data = torch.diag(torch.tensor([1.0, -3.0])).view(2, 2, 1, 1)
+    inputs = torch.arange(8.0).view(1, 2, 2, 2)
+    maps = kernel_maps(net, "1", inputs, 2)
+    torch.testing.assert_close(maps.abs(), torch.stack([6 * inputs[:, 1], 2 * inputs[:, 0]], 1), rtol=1e-6, atol=0)
+
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False)
+    images = torch.randn(2, 3, 7, 7)
+    maps = kernel_maps(nn.Sequential(conv), "0", images, 4)
+    torch.testing.assert_close(maps.square().sum(1), conv(images).detach().square().sum(1), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(kernel_maps(nn.Sequential(conv), "0", images, 3), maps[:, :3])
