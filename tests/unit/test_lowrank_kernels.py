@@ -178,7 +178,8 @@ def test_an_opened_lstm_can_be_copied_after_a_pass_with_gradients(lstm: type[nn.
 
 def test_kernel_maps_by_hand() -> None:
     """PriSM's Figure 3. A 1 x 1 conv of diag(1, -3) behind a factor 2: kernel 0 answers to channel 1 with
-    3 x 2 = 6 times the input, kernel 1 to channel 0 with 2 times. Of 3 x 3 kernels all maps together have the output's energy."""
+    3 x 2 = 6 times the input, kernel 1 to channel 0 with 2 times. All maps of 3 x 3 kernels
+    together have the output's energy."""
     net = nn.Sequential(nn.Conv2d(2, 2, 1, bias=False), nn.Conv2d(2, 2, 1))
     net[0].weight.data = 2 * torch.eye(2).view(2, 2, 1, 1)
     net[1].weight.data = torch.diag(torch.tensor([1.0, -3.0])).view(2, 2, 1, 1)
