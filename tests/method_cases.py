@@ -2,6 +2,7 @@
 
 UNEVEN = "partition.name=class_dirichlet"
 _ADAM = "method.server.name=adam method.server.lr=0.01"
+_HOLDERS = "method.intersection=holders method.prune_axes=output method.share_of=mask"
 _MORE = {
     "fedavg": "",
     "fedavg-samples": f"method.weighting=samples {UNEVEN}",
@@ -29,8 +30,8 @@ _MORE = {
     "origdrop-tiers": "method.test_tiers=true method.keep_ratio=[0.5]",
     "splitmix": f"method.levels=[1,0.5,0.25] method.atom=0.25 {UNEVEN}",
     "fedprox": f"method.mu=0.1 {UNEVEN}",
-    "hermes": f"method.accuracy_threshold=0 {UNEVEN}",
-    "hermes-all": "method.accuracy_threshold=0 method.intersection=all method.prune_axes=both",
+    "hermes": f"method.accuracy_threshold=0 {_HOLDERS} {UNEVEN}",
+    "hermes-all": f"method.accuracy_threshold=0 method.weighting=samples {UNEVEN}",
     "lgfedavg": UNEVEN,
     "lgfedavg-pretrained": "method.pretrain_rounds=2 method.global_layers=3",
     "perfedavg": f"method.beta=lr {UNEVEN}",

@@ -105,7 +105,7 @@ def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
         path = Path(folder, f"uncut.{form.name}")
         path.write_bytes(form.pack(whole))
         lines = _costs(path, whole, form)
-    kept = f"the mask keeps {100 * method.remaining_share(masks):.1f} % of the parameters"
+    kept = f"{100 * method.remaining_share(masks):.1f} % of the parameters remain"
     return f"  uncut:\n{lines}\n{_rows(f'  cut        {kept}; {compared(small.net, whole).difference()}')}"
 
 

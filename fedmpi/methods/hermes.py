@@ -10,23 +10,29 @@ is above the threshold and more than the target share of the parameters remains,
 lowest norm go; then it trains on its other examples with the masked weights held at zero, and
 sends W M and M. Its personal net is theta M; `surgery.cutting` makes it really smaller.
 
+An entry that the whole cohort holds is averaged. Of every other entry theta keeps its old value and
+each client its own (section 3.3, Fig. 5; eq. 9), as in the framework Plato.
+
 Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors
 with the same symbols, whose code keeps a remaining share:
 - `target_share` is the share of parameters that remains in the end, as Table 3's sizes have it;
-  Algorithm 1 prunes "while r < r_target". The remaining share rho, of all parameters, goes to
-  max(rho (1 - r_p), target), or as little above it as whole groups allow.
+  Algorithm 1 prunes "while r < r_target". The remaining share rho goes to max(rho (1 - r_p), target),
+  or as little above it as whole groups allow. Algorithm 1 has no such limit: `clip_to_target: false`.
+- rho is the size of the net that is cut out and deployed (section 5.7), as a share of the dense net.
+  The paper does not say which size counts. A channel that no layer writes or no layer reads any more
+  leaves the mask on both sides. The cut net has zeros where the mask has single inputs of the first
+  layer, or single columns of a flattened channel, so the mask keeps fewer entries than rho says: these
+  travel. `share_of: mask` counts the entries of the mask, in which inputs of pruned outputs then stay.
 - Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order
   of the layers. One group of each layer stays, and the classes' outputs are never pruned. A pruned
-  output takes its bias and its BatchNorm entry along; what the next layer has for it stays in the
-  mask, counts in rho and travels, so a net that is cut out is smaller than rho says.
-- An entry is averaged over those who hold it, also where they are not all of the cohort: Algorithm 1
-  keeps one theta and sends theta M, so nobody's own values could survive. With
-  `intersection: all`, as in the framework Plato, only entries held by the whole cohort are averaged,
-  the others keep their old theta, and each client continues with its own values of them. Where not
-  every client takes part in each round, a client takes of theta what was averaged since it last did;
-  the bytes that would tell it what is new are not counted.
-- Lambda, the shares of training and validation data and the weights p are not in the paper: 1e-4,
-  80 / 20 by class, uniform. A client with fewer than 4 examples validates on what it trains on.
+  output takes its bias and its BatchNorm entry along.
+- Algorithm 1 keeps one theta and sends theta M, which contradicts section 3.3 where clients keep
+  values of their own. Where not every client takes part in each round, a client takes of theta what
+  was averaged since it last did; the bytes that would tell it what is new are not counted. With
+  `intersection: holders`, LotteryFL's mean, an entry is averaged over those who hold it.
+- The weights p of eq. 8 are not in the paper: uniform, or the n_k / n of eq. 1 (`weighting: samples`).
+- Lambda and the shares of training and validation data are not in the paper: 1e-4, and 80 / 20 by
+  class. A client with fewer than 4 examples validates on what it trains on.
 """
 
 from __future__ import annotations
@@ -61,6 +67,7 @@ from fedmpi.methods.values import (
     MethodOptions,
     Training,
 )
+from fedmpi.models.surgery.cutting import closed, num_params
 from fedmpi.models.surgery.groups import (
     Masks,
     follow,
@@ -86,7 +93,15 @@ class HermesOptions(MethodOptions):
     prune_rate: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """r_p: the share of a client's remaining parameters that one pruning takes."""
     target_share: Share = 0.3
-    """r_target: the share of the parameters that remains in the end; never less."""
+    """r_target: the share of the parameters that remains in the end."""
+    clip_to_target: bool = True
+    """The last pruning stops at `target_share`. false: each takes `prune_rate` while more than `target_share` remains,
+    so 0.262 may remain at 0.3.
+    """
+    share_of: Literal["cut", "mask"] = "cut"
+    """What `target_share` counts: the net that is cut out, or the entries of the mask, with the next layers' inputs of
+    pruned outputs.
+    """
     accuracy_threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A client prunes only if its net's validation accuracy is above this; 1 is never."""
     validation_share: Annotated[float, Field(ge=0, le=0.5)] = 0.2
@@ -95,16 +110,18 @@ class HermesOptions(MethodOptions):
     """
     group_lasso: NotNegative = 1e-4
     """Lambda of the group lasso on the rows and columns, filters and input channels of all layers."""
-    prune_axes: Literal["output", "both"] = "output"
+    prune_axes: Literal["output", "both"] = "both"
     """What is pruned: filters and rows, or these and input channels and columns."""
-    intersection: Literal["holders", "all"] = "holders"
-    """An entry is averaged over those who hold it, or only if the whole cohort does; then clients keep their own values
-    of the others.
+    intersection: Literal["holders", "all"] = "all"
+    """An entry is averaged only if the whole cohort holds it, and clients keep their own values of the others; or over
+    those who hold it.
     """
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """Weight of a client in the mean: the same for all, or its number of examples (n_k / n)."""
 
 
 class Hermes(Method):
-    """theta M_k on each client; theta <- per-entry mean over the clients that hold it."""
+    """theta M_k on each client; theta <- per-entry mean where all of the cohort hold the entry."""
 
     Options = HermesOptions
     options: HermesOptions
@@ -128,8 +145,12 @@ class Hermes(Method):
         return (f"{down}: method.target_share {self.options.target_share:g} will not be reached",)
 
     def remaining_share(self, masks: Masks) -> float:
-        """Returns rho, the share of all parameters that these masks keep."""
-        return self._num_held(masks) / self.structure.num_params
+        """Returns rho, the share of all parameters that the net of these masks has."""
+        return self._size_of(masks) / self.structure.num_params
+
+    def _size_of(self, masks: Masks) -> int:
+        """Counts what `share_of` says."""
+        return self._num_held(masks) if self.options.share_of == "mask" else num_params(self.structure, masks)
 
     def _num_held(self, masks: Masks) -> int:
         return num_held(self.structure, kept_entries(self.structure, masks))
@@ -174,7 +195,7 @@ class Hermes(Method):
         return new
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Returns the mean of the cohort's remaining shares: by entry and by client it is the same."""
+        """Returns the mean share of the parameters that the cohort's masks keep, by entry and so by client."""
         shapes = self.structure.shapes.items()
         means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
         num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
@@ -233,14 +254,16 @@ class Hermes(Method):
 
     def _masks(self, client: Client) -> Params:
         memory = client.memory or {}
-        return {family: memory[family] for family in self._families if family in memory}
+        families = [f"{axis}.{layer}" for axis in ("out", "in") for layer in self.structure.layers]
+        return {family: memory[family] for family in families if family in memory}
 
     def pruned(self, params: Params, masks: Masks) -> Params:
-        """Masks that keep as little as they may: rho (1 - r_p) of the parameters, and no less than the target."""
-        share = max(self.remaining_share(masks) * (1 - self.options.prune_rate), self.options.target_share)
+        """Returns masks of which as little remains as may: rho (1 - r_p), or the target if that is more."""
+        share = self.remaining_share(masks) * (1 - self.options.prune_rate)
+        if self.options.clip_to_target:
+            share = max(share, self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
-        whole = {family: torch.ones(self._size(family), dtype=torch.bool) for family in self._families}
-        old = {**whole, **masks}
+        old = {f: masks.get(f, torch.ones(self._size(f), dtype=torch.bool)) for f in self._families}
         scores = to_device({family: self._scores(params, family) for family in old}, "cpu")
         places, num_groups = order_of_pruning(old, scores)
 
@@ -250,8 +273,13 @@ class Hermes(Method):
         # What remains falls with the number of groups that go: the last number that leaves enough, then
         # whatever still fits.
         counts = range(num_groups + 1)
-        count = bisect_right(counts, -least, key=lambda count: -self._num_held(without(count))) - 1
-        return shrunk(without(count), places, num_groups, lambda masks: self._num_held(masks) >= least)
+        count = bisect_right(counts, -least, key=lambda count: -self._size_of(without(count))) - 1
+        chosen = self._closed(without(count))
+        candidates = {family: chosen[family] for family in old}
+        return self._closed(shrunk(candidates, places, num_groups, self._size_of, least))
+
+    def _closed(self, masks: Masks) -> Params:
+        return dict(masks) if self.options.share_of == "mask" else closed(self.structure, masks)
 
     def _scores(self, params: Params, family: str) -> Tensor:
         axis, _, layer = family.partition(".")

@@ -19,10 +19,12 @@ from fedmpi.errors import ConfigError
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import ClientLoad, Contributions, Phase
 from fedmpi.models.surgery import groups
+from fedmpi.models.surgery.cutting import cut
 from fedmpi.tensors import Params
 
 HERMES = ("method.name=hermes", "method.accuracy_threshold=0")
-ALL = "method.intersection=all"
+MASK = {"prune_axes": "output", "share_of": "mask"}
+"""Only outputs are pruned, and what is counted are the entries of the mask."""
 
 
 # Local training.
@@ -35,7 +37,7 @@ def test_a_step_under_a_mask_by_hand() -> None:
     Then y = 6, dL/dv = 6 (2, 4, 0), dL/dW = 6 (1, 1) for units 0 and 1; lr 1/64: W - 6/64, v - (12, 24, 0) / 64.
     The outgoing weight of the pruned unit is no part of its group: it stays at 1.
     """
-    options = HermesOptions(prune_rate=0.23, **PLAINLY)
+    options = HermesOptions(prune_rate=0.23, **MASK, **PLAINLY)
     train = PLAIN.model_copy(update={"lr": 1 / 64})
     bench = Bench(Hermes, options, [[1.0, 1.0]], [0], [[0]], train, net=lambda: chain(2, 3, act=False))
     state = bench.start(1.0, 1.0, 2.0, 2.0, 0.25, 0.25, 1.0, 1.0, 1.0)
@@ -52,8 +54,9 @@ def test_a_step_under_a_mask_by_hand() -> None:
 def test_masked_weights_stay_at_zero(tmp_path: Path) -> None:
     """With momentum, weight decay and group lasso on, on a ResNet with its norms, over all rounds: what comes back
     is zero exactly where the memory says so, and the server still has values there."""
-    setup = small_setup(tmp_path, *HERMES, "method.group_lasso=0.01", "train.weight_decay=0.1")
-    left = after(tmp_path / "run", *HERMES, "rounds=4", "method.group_lasso=0.01", "train.weight_decay=0.1", ALL)
+    words = (*HERMES, "method.group_lasso=0.01", "train.weight_decay=0.1")
+    setup = small_setup(tmp_path, *words)
+    left = after(tmp_path / "run", *words, "rounds=4")
     pruned = 0
     for memory in left.memories.values():
         kept = groups.kept_entries(setup.method.structure, memory)
@@ -119,14 +122,14 @@ def aggregated(
     results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
     contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
     assert bench.method.diagnostics(state, {}, contributions)["remaining_share"] == pytest.approx(
-        sum(bench.method.remaining_share({"out.0": torch.tensor(rows)}) for rows, _ in uploads.values()) / len(uploads)
+        sum(4 + sum(rows) for rows, _ in uploads.values()) / 8 / len(uploads)
     )
     return bench.method.update(state, results.means, contributions)
 
 
-def server(intersection: str) -> tuple[Bench, Params]:
-    options = HermesOptions(intersection=intersection, accuracy_threshold=1.0, **PLAINLY)
-    bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0], [0]], net=lambda: chain(1, 4))
+def server(intersection: str, weighting: str = "uniform") -> tuple[Bench, Params]:
+    options = HermesOptions(intersection=intersection, weighting=weighting, accuracy_threshold=1.0, **PLAINLY)
+    bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0, 0, 0], [0]], net=lambda: chain(1, 4))
     return bench, {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
 
 
@@ -161,6 +164,14 @@ def test_all_by_hand() -> None:
     for number, expected in enumerate([[8.0, 2.0, 0.0, 0.0], [8.0, 0.0, 8.0, 0.0]]):
         bench.client(number, state, 3)
         assert numbers(bench.trainer.net.params, "0.weight") == expected
+
+
+def test_weights_by_hand() -> None:
+    """Client 1 has three examples, client 0 one: of row 0 the mean is (2 + 3 x 6) / 4. The rows that only one of them
+    holds keep their theta, however much weight it has."""
+    bench, state = server("all", "samples")
+    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
+    assert numbers(state, "0.weight") == [5.0, 20.0, 30.0, 40.0] and numbers(state, "2.weight") == [2.0] * 4
 
 
 # The data.
@@ -201,7 +212,7 @@ def test_remaining_shares_of_the_paper() -> None:
     Of 93,750 numbers 20 % and so on are multiples of 5 up to the last one; 0.3 is 28,125. Then it stays; what
     goes down and up are the numbers that the mask before and the new one keep, and a bit for each of all.
     """
-    options = HermesOptions(**PLAINLY)
+    options = HermesOptions(**MASK, **PLAINLY)
     slow = PLAIN.model_copy(update={"lr": 2**-20})
     bench = Bench(Hermes, options, [[0.1] * 4], [0], [[0]], slow, net=lambda: chain(4, 15625, bias=True))
     state, held, mask_bytes = bench.method.initial_state(), [93750], math.ceil(93750 / 8)
@@ -251,10 +262,10 @@ def num_left(method: Hermes, params: Params, masks: Params) -> int:
 def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str) -> None:
     """On a small ResNet, until the target; masks only shrink, the share never falls below what was asked, and every
     layer keeps a group, the last one all its outputs."""
-    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}")
+    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}", "method.share_of=mask")
     method = small_setup(tmp_path, *words).method
     generator = torch.Generator().manual_seed(0)
-    params = {name: torch.randn(value.shape, generator=generator) for name, value in method.initial_state().items()}
+    params = {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
     layers = method.structure.layers
     old = {f"out.{name}": torch.ones(layers[name].size("out"), dtype=torch.bool) for name in layers if name != "fc"}
     if axes == "both":
@@ -273,7 +284,7 @@ def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str)
 
 def test_the_lowest_norm_goes_first() -> None:
     """Rows (2, 2), (3, 0), (9, 9) have the norms 2.83, 3 and 12.7; 0.23 of 9 numbers is one row of 2."""
-    method = method_of(chain(2, 3), prune_rate=0.23, target_share=0.1)
+    method = method_of(chain(2, 3), prune_rate=0.23, target_share=0.1, **MASK)
     weights = torch.tensor([[2.0, 2.0], [3.0, 0.0], [9.0, 9.0]])
     masks = method.pruned({"0.weight": weights, "2.weight": torch.ones(1, 3)}, {})
     assert masks["out.0"].tolist() == [False, True, True] and set(masks) == {"out.0"}
@@ -282,12 +293,67 @@ def test_the_lowest_norm_goes_first() -> None:
 def test_the_last_group_of_a_layer_stays() -> None:
     """However small the target; and a target out of reach is said before the run."""
     net = chain(2, 3)
-    method = method_of(net, prune_rate=0.99, target_share=0.01)
+    method = method_of(net, prune_rate=0.99, target_share=0.01, **MASK)
     masks = method.pruned({"0.weight": torch.eye(3, 2), "2.weight": torch.ones(1, 3)}, {})
     assert masks["out.0"].sum() == 1
     (warning,) = method.warnings()
     assert "0.56 of its parameters" in warning
-    assert method_of(net, target_share=0.6).warnings() == ()
+    assert method_of(net, target_share=0.6, **MASK).warnings() == ()
+    (warning,) = method_of(net, target_share=0.01).warnings()
+    assert "0.33 of its parameters" in warning
+
+
+def test_the_cut_net_counts_by_hand() -> None:
+    """2 -> 3 -> 2 without biases: 12 numbers, 4 for each hidden unit and 4 of them gone at a rate of 1/3.
+
+    Rows have the norms 1, 5 and 5, columns of the second layer 5, 1 and 5. In the order of the families row 0 goes
+    first, at rate 1/3: 8 numbers of the cut net remain, which is what 12 (1 - 1/3) may be, and its column goes along.
+    The mask alone would count 10. Next the column of unit 1 goes, with its row; then one unit is left.
+    """
+    net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
+    method = method_of(net, prune_rate=1 / 3, target_share=0.3)
+    rows = torch.tensor([[1.0, 0.0], [5.0, 0.0], [5.0, 0.0]])
+    params = {"0.weight": rows, "2.weight": torch.tensor([[5.0, 1.0, 5.0], [0.0, 0.0, 0.0]])}
+    masks = method.pruned(params, {})
+    assert masks["out.0"].tolist() == masks["in.2"].tolist() == [False, True, True]
+    assert method.remaining_share(masks) == 8 / 12 and masks["in.0"].tolist() == [True, True]
+    assert method.remaining_share({"out.0": masks["out.0"]}) == 8 / 12
+    half = method_of(net, prune_rate=0.5, target_share=0.3)
+    assert half.pruned(params, masks)["out.0"].tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+@pytest.mark.parametrize("axes", ["output", "both"])
+def test_what_remains_is_the_size_of_the_cut_net(tmp_path: Path, axes: str, order: str) -> None:
+    """On a small ResNet, from pruning to pruning: nothing less than max(0.8 rho, 0.3) is left, masks only shrink, and
+    cutting a net by them leaves what was counted."""
+    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}")
+    method = small_setup(tmp_path, *words).method
+    generator = torch.Generator().manual_seed(0)
+    params = {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+    masks: Params = {}
+    share = 1.0
+    for _ in range(8):
+        new = method.pruned(params, masks)
+        small = cut(method.context.make(), new)
+        size = sum(value.numel() for value in small.parameters())
+        assert size == round(method.remaining_share(new) * method.structure.num_params)
+        assert all(bool((mask <= masks.get(family, mask)).all()) and bool(mask.any()) for family, mask in new.items())
+        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
+        masks, share = new, method.remaining_share(new)
+    assert 0.3 <= share < 0.32
+
+
+def test_without_the_clip_the_last_pruning_goes_below_the_target() -> None:
+    """Algorithm 1: 1, .8, .64, .512, .4096, .32768, .262144 of 500,000 numbers, 5 of each of 100,000 hidden units."""
+    method = method_of(chain(4, 100000), clip_to_target=False)
+    params = {name: torch.rand(spec.shape) for name, spec in method.model_specs.items()}
+    masks: Params = {}
+    shares = []
+    while method.remaining_share(masks) > 0.3:
+        masks = method.pruned(params, masks)
+        shares.append(method.remaining_share(masks))
+    assert shares == pytest.approx([0.8, 0.64, 0.512, 0.4096, 0.32768, 0.262144], abs=6 * 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +369,9 @@ def test_the_last_group_of_a_layer_stays() -> None:
 def test_only_above_the_threshold(labels: list[int], share: float, threshold: float, prunes: bool) -> None:
     """The net's only output is class 0: its accuracy is 1 where that is the label, else 0. 1 is not above 1. Of 8
     examples of class 0 and 2 of class 1 at a share of 0.5 4 and 1 validate: the net is right about 4/5."""
-    options = HermesOptions(accuracy_threshold=threshold, validation_share=share, group_lasso=0.0)
+    options = HermesOptions(
+        accuracy_threshold=threshold, validation_share=share, group_lasso=0.0, intersection="holders"
+    )
     owned = [list(range(len(labels)))]
     bench = Bench(Hermes, options, [[1.0, 1.0]] * len(labels), labels, owned, net=lambda: chain(2, 10))
     bench.trained(0, bench.method.initial_state())
@@ -312,4 +380,4 @@ def test_only_above_the_threshold(labels: list[int], share: float, threshold: fl
 
 def test_a_net_with_nothing_to_prune_is_refused(told: Told) -> None:
     with told.by(ConfigError):
-        method_of(nn.Sequential(nn.Linear(2, 3)))
+        method_of(nn.Sequential(nn.Linear(2, 3)), prune_axes="output")

@@ -14,7 +14,7 @@ PLAIN = ("train.momentum=0", "train.weight_decay=0")
 LR, HF = ("method.beta=lr", "train.weight_decay=0.1"), "method.variant=HF"
 NEVER = ("method.accuracy_threshold=1", "method.validation_share=0")
 DELTA, COVERAGE = "method.aggregation=delta", "method.coverage=1"
-ALL, NO_LASSO = "method.intersection=all", "method.group_lasso=0"
+HOLDERS, NO_LASSO = "method.intersection=holders", "method.group_lasso=0"
 BETA, DYNAMIC, UNIFORM = "method.beta=0.05", "clients.tier_assignment=dynamic", "method.weighting=uniform"
 LIMITS = [
     ("fedprox", (UNEVEN, TWO), (), ("method.mu=0",), ("method.mu=0.1",)),
@@ -33,7 +33,7 @@ LIMITS = [
     ("perfedavg", (), PLAIN, ("method.alpha=0", *LR, HF), ("method.alpha=0.01", *LR, HF)),
     ("perfedavg", (), (*PLAIN, "train.schedule.milestones=[]"), ("method.alpha=0", BETA), ("method.alpha=0.01", BETA)),
     ("hermes", (TWO,), (), (*NEVER, NO_LASSO), NEVER),
-    ("hermes", (TWO,), (), (*NEVER, NO_LASSO, ALL), (*NEVER, ALL)),
+    ("hermes", (TWO,), (), (*NEVER, NO_LASSO, HOLDERS), (*NEVER, HOLDERS)),
     ("scaffold", ("rounds=1",), (), (), ("rounds=2",)),
 ]
 """A method; what both runs have; what FedAvg has beside; the method's limit, and a setting that is none. Constant beta

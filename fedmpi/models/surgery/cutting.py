@@ -14,7 +14,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.surgery.groups import INPUT, Kept, Masks, Structure, follow, kept_entries, zeroing
+from fedmpi.models.surgery.groups import INPUT, Kept, Layer, Masks, Structure, follow, kept_entries, num_held, zeroing
 
 Channels = dict[frozenset[str], Tensor | None]
 """Which channels of each space are left; None for all."""
@@ -27,16 +27,50 @@ def cut(net: nn.Module, masks: Masks) -> nn.Module:
     kept = kept_entries(structure, masks)
     zeroing(dict(small.named_parameters()), kept)()
     left = {space: _left(structure, kept, space) for space in structure.spaces()}
+    for channels in left.values():
+        if channels is not None:
+            # No layer may be empty; where what is written is never read, one channel of no effect stays.
+            channels[0] |= not channels.any()
     for name, layer in structure.layers.items():
-        module = small.get_submodule(name)
-        outputs = _of(left, frozenset({name}))
-        inputs = _of(left, layer.sources)
-        if inputs is not None:
-            inputs = inputs.repeat_interleave(layer.num_inputs // len(inputs))
-        _cut_layer(module, outputs, inputs)
+        _cut_layer(small.get_submodule(name), _of(left, frozenset({name})), _inputs(left, layer))
     for name, sources in structure.norms.items():
         _cut_norm(small.get_submodule(name), _of(left, sources))
     return small
+
+
+def closed(structure: Structure, masks: Masks) -> dict[str, Tensor]:
+    """Takes out of `masks` what the cut net leaves out: the inputs of channels that no layer writes any more, and the
+    outputs that no layer reads.
+    """
+    kept = kept_entries(structure, masks)
+    left = {space: _left(structure, kept, space) for space in structure.spaces()}
+    smaller = dict(masks)
+    for name, layer in structure.layers.items():
+        for family, channels in ((f"out.{name}", _of(left, frozenset({name}))), (f"in.{name}", _inputs(left, layer))):
+            if channels is not None:
+                smaller[family] = masks.get(family, channels) & channels
+    return smaller
+
+
+def num_params(structure: Structure, masks: Masks) -> int:
+    """Counts the parameters of the net that `cut` makes with `closed` masks; 0 if they leave a layer no channel."""
+    kept = kept_entries(structure, masks)
+    left = {space: _left(structure, kept, space) for space in structure.spaces()}
+    if not all(channels is None or bool(channels.any()) for channels in left.values()):
+        return 0
+    axes: Kept = {}
+    for name, layer in structure.layers.items():
+        outputs = _of(left, frozenset({name}))
+        axes |= {f"{name}.weight": (outputs, _inputs(left, layer)), f"{name}.bias": (outputs,)}
+    for name, sources in structure.norms.items():
+        axes |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), (_of(left, sources),))
+    return num_held(structure, axes)
+
+
+def _inputs(left: Channels, layer: Layer) -> Tensor | None:
+    """Returns which inputs of a layer read a channel that is left; None for all."""
+    channels = _of(left, layer.sources)
+    return None if channels is None else channels.repeat_interleave(layer.num_inputs // len(channels))
 
 
 def _of(left: Channels, writers: frozenset[str]) -> Tensor | None:
@@ -56,10 +90,7 @@ def _left(structure: Structure, kept: Kept, space: frozenset[str]) -> Tensor | N
             written |= True if rows is None else rows.cpu()
         if layer.sources <= space:
             read |= True if columns is None else columns.cpu().view(size, -1).any(1)
-    left = written & read
-    # No layer may be empty; where what is written is never read, one channel of no effect stays.
-    left[0] |= not left.any()
-    return left
+    return written & read
 
 
 def _cut_layer(module: nn.Module, outputs: Tensor | None, inputs: Tensor | None) -> None:

@@ -262,17 +262,22 @@ def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[s
     return dict(zip(masks, places, strict=True)), int(rate.isfinite().sum())
 
 
-def shrunk(masks: Masks, places: Masks, num_groups: int, may_be: Callable[[Masks], bool]) -> dict[str, Tensor]:
-    """Takes every further group that may go out of `masks`, in the order; groups of a family weigh the same."""
+def shrunk(
+    masks: Masks, places: Masks, num_groups: int, count: Callable[[Masks], int], least: int
+) -> dict[str, Tensor]:
+    """Takes every further group that may go out of `masks`, in the order: `count` falls, but not below `least`. Of each
+    family the next group is tried only, as groups of a family weigh nearly the same.
+    """
     masks = dict(masks)
     while True:
+        now = count(masks)
         firsts = {}
         for family, mask in masks.items():
             left = places[family].masked_fill(~mask, num_groups)
             if int(mask.sum()) > 1 and int(left.min()) < num_groups:
                 firsts[family] = left == left.min()
         trials = (masks | {f: masks[f] & ~firsts[f]} for f in sorted(firsts, key=lambda f: int(places[f][firsts[f]])))
-        fitting = next((trial for trial in trials if may_be(trial)), None)
+        fitting = next((trial for trial in trials if least <= count(trial) < now), None)
         if fitting is None:
             return masks
         masks = fitting
