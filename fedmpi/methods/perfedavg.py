@@ -6,16 +6,19 @@ approximations of the meta-gradient. A local step with batches D, D' and D'':
 
     w~ = w - alpha grad f(w; D),  g = grad f(w~; D')
     FO:  w <- w - beta g
-    HF:  w <- w - beta (g - alpha d),  d = (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta)
+    HF:  w <- w - beta (g - alpha H g),  H the Hessian of f(w; D'')
 
-Server state: the model, the uniform mean of the clients'. Before a client is tested, it takes one
-step of rate alpha on one batch of its training data.
+Server state: the model, the uniform mean of the clients'. Before a client is tested, it takes
+`adaptation_steps` steps of rate alpha, each on one batch of its training data.
 
 Differences from the paper:
 - The paper takes tau steps on independent batches; here tau is `train.local_steps`, or what
   `train.local_epochs` epochs of batches come to, counted by D'. D' are the batches of the client's
   permutations in federated averaging, D and D'' those of further, independent permutations of the
   same examples: a step passes 2 batches (FO) or 4 (HF).
+- The paper approximates H g by (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta). In
+  float32 no delta is good for all nets: a large one steps over kinks of ReLU, a small one leaves
+  rounding. So H g is computed exactly, by a second backward pass, at the same cost.
 - Steps are plain SGD: `train.momentum` and `train.weight_decay` are not used; `train.clip_norm`
   applies to the step of rate beta. alpha = 0 is federated averaging with plain steps of rate beta.
 - alpha and beta are constants (0.01 and 0.001, as in a public implementation, KarhouTam/Per-FedAvg);
@@ -31,29 +34,29 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedmpi.config.fields import NotNegative, Positive
+from fedmpi.config.fields import Count, NotNegative, Positive
 from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, gradients
 from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Training
 
-DELTA = 1e-3
-"""Half the distance of HF's finite differences, in multiples of the gradient."""
-
 
 class PerFedAvgOptions(MethodOptions):
     name: str = "perfedavg"
-    """An initial model that one step adapts to a client (Fallah et al. 2020)."""
+    """An initial model that a few steps adapt to a client (Fallah et al. 2020)."""
     variant: Literal["FO", "HF"] = "FO"
-    """Meta-gradient: first order (second derivatives left out), or with a Hessian-vector product by finite
-    differences, at twice the compute.
+    """Meta-gradient: first order (second derivatives left out), or with a Hessian-vector product, at twice the
+    compute.
     """
     alpha: NotNegative = 0.01
-    """Rate of the inner step, and of the step with which a client adapts the model before it is tested."""
+    """Rate of the inner step, and of the steps with which a client adapts the model before it is tested."""
     beta: Positive | Literal["lr"] = 0.001
     """Rate of the outer step; `lr` takes `train.lr` with its schedule."""
+    adaptation_steps: Count = 1
+    """Steps with which a client adapts the model before it is tested, each on a batch drawn from its examples."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
@@ -111,20 +114,21 @@ class PerFedAvg(Method):
             value = _gradient(net, inputs, targets, loss)
             net.copy_parameters_from(start)
             if options.variant == "HF":
-                _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options, start)
+                _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options.alpha)
             return value
 
         lr = work.lr if options.beta == "lr" else options.beta
         return trainer.run(outer, lr, work.loss, step, lambda net: net.reset_momentum())
 
     def adapt(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> None:
-        """Takes one step of rate alpha on one batch of training data."""
-        order = torch.randperm(len(client.examples), generator=work.generator)
-        examples = client.examples[order[: self.context.train.batch_size].numpy()]
+        """Takes steps of rate alpha, each on one batch of training data."""
         net = trainer.net
-        draws = work.data.draws(examples, 1, work.generator, shuffle=False)
         net.module.train()
-        _descend(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss, self.options.alpha)
+        for _ in range(self.options.adaptation_steps):
+            order = torch.randperm(len(client.examples), generator=work.generator)
+            examples = client.examples[order[: self.context.train.batch_size].numpy()]
+            draws = work.data.draws(examples, 1, work.generator, shuffle=False)
+            _descend(net, *work.data.train_batch(draws, 0, 0, len(examples)), work.loss, self.options.alpha)
 
 
 def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: float) -> None:
@@ -133,23 +137,17 @@ def _descend(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: f
     torch._foreach_add_(list(net.params.values()), list(net.grads.values()), alpha=-alpha)
 
 
-def _add_curvature(
-    net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, options: PerFedAvgOptions, start: Tensor
-) -> None:
-    """Turns g in the net's gradients into g - alpha d; the parameters stay as their copy `start` has them."""
-    params = list(net.params.values())
+def _add_curvature(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, alpha: float) -> None:
+    """Turns g in the net's gradients into g - alpha H g, with the Hessian of one batch at the net's parameters."""
+    own = dict(net.module.named_parameters())
+    params = [own[name] for name in net.params]
     grads = list(net.grads.values())
-    outer = [gradient.clone() for gradient in grads]
-    torch._foreach_add_(params, outer, alpha=DELTA)
-    _gradient(net, inputs, targets, loss)
-    ahead = [gradient.clone() for gradient in grads]
-    net.copy_parameters_from(start)
-    torch._foreach_sub_(params, outer, alpha=DELTA)
-    _gradient(net, inputs, targets, loss)
-    net.copy_parameters_from(start)
-    torch._foreach_sub_(grads, ahead)
-    torch._foreach_mul_(grads, options.alpha / (2 * DELTA))
-    torch._foreach_add_(grads, outer)
+    with sdpa_kernel(SDPBackend.MATH):  # torch's other forms of attention have no second derivative
+        value = loss(net.module(inputs), targets)
+    first = torch.autograd.grad(value, params, create_graph=True, materialize_grads=True)
+    slope = torch.stack([(one * grad).sum() for one, grad in zip(first, grads, strict=True)]).sum()
+    products = torch.autograd.grad(slope, params, materialize_grads=True)
+    torch._foreach_add_(grads, products, alpha=-alpha)
 
 
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
