@@ -44,7 +44,7 @@ _MORE = {
     "fedbn": UNEVEN,
     "standalone": UNEVEN,
     "topk": UNEVEN,
-    "topk-tensor": "method.scope=tensor",
+    "topk-tensor": "method.scope=tensor method.download=sparse",
     "fdnnc": f"method.upload=half {UNEVEN}",
     "fdnnc-both": "method.pattern=both model.name=mlp model.hidden=[16]",
     "fdnnc-bfirst": "method.pattern=bfirst method.switch_round=1 method.loss=mse",

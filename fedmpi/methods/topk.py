@@ -6,13 +6,17 @@ which sends 10 %. A client adds what it held back to its update, sends the k ent
 magnitude with their indices, and holds back the others.
 
 Server state: the model theta; theta <- theta + mean of the sparse updates, in which an entry that a
-client did not send counts as 0. The download is dense. A client remembers the residual, one float32 vector.
+client did not send counts as 0. The download is dense, or by `download: sparse` the k largest entries
+of the mean with the server's own residual, of which the state keeps the rest. A client remembers its
+residual, one float32 vector.
 
 Differences from the paper, and from public codes:
 - It is the update of a whole local training, theta_p - theta, that is cut, not one step's gradient.
 - k = max(1, ceil(ratio d)) out of the d entries of the whole net (`scope: global`), as the paper
   prefers; `tensor` takes k of each tensor, as FedML does, which rounds down and by default keeps
   no residual. The threshold is exact, where the paper estimates it from a sample.
+- Hermes prints costs of 0.19 to 0.22 of FedAvg at k = 10 %: those of values and indices both ways. A
+  client that was not in the cohort of every round has missed updates; the bytes of these are not counted.
 - Among entries of equal magnitude those of lower index go first, so that k is always met and bits
   depend on nothing else.
 """
@@ -49,6 +53,10 @@ class TopKOptions(MethodOptions):
     """Share of the update's entries that a client sends (rounded up, at least one); 1 is FedAvg up to rounding."""
     scope: Literal["global", "tensor"] = "global"
     """Where the largest are looked for: in the whole net, or in each tensor by itself."""
+    download: Literal["dense", "sparse"] = "dense"
+    """What clients get: the whole net, or the largest `ratio` of the server's update, which keeps the rest for later
+    rounds.
+    """
 
 
 class TopK(Method):
@@ -92,8 +100,28 @@ class TopK(Method):
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         return max_magnitudes(values for values, _ in self._parts(upload))
 
+    def initial_state(self) -> Params:
+        state = super().initial_state()
+        residuals = {_residual(name): torch.zeros_like(value) for name, value in state.items()}
+        return state | (residuals if self.options.download == "sparse" else {})
+
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        return {name: value + means[name] for name, value in state.items()}
+        if self.options.download == "dense":
+            return {name: value + means[name] for name, value in state.items()}
+        wanted = torch.cat([(means[name] + state[_residual(name)]).reshape(-1) for name in self.state_specs()])
+        chosen = self._chosen(wanted)
+        new = dict(state)
+        steps = torch.split(wanted.masked_fill(~chosen, 0.0), self._sizes)
+        residuals = torch.split(wanted.masked_fill(chosen, 0.0), self._sizes)
+        for name, step, residual in zip(self.state_specs(), steps, residuals, strict=True):
+            new[name] = state[name] + step.view(state[name].shape)
+            new[_residual(name)] = residual.view(state[name].shape)
+        return new
+
+    def _chosen(self, wanted: Tensor) -> Tensor:
+        """Returns which entries of an update, laid out as a vector, travel: a bool mask."""
+        scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
+        return torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
 
     # Client half.
 
@@ -105,8 +133,7 @@ class TopK(Method):
         wanted = torch.cat([(net.params[name] - client.published[name]).reshape(-1) for name in self.state_specs()])
         if client.memory is not None:
             wanted += client.memory["residual"].to(wanted.device, non_blocking=True)
-        scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
-        chosen = torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
+        chosen = self._chosen(wanted)
         client.scratch["residual"] = wanted.masked_fill(chosen, 0.0)
         indices = chosen.nonzero().view(-1)
         return {"values": wanted[indices], "indices": indices.int()}
@@ -117,7 +144,12 @@ class TopK(Method):
     # What it would cost real clients.
 
     def costs(self, turn: ClientLoad) -> Costs:
-        return replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
+        costs = replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
+        return costs if self.options.download == "dense" else replace(costs, down_bytes=costs.up_bytes)
+
+
+def _residual(name: str) -> str:
+    return f"residual..{name}"
 
 
 def largest(values: Tensor, k: int) -> Tensor:

@@ -54,6 +54,19 @@ def test_the_server_adds_the_mean_of_sparse_updates() -> None:
     assert numbers(bench.memories[1], "residual") == [0.0, 0.25, 0.25, 0.25]
 
 
+def test_a_sparse_download_by_hand() -> None:
+    """k = 1 of 4, the mean is (0.125, 0, 0, 0) and the server keeps (0, 0.5, 0, 0.0625) of before: the second entry
+    goes out, the first and the last wait. 8 bytes go down and up."""
+    bench = four(ratio=0.25, download="sparse")
+    state = bench.start(0.0, 0.0, 0.0, 0.0)
+    state["residual..weight"] = torch.tensor([[0.0, 0.5, 0.0, 0.0625]])
+    state = bench.round(state)
+    assert numbers(state) == [0.0, 0.5, 0.0, 0.0]
+    assert numbers(state, "residual..weight") == [0.125, 0.0, 0.0, 0.0625]
+    costs = bench.method.costs(ClientLoad(0))
+    assert (costs.down_bytes, costs.up_bytes) == (8, 8)
+
+
 def by_sorting(values: Tensor, k: int) -> Tensor:
     """The twin that anybody would write: a stable sort by falling magnitude."""
     mask = torch.zeros(len(values), dtype=torch.bool)

@@ -1,13 +1,18 @@
 """Ours for Hermes: Tables 1, 3 and 4, Figure 2, sections 5.6 and 5.7."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
+import torch
 from papers.claims import document
 from papers.nets import Setting, params, setting
+from torch import nn
 
-from fedmpi.costs import FLOAT32_BYTES
+from fedmpi import methods
+from fedmpi.costs import FLOAT32_BYTES, measure
 from fedmpi.models import create
+from fedmpi.models.surgery.cutting import cut
+from fedmpi.running import start
 
 _DATA = {"cifar10": "cifar10", "emnist": "femnist", "har": "har"}
 _ROWS = {"IC-CIFAR10": "cifar10", "IC-EMNIST": "emnist", "HAR": "har"}
@@ -29,9 +34,34 @@ def _dense(data: str) -> float:
     return _size(data, classes=int(document("hermes")["facts"][f"classes_{data}"]["printed"]))
 
 
+@cache
+def _cut(data: str) -> nn.Module:
+    """The net of Table 3 after one pruning down to the target, cut by the mask; on the meta device."""
+    found = _run(data, "method.prune_rate=0.9")
+    info = replace(found.info, num_classes=int(document("hermes")["facts"][f"classes_{data}"]["printed"]))
+    method = methods.create(start.method_context(found.config, info))
+    generator = torch.Generator().manual_seed(0)
+    values = {name: torch.rand(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+    return cut(create.skeleton(found.config.model, info), method.pruned(values, {}))
+
+
 def _pruned(data: str) -> float:
-    """What the target share leaves of it."""
-    return float(_dense(data) * _run(data).config.method.target_share)
+    """What is deployed of it."""
+    return FLOAT32_BYTES * params(_cut(data))
+
+
+def _times_fewer_macs(data: str) -> float:
+    """The MACs of the dense net over those of the cut one."""
+    found = _run(data)
+    shape = found.info.example_shape
+    whole = create.skeleton(found.config.model, found.info)
+    return measure(whole, shape).macs / measure(_cut(data), shape).macs
+
+
+def _cost(data: str, method: str) -> float:
+    """A method's bytes beside FedAvg's."""
+    whole = setting("hermes", f"{_DATA[data]}/fedavg").plan.bytes_per_run
+    return setting("hermes", f"{_DATA[data]}/{method}").plan.bytes_per_run / whole
 
 
 def _table3(column: str, row: str) -> float:
@@ -50,6 +80,12 @@ FACTS = {
     "figure2_inception": _inception_v4,
     **{f"devices_{data}": lambda data=data: _run(data).config.clients.count for data in _DATA},
     **{f"classes_{data}": lambda data=data: _run(data).info.num_classes for data in _DATA},
+    **{f"figure10_{data}": partial(_times_fewer_macs, data) for data in _DATA},
+    **{f"topk_{data}": partial(_cost, data, "topk") for data in _DATA},
+    "lgfedavg_cifar10": partial(_cost, "cifar10", "lgfedavg"),
+    "lgfedavg_figure2": partial(_cost, "cifar10", "lgfedavg_figure2"),
+    "lgfedavg_emnist": partial(_cost, "emnist", "lgfedavg_emnist"),
+    "lgfedavg_har": partial(_cost, "har", "lgfedavg_har"),
     "table4_cifar10": partial(_size, "cifar10", "model.name=lenet5"),
     "table4_emnist": partial(_size, "emnist", "model.name=cnn_hermes"),
     "table4_har": partial(_size, "har", "model.hidden=[300,100]"),
