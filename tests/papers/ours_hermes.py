@@ -36,13 +36,14 @@ def _dense(data: str) -> float:
 
 @cache
 def _cut(data: str) -> nn.Module:
-    """The net of Table 3 after one pruning down to the target, cut by the mask; on the meta device."""
-    found = _run(data, "method.prune_rate=0.9")
+    """The net of Table 3 after prunings to 0.5 and to the target, cut by the mask; on the meta device."""
+    found = _run(data, "method.prune_rate=0.5")
     info = replace(found.info, num_classes=int(document("hermes")["facts"][f"classes_{data}"]["printed"]))
     method = methods.create(start.method_context(found.config, info))
     generator = torch.Generator().manual_seed(0)
     values = {name: torch.rand(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
-    return cut(create.skeleton(found.config.model, info), method.pruned(values, {}))
+    masks = method.pruned(values, method.pruned(values, {}))
+    return cut(create.skeleton(found.config.model, info), masks)
 
 
 def _pruned(data: str) -> float:
