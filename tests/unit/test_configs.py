@@ -20,7 +20,7 @@ from fedmpi.running.start import blocks, method_context
 DIGESTS = {
     "fedhm": (116, "685cda71b9610e9f"),
     "prism": (139, "8f3918bf0de6f443"),
-    "hermes": (51, "71e6c06ee64a223b"),
+    "hermes": (61, "f75df4cdca95dbac"),
     "fdnnc": (47, "7bf3a02419e7e17e"),
 }
 """By paper: how many runs it has, and the digest of all that their configs set."""
