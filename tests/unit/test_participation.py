@@ -88,9 +88,12 @@ def test_shares_of_lost_uploads_and_of_partial_work() -> None:
     config = small_config("clients.dropout=0.25", "clients.work.partial=0.5", "clients.work.least=0.2")
     everyone = Participation(config)
     turns = [(client, number) for client in range(8) for number in range(ROUNDS)]
-    assert np.mean([everyone.arrives(*turn, "train") for turn in turns]) == pytest.approx(0.75, abs=0.03)
+    arrived = np.array([everyone.arrives(*turn, "train") for turn in turns]).reshape(8, ROUNDS)
+    assert arrived.mean() == pytest.approx(0.75, abs=0.03)
+    assert arrived.all(axis=0).mean() == pytest.approx(0.75**8, abs=0.05), "each client's luck is its own"
     shares = np.array([everyone.work_share(*turn) for turn in turns])
     assert (shares < 1).mean() == pytest.approx(0.5, abs=0.03) and shares.min() >= 0.2
+    assert (shares < 1).reshape(8, ROUNDS).all(axis=0).mean() == pytest.approx(0.5**8, abs=0.05)
     assert everyone.mean_work_share == pytest.approx(0.8) == pytest.approx(shares.mean(), abs=0.02)
 
 
