@@ -221,17 +221,6 @@ class Repeats(Flat):
         return self.head(nn.Sequential(*self.blocks)(self.body(x.flatten(1))))
 
 
-class Huge(Flat):
-    """17 TB, of which a pass reads a row."""
-
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
-        self.table = nn.Embedding(2**36, 64)
-
-    def forward(self, x):
-        return super().forward(x.flatten(1) + self.table(torch.zeros(len(x), dtype=torch.int64)))
-
-
 class Hooked(Flat):
     def __init__(self, num_classes, example_shape):
         super().__init__(num_classes, example_shape)
@@ -285,30 +274,11 @@ class Listed(Flat):
         return super().forward(x) + self.others[0](x.flatten(1)[:, :8]).sum()
 
 
-class Remembers(Flat):
-    """Computes with the weights that it had when it was made."""
-
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
-        self.weights = [*self.parameters()]
-
-    def forward(self, x):
-        return super().forward(x) + self.weights[0].sum()
-
-
 class Extracts(Flat):
-    """Trains the last layer alone, by no_grad or by detach."""
-
-    way = "no_grad"
+    """Trains the last layers alone."""
 
     def forward(self, x):
-        with torch.set_grad_enabled(self.way == "detach"):
-            features = self.body(x.flatten(1))
-        return self.head(self.middle(features.detach()))
-
-
-class Detaches(Extracts):
-    way = "detach"
+        return self.head(self.middle(self.body(x.flatten(1)).detach()))
 
 
 class Unused(Flat):
@@ -362,12 +332,6 @@ class Elsewhere(Flat):
         self.middle = nn.Linear(8, 8, device="meta")
 
 
-class Replaces(Flat):
-    def forward(self, x):
-        self.body.bias = nn.Parameter(self.body.bias.detach() / 2)
-        return super().forward(x)
-
-
 class Freezes(Flat):
     def forward(self, x):
         self.body.requires_grad_(False)
@@ -378,12 +342,6 @@ class Detached(Flat):
     @torch.no_grad()
     def forward(self, x):
         return super().forward(x)
-
-
-class Unsteady(Flat):
-    def forward(self, x):
-        scores = super().forward(x)
-        return scores if self.training else scores[:, :-1]
 
 
 def nothing_to_train(num_classes, example_shape):
