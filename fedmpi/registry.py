@@ -118,15 +118,6 @@ def is_known(section: str, name: str) -> bool:
     return is_built_in(section, name) or is_in_full(name)
 
 
-def named_in_full(config: Any) -> list[tuple[str, str]]:
-    """Returns (dotted key, name) of each class that a config names in full: a command that resumes a run repeats these,
-    because a run directory alone makes fedmpi import nothing.
-    """
-    named = [(f"{section}.name", getattr(config, section).name) for section in BUILT_IN]
-    named += [("method.aggregate", config.method.aggregate), ("clients.sampling", config.clients.sampling)]
-    return [(key, name) for key, name in named if is_in_full(name)]
-
-
 def options(section: str, name: str) -> Any:
     """Returns the options class (a `config.fields.Section`) of what `name` means. Raises `UnknownError`."""
     if not is_known(section, name):

@@ -24,7 +24,7 @@ from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Section
-from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.config.schema import NAMED_SECTIONS, Config, named_in_full
 from fedmpi.config.yaml_text import Tree, YamlError, dotted, found, leaves, nested
 from fedmpi.errors import ConfigError, reason
 from fedmpi.store.files import read_bytes, user_path
@@ -42,10 +42,6 @@ DEFAULT_NAME = f"default config {DEFAULT_FILE.name}"
 MAX_BYTES = 200_000
 """A hundred times a config. PyYAML reads 80 kB/s."""
 MAX_PROBLEMS = 50
-OBSERVERS: yaml_text.Path = ("output", "observers")
-USER_CODE: tuple[yaml_text.Path, ...] = (("method", "aggregate"), ("clients", "sampling"))
-"""Keys beside the names of sections that may name the user's code."""
-METRICS: yaml_text.Path = ("evaluation", "metrics")
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
 
 
@@ -232,18 +228,12 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     """Raises `ConfigError` where only a run's own file names the user's code. Returns `top` without the names that
     repeat those, to confirm them: they reset no section.
     """
-    own = dict(leaves(tree.plain()))
     again = dict(leaves(top.plain()))
-    paths = [*((section, "name") for section in NAMED_SECTIONS), *USER_CODE]
-    in_full = {path: own[path] for path in paths if registry.is_in_full(str(own.get(path)))}
-    if trains and own.get(OBSERVERS):
-        in_full[OBSERVERS] = f"[{','.join(map(str, own[OBSERVERS]))}]"
-    if trains and any(map(registry.is_in_full, own.get(METRICS) or ())):
-        in_full[METRICS] = f"[{','.join(own[METRICS])}]"
+    in_full = named_in_full(tree.plain(), trains=trains)
     if missing := {path: name for path, name in in_full.items() if path not in again}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
         words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
-        without = " (or output.observers=[] to continue without them)" if OBSERVERS in missing else ""
+        without = " (or output.observers=[] to continue without them)" if ("output", "observers") in missing else ""
         raise ConfigError(where, f"{why} {words}{without}")
     kept = {path: value for path, value in again.items() if path and in_full.get(path) != value}
     return Tree.of(nested(kept.items()), top.origin)

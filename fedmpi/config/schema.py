@@ -358,6 +358,25 @@ NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
 
 
+_CODE = (*((section, "name") for section in NAMED_SECTIONS), ("method", "aggregate"), ("clients", "sampling"))
+"""The keys that may name the user's code."""
+_CODE_OF_TRAINING = (("output", "observers"), ("evaluation", "metrics"))
+"""Those of lists, which only a run that trains imports."""
+
+
+def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tuple[str, ...], str]:
+    """Returns what a config's plain values name as `package.module:Name`, by key, in the words of an override.
+
+    A command that resumes a run repeats these, because a run directory alone makes fedmpi import nothing.
+    """
+    plain = dict(leaves(values))
+    names = {key: plain[key] for key in _CODE if is_in_full(plain.get(key))}
+    for key in _CODE_OF_TRAINING if trains else ():
+        if any(map(is_in_full, plain.get(key) or ())):
+            names[key] = f"[{','.join(plain[key])}]"
+    return names
+
+
 class Config(Section):
     """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round, on devices of the
     same kinds. What `auto` has come to is no part of a config: the run records it, and a resume keeps the server's.

@@ -12,12 +12,12 @@ from typing import Any
 
 from pydantic import InstanceOf, PositiveInt
 
-from fedmpi import registry
 from fedmpi.command.given import check_ranks, config_and_origin, origin_of
 from fedmpi.command.job import Job
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override
-from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.config.schema import NAMED_SECTIONS, Config, named_in_full
+from fedmpi.config.yaml_text import dotted
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
 from fedmpi.library.boundary import checked, restore_process_state
 from fedmpi.library.run import Run, StrPath
@@ -161,7 +161,8 @@ def _train(config: Config, request: RunRequest) -> Run:
                 print(text, file=sys.stderr, flush=True)
         raise
     assert advice.run_dir is not None
-    return Run(advice.run_dir.path, registry.named_in_full(config))
+    named = named_in_full(config.to_dict(), trains=False)
+    return Run(advice.run_dir.path, [(dotted(key), name) for key, name in named.items()])
 
 
 def _overrides(overrides: Mapping[str, Any] | None, sections: Mapping[str, Any]) -> list[Override]:

@@ -7,9 +7,9 @@ import os
 import shlex
 from pathlib import Path
 
-from fedmpi import registry
 from fedmpi.config.fields import DATA_PLACES
-from fedmpi.config.schema import Config, Train
+from fedmpi.config.schema import Config, Train, named_in_full
+from fedmpi.config.yaml_text import dotted
 from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.files import user_path
@@ -24,11 +24,7 @@ def launch_command(config: Config, num_ranks: int) -> str:
 
     It names the user's own code again, because a run directory alone makes fedmpi import nothing.
     """
-    observers = ",".join(config.output.observers)
-    words = [f"{key}={name}" for key, name in registry.named_in_full(config)]
-    words += [f"output.observers=[{observers}]"] if observers else []
-    metrics = config.evaluation.metrics
-    words += [f"evaluation.metrics=[{','.join(metrics)}]"] if any(map(registry.is_in_full, metrics)) else []
+    words = [f"{dotted(key)}={name}" for key, name in named_in_full(config.to_dict()).items()]
     launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
     # A module of the user's, or data under a relative path, may be found only from the folder of this start.

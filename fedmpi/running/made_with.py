@@ -19,7 +19,7 @@ import torch
 
 import fedmpi
 from fedmpi import registry
-from fedmpi.config.schema import NAMED_SECTIONS, Config
+from fedmpi.config.schema import Config, named_in_full
 from fedmpi.errors import one_line
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.placement import Device
@@ -122,13 +122,8 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
 
 def _user_things(config: Config) -> Iterator[tuple[str, str, object]]:
     """Yields the section (or `aggregate`, `sampling`), the name and the object of each thing that is not built in."""
-    for section in NAMED_SECTIONS:
-        name = getattr(config, section).name
-        if not registry.is_built_in(section, name):
-            yield section, name, registry.load_class(section, name)
-    for key, name in (("aggregate", config.method.aggregate), ("sampling", config.clients.sampling)):
-        if registry.is_in_full(name):
-            yield key, name, registry.import_object(name)
+    for (section, key), name in named_in_full(config.to_dict(), trains=False).items():
+        yield section if key == "name" else key, name, registry.import_object(name)
 
 
 def stale_sources(config: Config) -> Iterator[str]:
