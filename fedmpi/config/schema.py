@@ -370,7 +370,7 @@ def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tup
     A command that resumes a run repeats these, because a run directory alone makes fedmpi import nothing.
     """
     plain = dict(leaves(values))
-    names = {key: plain[key] for key in _CODE if is_in_full(plain.get(key))}
+    names: dict[tuple[str, ...], str] = {key: plain[key] for key in _CODE if is_in_full(plain.get(key))}
     for key in _CODE_OF_TRAINING if trains else ():
         if any(map(is_in_full, plain.get(key) or ())):
             names[key] = f"[{','.join(plain[key])}]"
