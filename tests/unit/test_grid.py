@@ -31,7 +31,7 @@ from fedmpi.store.files import make_folder
 runs_here = runs_in_this_process
 Called = Callable[..., tuple[int, str, str]]
 """`fedmpi grid` with these words: exit code, stdout, stderr."""
-SHORT = {"settings": None, "seeds": [0, 1], "set": {"evaluation": {"every": 2}}}
+SHORT = {"settings": None, "seeds": [0, 1]}
 
 
 @pytest.fixture
