@@ -12,7 +12,8 @@ Two solvers compute all triplets and keep the leading r:
 
 Measured on one core, Gaussian 1536 x 1536, r = 256, factors rounded to float32: the error exceeds
 the float64 optimum by 2e-12 (exact) and less than 1e-14 (gram), relatively; singular values are off
-by 9e-7 and 6e-9; 0.8-0.95 s and 0.7 s. The 14 layers of ResNet-18: 2.9-3.1 s and 2.6-2.7 s.
+by 9e-7 and 6e-9; 0.8-0.95 s and 0.7 s. The 14 layers of ResNet-18: 2.9-3.1 s and 2.6-2.7 s. Two thirds
+of gram's time are the eigenvectors; LAPACK's partial driver takes as long for the leading half of them.
 
 Differences from the paper: none in the mathematics; the paper does not say how signs are fixed.
 Here the entry of largest magnitude in each column of u is positive (the first such on a tie).

@@ -14,10 +14,12 @@ from fast import fast
 from same_bits import Bits
 from small_runs import finished, run_all, small_config
 
+from fedmpi import train_round
 from fedmpi.check.bits import difference
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
+from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.running.folder import Origin
@@ -84,6 +86,30 @@ LATE = {
 def test_factors_that_follow_keep_the_bits(bits: Bits, case: str, exchange: str) -> None:
     words = ("method.name=fedhm", *LATE[case], "rounds=3")
     bits.run(small_config(*words, f"mpi.exchange={exchange}"))
+    bits.check(bits.alone(small_config(*words)))
+
+
+def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 does not even begin before a worker has begun to train."""
+    has_begun = bits.folder / "begun"
+    write = PublishedFactors.write
+    simulate = train_round.simulate_client
+
+    def write_later(*arguments: object) -> None:
+        began_s = time.monotonic()
+        while not has_begun.exists():
+            assert time.monotonic() - began_s < LIMIT_S, "no worker trains before it has the factors"
+            time.sleep(0.01)
+        write(*arguments)
+
+    def begin(*arguments: object) -> object:
+        has_begun.touch()
+        return simulate(*arguments)
+
+    monkeypatch.setattr(PublishedFactors, "write", write_later)
+    monkeypatch.setattr(train_round, "simulate_client", begin)
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.per_round=8", "rounds=2")
+    bits.run(small_config(*words))
     bits.check(bits.alone(small_config(*words)))
 
 
