@@ -50,6 +50,7 @@ def test_every_client_diverges_in_every_round(tmp_path: Path, capfd, method: str
         assert sorted(dropped + restored) == sorted(cohort), record
         assert not restored or policy == "upload_last_finite"
         assert record["train_loss"] is None or math.isfinite(record["train_loss"])
+        assert (record["protocol_up_bytes"] > 0) == bool(restored), "what a client that is dropped had is not sent"
     for _, path in RunDir(tmp_path).checkpoints():
         assert is_finite(dict(checkpoint.load(path).server))
     all_are_dropped = all(len(record["dropped"]) == len(record["cohort"]) for record in records)
