@@ -162,27 +162,6 @@ def test_if_all_are_damaged_the_run_is_left_alone(run_main: RunMain, run: Path) 
     assert finished(run) == expected
 
 
-def _newer_memory(folder: RunDir) -> Path:
-    """One that only the newest checkpoint needs."""
-    newest, before, *_ = (set(checkpoint.load(path).clients.items()) for _, path in folder.checkpoints())
-    client, version = sorted(newest - before)[0]
-    return folder.memory_path(client, *version)
-
-
-@pytest.mark.parametrize("case", ["a bit of the values", "missing"])
-def test_a_damaged_memory_skips_the_checkpoint_that_needs_it(
-    run_main: RunMain, made: Made, tmp_path: Path, case: str
-) -> None:
-    run = made(tmp_path / "topk", "method.name=topk")
-    expected, path = finished(run), _newer_memory(RunDir(run))
-    if case == "missing":
-        path.unlink()
-    else:
-        path.write_bytes(DAMAGE[case][0](path.read_bytes(), run))
-    goes_on_from_the_one_before(run_main, run, path.name)
-    assert finished(run) == expected
-
-
 @pytest.mark.slow
 def test_a_memory_damaged_inside_a_round_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_main: RunMain
