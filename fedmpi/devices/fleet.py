@@ -139,6 +139,12 @@ class Fleet:
             needed.append(memory_bytes(net, self.config.train, updates=updates, nets_in_turn=in_turn))
         return needed
 
+    def count(self, tier: int) -> int:
+        """Returns how many clients have this tier in round 1; by the blocks if devices do not decide it."""
+        if not self.decides_tiers:
+            return self.blocks[tier]
+        return sum(self.tier(client, 1) == tier for client in range(self.config.clients.count))
+
     @property
     def decides_tiers(self) -> bool:
         """Returns whether `tier` is not what the blocks say."""
@@ -165,10 +171,14 @@ class Fleet:
 
     def parts(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> Parts:
         """Returns the time of a turn."""
+        return self.parts_on(self.profile(client, round_number), load, num_clients)
+
+    def parts_on(self, profile: Profile, load: ClientLoad, num_clients: int) -> Parts:
+        """Returns the time of a turn on this device."""
         costs = self.method.costs(load)
         training = self.method.count_training(load)
         work = work_of(costs.down_bytes, costs.up_bytes, training, load.tier, self.nets, self.config.train)
-        return client_time(self.profile(client, round_number), work, self.server, num_clients)
+        return client_time(profile, work, self.server, num_clients)
 
     def is_late(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> bool:
         """Returns whether the client would miss the deadline, by what is known before its training."""

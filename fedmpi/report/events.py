@@ -9,12 +9,16 @@ from __future__ import annotations
 import os
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 from fedmpi.report.observer import Started
 from fedmpi.report.records import Record, scalars
 from fedmpi.store.files import open_file, writing
 from fedmpi.store.run_dir import RunDir
+
+SIMULATED = "simulated"
+"""The folder of the second run of events."""
 
 
 class Events:
@@ -38,12 +42,28 @@ class Events:
 
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
         self._append(step=record["round"], summary=Summary(value=values))
+        if "simulated_total_s" in record:
+            self._append_simulated(record["simulated_total_s"], step=record["round"], summary=Summary(value=values))
+
+    def _append_simulated(self, total_s: float, **contents: Any) -> None:
+        """Writes the same into a run of its own, whose wall clock is that of the clients' devices."""
+        folder = self._path.parent / SIMULATED
+        path = folder / self._path.name
+        if not path.exists():
+            with writing(path):
+                folder.mkdir(exist_ok=True)
+            _write(path, 0.0, file_version="brain.Event:2")
+        _write(path, total_s, **contents)
 
     def _append(self, **contents: Any) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.summary.writer.record_writer import RecordWriter
+        _write(self._path, time.time(), **contents)
 
-        event = Event(wall_time=time.time(), **contents)
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-        with writing(self._path), open(open_file(self._path, flags), "ab") as file:
-            RecordWriter(file).write(event.SerializeToString())
+
+def _write(path: Path, wall_time: float, **contents: Any) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    event = Event(wall_time=wall_time, **contents)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    with writing(path), open(open_file(path, flags), "ab") as file:
+        RecordWriter(file).write(event.SerializeToString())

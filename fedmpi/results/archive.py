@@ -33,7 +33,7 @@ from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
 _PACKAGE = Path(fedmpi.__file__).parent
-_COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs")
+_COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
 _IN_FILE = {"run": "wanted", "records": "rounds"}
 """The names of fields in the file, where they differ."""
 _KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *_COSTS)

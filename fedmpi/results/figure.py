@@ -30,7 +30,14 @@ FORMATS = (".pdf", ".svg", ".png")
 COLOURS = ("#000000", "#004488", "#bb5566", "#ddaa33", "#0077bb", "#997700", "#88ccee", "#882255")
 GRID, EDGE = "#e0e0e0", "#999999"  # those of figure.mplstyle
 DASHES: tuple[Any, ...] = ("-", (0, (6, 3)), (0, (2, 2.5)), (0, (8, 3, 2, 3)))
-X_LABELS = {"rounds": "round", "bytes": "communication of all clients", "macs": "training compute (MACs)"}
+X_LABELS = {
+    "rounds": "round",
+    "bytes": "communication of all clients",
+    "macs": "training compute (MACs)",
+    "simulated_s": "simulated time",
+    "simulated_j": "simulated energy",
+}
+_UNITS = {"bytes": "B", "macs": "", "simulated_s": "s", "simulated_j": "J"}
 _MARKERS = "osD^vPX*"
 _STEPS = (1, 2, 2.5, 5, 10)
 """Multiples of these may stand at ticks."""
@@ -110,8 +117,8 @@ def format_numbers(axis: Axis, quantity: str) -> None:
         axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     elif quantity in ("rounds", "kernel", "clients"):
         axis.set_major_locator(MaxNLocator("auto", steps=_STEPS, integer=True, min_n_ticks=1))
-    elif quantity in ("bytes", "macs"):
-        axis.set_major_formatter(EngFormatter("B" if quantity == "bytes" else ""))
+    elif quantity in _UNITS:
+        axis.set_major_formatter(EngFormatter(_UNITS[quantity]))
         axis.set_major_locator(MaxNLocator(5, steps=_STEPS))
     elif quantity == "lacking":
         axis.axes.set_yscale("log")

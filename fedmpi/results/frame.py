@@ -4,6 +4,7 @@ differ by nothing but their seed are one setting.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -24,6 +25,8 @@ _FLOAT32_BYTES = 4
 # FedHM's "GB" are 1024 million parameters, not bytes: Fig. 4a has 2 x 10 x 11.17 x 100 / 1024 = 21.82 for 100 rounds
 # of 10 clients with 11.17 million parameters each.
 _MEGA = 1024 * 1e6
+SIMULATED = ("simulated_s", "simulated_j")
+"""Keys of a record: time and energy of the round on the clients' devices."""
 _KERNEL_KEYS = {"kernels_needed": "effective_kernels", "clients_per_kernel": "clients_per_kernel"}
 """The keys of quantities in the diagnostics of a method with kernels."""
 
@@ -36,10 +39,13 @@ def nets_of(records: Sequence[Record], net: str) -> list[str]:
 
 def spent(records: Sequence[Record], cost: str) -> pd.Series:
     """Returns what was spent up to each of these rounds: `rounds`, `bytes` that real clients would have moved down and
-    up, training `macs`, `mega_parameters` both ways, or `uploaded_parameters`.
+    up, training `macs`, `mega_parameters` both ways, `uploaded_parameters`, or simulated seconds and joules on the
+    clients' devices (NaN without a clock).
     """
     if cost == "rounds":
         return pd.Series([float(record["round"]) for record in records])
+    if cost in SIMULATED:
+        return pd.Series([float(record.get(cost, math.nan)) for record in records]).cumsum()
     if cost == "macs":
         return pd.Series([float(record["training_macs"]) for record in records]).cumsum()
     up = pd.Series([float(record["protocol_up_bytes"]) for record in records])
@@ -130,7 +136,7 @@ def value(run: RunRecord, measure: Measure) -> float | None:
         part_s = run.seconds.get("wall" if measure.net in ("", "largest") else measure.net)
         return part_s if part_s is None or measure.quantity == "seconds" else part_s / run.seconds["wall"]
     cost = measure.quantity.removesuffix("_to_target")
-    if cost in ("rounds", "bytes", "macs"):
+    if cost in ("rounds", "bytes", "macs", *SIMULATED):
         if not is_whole(run.records):
             return None
         found = spent(run.records, cost)
@@ -141,7 +147,7 @@ def value(run: RunRecord, measure: Measure) -> float | None:
         found = points(run.records, measure.net, measure.quantity)["y"]
         if measure.of == "best":
             found = found.cummin() if measure.quantity == "train_loss" else found.cummax()
-    return float(found.iloc[-1]) if len(found) else None
+    return float(found.iloc[-1]) if len(found) and not math.isnan(found.iloc[-1]) else None
 
 
 def one_round_more(run: RunRecord, measure: Measure) -> float | None:

@@ -57,9 +57,10 @@ class Measure(Section):
     """A number that a run ends with."""
 
     quantity: Quantity | Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """`bytes` and `macs` are those of all clients in a run. `seconds` is the mean duration of a round, or of the stage
-    that `net` names, and `time_share` is that stage's share of a round. A metric of `evaluation.metrics` has its name
-    there, and more of it is better.
+    """`bytes` and `macs` are those of all clients in a run; `simulated_s` and `simulated_j` are time and energy of
+    a run on the clients' devices (`devices`). `seconds` is the mean duration of a round, or of the stage that `net`
+    names, and `time_share` is that stage's share of a round. A metric of `evaluation.metrics` has its name there, and
+    more of it is better.
     """
     net: str = "largest"
     """The tested net: its name, `largest`, `smallest`, `mean` over the tested nets, or `clients`, the mean over the
@@ -280,6 +281,8 @@ DEFAULT_MEASURES = {
     "bytes_to_90": Measure(quantity="bytes_to_target", target=0.9),
     "macs_to_90": Measure(quantity="macs_to_target", target=0.9),
     "rounds_to_90": Measure(quantity="rounds_to_target", target=0.9),
+    "simulated_s_to_90": Measure(quantity="simulated_s_to_target", target=0.9),
+    "simulated_j_to_90": Measure(quantity="simulated_j_to_target", target=0.9),
 }
 """What the report measures where a file names no measure."""
 

@@ -185,7 +185,8 @@ def _table(results: Results, setting: str) -> TextTable:
     ends = results.values[(results.values["phase"] == "final") & (results.values["setting"] == setting)]
     measures = {}
     for name, measure in results.grid.content.measures.items():
-        if measure.is_to_target or ends[name].notna().any():
+        has_clock = not measure.quantity.startswith("simulated")
+        if (measure.is_to_target and has_clock) or ends[name].notna().any():
             measures[name] = measure
     lines = []
     for method in results.grid.content.methods:
@@ -267,7 +268,8 @@ def _mean(measure: Measure, numbers: pd.Series) -> str:
 
 
 def _shown(measure: Measure, number: float, *, unit: bool = True) -> str:
-    if not measure.is_share and measure.quantity != "seconds":
+    in_seconds = measure.quantity.startswith(("seconds", "simulated_s"))
+    if not measure.is_share and not in_seconds:
         return si(number)
     text = percent(number) if measure.is_share else seconds(number)
     return text if unit else text.partition(" ")[0]

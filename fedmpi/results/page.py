@@ -236,17 +236,39 @@ def _costs(run: Run) -> _Charts:
     for label, numbers in costs.rename(columns=_COSTS).items():
         sums[label] = Line(label, numbers.index.tolist(), numbers.tolist())
     charts = [_lines("MACs so far", [sums.pop("training")], "macs")]
+    if "simulated_total_s" in run.records[-1]:
+        charts += _on_devices(run)
     if any(line.y[-1] for line in sums.values()):
         charts.insert(0, _lines("Bytes of all clients so far", [*sums.values()], "bytes"))
     return charts
 
 
+def _on_devices(run: Run) -> _Charts:
+    """Draws simulated time up to each round, and each turn's time in the last one; who waited is in the caption."""
+    last = run.records[-1]
+    devices = last["devices"]
+    turns = pd.Series(devices["seconds"], index=last["cohort"])
+    rounds = [record["round"] for record in run.records]
+    so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
+
+    def draw(axes: Axes) -> None:
+        axes.bar(turns.index.astype(str), turns, color=figure.colour_of(1))
+        axes.set(xlabel="client", ylabel="seconds")
+
+    caption = f"Turns of round {last['round']}, {percent(devices['idle_share'])} waiting, slowest: {devices['slowest']}"
+    if devices.get("late"):
+        caption += f", late: {', '.join(map(str, devices['late']))}"
+    time = f"Simulated time so far, {si(last['simulated_total_j'])} J"
+    return [_lines(time, [so_far], "simulated_s"), _chart(caption, draw)]
+
+
 def _curves(groups: Sequence[Group]) -> _Charts:
     """Draws the curve of each group's first tested net: the clients' own, or the largest."""
     charts = []
-    for x, word in (("rounds", "rounds"), ("bytes", "bytes"), ("macs", "MACs")):
+    words = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs", "simulated_s": "simulated time"}
+    for x, word in {**words, "simulated_j": "simulated energy"}.items():
         lines = [group.line(group.tested[0], x) for group in groups]
-        if any(place for line in lines for place in line.x):  # nobody may have moved anything
+        if any(place > 0 for line in lines for place in line.x):  # nobody may have moved anything, or had a clock
             charts.append(_lines(f"Accuracy by {word}", lines, "accuracy", x))
     return charts
 

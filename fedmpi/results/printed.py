@@ -27,6 +27,10 @@ Quantity = Literal[
     "bytes_to_target",  # moved until the target is reached
     "macs_to_target",  # forward MACs x examples until the target is reached
     "rounds_to_target",
+    "simulated_s",  # of the whole run on the clients' devices (`devices`)
+    "simulated_j",
+    "simulated_s_to_target",
+    "simulated_j_to_target",
     "seconds",  # of one round, or of the stage that `net` names
     "time_share",  # that stage's share of a round
     "kernels_needed",  # PriSM: the effective number of kernels of the layer `net`

@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     what.add_argument("--figure", metavar="FILE", help="the figure; the ending says the format")
     what.add_argument("--csv", metavar="FILE", help="a row for each round of each run")
     parser.add_argument("--out", metavar="FILE", help="where --html writes")
-    parser.add_argument("--x", choices=("rounds", "bytes", "macs"), help="of a figure; default rounds")
+    parser.add_argument(
+        "--x", choices=("rounds", "bytes", "macs", "simulated_s", "simulated_j"), help="of a figure; default rounds"
+    )
     parser.add_argument("--y", choices=("accuracy", "loss"), help="of a figure; default accuracy")
     tier = "a net's name, for a panel of it; repeat --tier for more panels (default: each setting's largest net)"
     parser.add_argument("--tier", action="append", metavar="NAME", help=tier)

@@ -20,6 +20,8 @@ import psutil
 from fedmpi import costs, methods
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
+from fedmpi.devices.expected import Expected, expected
+from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.federation.participation import Participation
@@ -38,6 +40,8 @@ from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, frozen_values, specs_of
 
 _LARGE_SHARE = 1 / 3
+_ROUNDS_ON_DEVICES = 20
+"""Their cohorts stand for all."""
 _PASSES_OF_A_STEP = 3
 """A step of training beside a test: forward, and backward for inputs and for weights."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
@@ -89,6 +93,8 @@ class Forecast:
     defaults: str
     """What decides results and is not chosen, in a line; '' for nothing."""
     warnings: tuple[str, ...]
+    devices: Expected | None = None
+    """Time, energy and memory on the clients' devices, where they have a clock."""
 
     @property
     def test_share(self) -> float:
@@ -111,16 +117,16 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
     if method is None:
         start.check_model(config, info)
         method = methods.create(start.method_context(config, info))
-    num_clients = config.clients.count
-    participation = Participation.of(config, config.partition.sizes_without_data(info, num_clients, config.seed))
+    nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
+    fleet = Fleet.of(config, method, nets, blocks)
+    participation = _participation(config, info, fleet)
     client_rounds, down_bytes, up_bytes = _traffic(participation, method, blocks)
     per_round = sum(len(draw_cohort(participation, blocks, 1, phase)) for phase in method.phases(1))
-    samples = config.partition.mean_examples(info, num_clients)
+    samples = config.partition.mean_examples(info, config.clients.count)
     if config.evaluation.on == "validation":
         held = VALIDATION_SHARE * samples
-        info = replace(info, num_test=round(held * num_clients))
+        info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
-    nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     tiers = []
     for tier in method.tiers:
         number = tier.index
@@ -130,7 +136,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
             TierForecast(
                 name=tier.name,
                 capacity=tier.capacity,
-                clients=blocks[number],
+                clients=fleet.count(number) if fleet else blocks[number],
                 params=nets[number].params,
                 macs=nets[number].macs,
                 macs_with_norm_and_activations=nets[number].macs_with_norm_and_activations,
@@ -162,15 +168,33 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         tiers=tuple(tiers),
         defaults=defaults(config, method),
         warnings=(),
+        devices=_on_devices(fleet, participation, blocks, samples) if fleet else None,
     )
     said = remarks(config, info, method, num_workers, per_round, participation.sizes)
     return replace(plan, warnings=(*said, *_warnings(plan)))
+
+
+def _participation(config: Config, info: DataInfo, fleet: Fleet | None) -> Participation:
+    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    return Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
+
+
+def _on_devices(fleet: Fleet, participation: Participation, blocks: Sequence[int], samples: float) -> Expected:
+    """Returns what to expect of the run on its devices, by the cohorts of the first rounds."""
+    rounds = participation.config.rounds
+    cohorts = []
+    for number in range(1, min(rounds, _ROUNDS_ON_DEVICES) + 1):
+        for phase in fleet.method.phases(number):
+            cohorts.append((number, phase.name, draw_cohort(participation, blocks, number, phase)))
+    return expected(fleet, samples, participation.mean_work_share, cohorts, rounds)
 
 
 def _warnings(plan: Forecast) -> Iterator[str]:
     for tier in plan.tiers:
         if not tier.macs:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
+    if plan.devices:
+        yield from plan.devices.warnings()
     if plan.test_share > _LARGE_SHARE and plan.tests_per_run > 1:
         yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 
@@ -286,4 +310,5 @@ def _text(plan: Forecast) -> str:
     ]
     length = f"{counted(plan.rounds, 'round')} on {counted(plan.ranks, 'rank')}"
     head = f"{plan.method} on {plan.data} with {plan.model}: {length}"
-    return "\n".join([*wrapped(head), *text_lines(heads, rows, 1), *wrapped(*lines)])
+    on_devices = plan.devices.lines() if plan.devices else []
+    return "\n".join([*wrapped(head), *text_lines(heads, rows, 1), *wrapped(*lines), *on_devices])

@@ -15,6 +15,7 @@ from typing import Any, get_args
 import method_cases
 import pytest
 from small_runs import finished, run_alone, small_config
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from fedmpi import costs, methods, seeds
 from fedmpi.config.fields import DeviceClass
@@ -29,9 +30,12 @@ from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
+from fedmpi.results.frame import spent
 from fedmpi.running import start
+from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import short_duration
 
 Layers = Sequence[tuple[int, int, int]]
 """(macs, moved, params) of each."""
@@ -362,3 +366,37 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 def test_settings_that_do_not_fit(key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         SETTINGS[key]()
+
+
+def test_where_time_and_energy_show(tmp_path: Path) -> None:
+    """In the plan, on the page, in sums over rounds, and as TensorBoard's wall clock."""
+    words = ("devices.name=lognormal", "rounds=2", "output.report=true", "output.tensorboard=true")
+    run_alone(tmp_path / "run", *words)
+    records = read_records(RunDir(tmp_path / "run"))
+    assert spent(records, "simulated_s").iloc[-1] == pytest.approx(records[-1]["simulated_total_s"])
+    assert "Simulated time so far" in (tmp_path / "run" / "report" / "report.html").read_text()
+    (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
+    times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]
+    assert times == [record["simulated_total_s"] for record in records]
+
+
+def test_the_plan_by_hand(own_file: str) -> None:
+    """All clients have the same device and net, so each round takes as long:"""
+    config = small_config("method.name=fedavg", "partition.name=iid", "rounds=30", *own_file.split())
+    plan = forecast(config, 1)
+    assert plan.devices is not None
+    fleet = fleet_of("method.name=fedavg", *own_file.split())
+    parts = fleet.parts(0, ClientLoad(0, 15), 1, 4)
+    (turn,) = plan.devices.turns
+    assert (turn.turn_s, turn.device) == (parts.total_ns / 1e9, "slow")
+    up_bytes = 4 * fleet.method.costs(ClientLoad(0)).up_bytes
+    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
+    of_server_ns = server_ns(fleet.server, [], 3 * (up_bytes + state_bytes))
+    assert plan.devices.run_s == pytest.approx(30 * (parts.total_ns + of_server_ns) / 1e9)
+    assert f"on these devices the run takes {short_duration(plan.devices.run_s)}" in str(plan)
+
+
+def test_the_plan_says_what_does_not_fit(tmp_path: Path) -> None:
+    words = small_devices(tmp_path / "devices.csv", 1.0, 0.001)
+    warnings = forecast(small_config(*words, "devices.too_small=drop"), 1).warnings
+    assert any("training tier 0.25 takes" in line and "with0.001" in line for line in warnings)
