@@ -135,7 +135,7 @@ def _users_code() -> Iterator[None]:
         raise UncountedError from error
 
 
-def macs_of(net: nn.Module, inputs: Tensor, counter: _MacCounter | None = None) -> int:
+def macs_of(net: nn.Module, inputs: Tensor, counter: MacCounter | None = None) -> int:
     """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost. Raises
     `UncountedError`.
 
@@ -148,13 +148,13 @@ def macs_of(net: nn.Module, inputs: Tensor, counter: _MacCounter | None = None) 
         stack.enter_context(seeds.global_generators(0))  # a net in training mode draws for its dropout
         stack.enter_context(torch.no_grad())
         given = inputs.clone()  # a net may write over it
-        counter = stack.enter_context(counter or _MacCounter())
+        counter = stack.enter_context(counter or MacCounter())
         stack.enter_context(_users_code())
         net(given)
     return counter.total
 
 
-class _MacCounter(TorchDispatchMode):
+class MacCounter(TorchDispatchMode):
     """Counts as torch's FlopCounterMode does, whose formulas import Triton; products come out as zeros."""
 
     total = 0
@@ -189,7 +189,7 @@ def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
 @dataclass
 class _Tally:
     names: dict[nn.Module, str]
-    counter: _MacCounter = field(default_factory=_MacCounter)
+    counter: MacCounter = field(default_factory=MacCounter)
     layers: list[LayerCosts] = field(default_factory=list)
     extra_macs: int = 0
     activations: int = 0

@@ -82,7 +82,8 @@ def as_one_line(error: BaseException) -> str:
     """Returns the error of a user's own code and its place: `ValueError: no (/home/me/nets.py:12)`."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return one_line(f"{type(error).__name__}: {' '.join(str(error).split())}{place}")
+    text = " ".join(str(error).split())
+    return one_line(f"{type(error).__name__}{': ' if text else ''}{text}{place}")
 
 
 class ConfigError(UserError):

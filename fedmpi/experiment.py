@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from fedmpi.running.server import Server
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.lock import RunLock
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import train_round
 
 
@@ -63,8 +66,10 @@ def _start_and_train(context: RunContext) -> bool:
     context.allow_more_than_a_round()
     observed = together(comm, lambda: observers.named(config) if comm.is_root else {})
     data = context.training_data()
-    folder = context.folder()
     resumes = context.resumes
+    # What the nets of a new run are refused for is found before it has a folder.
+    checked = None if resumes else _checked_setup(context, RunDir(Path()))
+    folder = context.folder()
     root = comm.is_root
     with ExitStack() as stack:
         lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
@@ -74,12 +79,13 @@ def _start_and_train(context: RunContext) -> bool:
         last = done if is_over else config.rounds
         if done < last and (why := context.too_few()):
             stop_without_server(context, done, why)
-        setup = start.prepare(config, comm, folder, data, server_device)
+        setup, warnings = checked or _checked_setup(context, folder, server_device)
+        setup = replace(setup, memories=MemoryStore(folder))
         context.limits.clock = setup.clock
         snapshot, origin = together(
             comm, lambda: resuming.begin(setup, folder, saved, request, resumes=resumes) if root else (None, {})
         )
-        server = _server(stack, context, setup, lock, snapshot, observed, origin)
+        server = _server(stack, context, setup, warnings, lock, snapshot, observed, origin)
         context.begun_after = done if context.begun_after is None else context.begun_after
         context.report(server, done + 1)
         if server is not None:
@@ -90,10 +96,17 @@ def _start_and_train(context: RunContext) -> bool:
         return _train(context, setup, server, range(done + 1, last + 1), state)
 
 
+def _checked_setup(context: RunContext, folder: RunDir, server_device: str = "") -> tuple[Setup, tuple[str, ...]]:
+    """Sets up what rounds need; before the first round of a start checks the nets, too, and returns its warnings."""
+    setup = start.prepare(context.config, context.comm, folder, context.training_data(), server_device)
+    return setup, start.check_nets(setup) if context.begun_after is None else ()
+
+
 def _server(
     stack: ExitStack,
     context: RunContext,
     setup: Setup,
+    warnings: tuple[str, ...],
     lock: RunLock | None,
     snapshot: Snapshot | None,
     observed: observers.Makers,
@@ -103,7 +116,6 @@ def _server(
     comm = setup.comm
     folder = context.folder()
     places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
-    warnings = start.check_nets(setup) if context.begun_after is None else ()
     request = context.request
     advice = context.advice
     server = together(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import platform
 import re
 import subprocess
@@ -24,7 +23,7 @@ from fedmpi.errors import DeviceError, counted, one_line, reason
 from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.launch import library_version
-from fedmpi.mpi.mpirun import physical_cores
+from fedmpi.mpi.mpirun import loads, physical_cores, ranks_of_threads, usable_cpus
 from fedmpi.running.stopping import seconds_left
 from fedmpi.store.files import replacing
 from fedmpi.store.manifest import versions
@@ -90,10 +89,8 @@ def see(comm: Communicator) -> list[Seen]:
     """Returns the view of every rank, on all ranks. Every rank calls it."""
     gpus = placement.visible_gpus()
     device, wrong = _placed(comm, gpus)
-    # macOS has no sched_getaffinity.
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
     packages = versions() | {"CUDA": torch.version.cuda or "none"}
-    own = Seen(comm.host, cpus, physical_cores(), len(gpus), device, wrong, packages, library_version())
+    own = Seen(comm.host, usable_cpus(), physical_cores(), len(gpus), device, wrong, packages, library_version())
     return [Seen(**json.loads(text)) for text in comm.allgather_text(json.dumps(asdict(own)))]
 
 
@@ -171,19 +168,18 @@ def first_line(words: Sequence[str]) -> str:
     return next(filter(family_of, lines), lines[0] if lines else "")
 
 
-def cores(ranks: Sequence[Seen]) -> Finding:
-    """Compares the ranks of each host with its cores."""
-    lines = []
-    is_crowded = False
-    for host in dict.fromkeys(seen.host for seen in ranks):
-        here = [seen for seen in ranks if seen.host == host]
-        count = min(len({cpu for seen in here for cpu in seen.cpus}), here[0].physical_cores)
-        lines.append(f"{host}: {counted(len(here), 'rank')} on {counted(count, 'core')}")
-        is_crowded |= len(here) > count
-    if not is_crowded:
+def cores(ranks: Sequence[Seen], threads: int = 1) -> Finding:
+    """Compares the ranks of each host, and their compute threads, with its cores."""
+    found = loads([(seen.host, seen.cpus, seen.physical_cores) for seen in ranks])
+    lines = [
+        f"{host}: {ranks_of_threads(here, threads)} on {counted(count, 'core')}"
+        for host, (here, count) in found.items()
+    ]
+    if all(here * threads <= count for here, count in found.values()):
         return ok("cores", "; ".join(lines))
-    advice = "start fewer ranks, or ask the scheduler for more cores; ranks that share a core take turns"
-    return warning("cores", f"more ranks than cores: {'; '.join(lines)}", advice)
+    more = "threads" if threads > 1 else "ranks"
+    advice = f"take fewer {more}, or ask the scheduler for more cores; {more} that share a core take turns"
+    return warning("cores", f"more {more} than cores: {'; '.join(lines)}", advice)
 
 
 def gpus(ranks: Sequence[Seen], *, has_driver: bool) -> Finding:

@@ -43,7 +43,8 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     except LaunchError as error:
         return _without_mpi(arguments, rank, error)
     try:
-        code = show_page(all_findings(comm, folder), comm.size, as_json=arguments.json, is_silent=not comm.is_root)
+        found = all_findings(comm, folder, config.mpi.threads)
+        code = show_page(found, comm.size, as_json=arguments.json, is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
         say(describe_failure(error, comm))
         comm.abort(1)
@@ -59,14 +60,14 @@ def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
     return code_in_order(rank, show_page([finding], 1, as_json=arguments.json))
 
 
-def all_findings(comm: Communicator, folder: Path) -> Iterator[Finding]:
+def all_findings(comm: Communicator, folder: Path, threads: int) -> Iterator[Finding]:
     """Yields all of them, in the order of the page; every rank takes all, and those of rank 0 count."""
     seen = findings.see(comm)
     mpirun = findings.first_line(["mpirun", "--version"]) if comm.is_root else ""
     yield findings.software(seen)
     yield findings.mpi_library(seen)
     yield findings.launcher(seen, launched_as() is not None, mpirun)
-    yield findings.cores(seen)
+    yield findings.cores(seen, threads)
     yield findings.gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
     if comm.is_root:
         yield from findings.run_folder(folder)

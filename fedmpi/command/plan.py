@@ -49,7 +49,7 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
         from fedmpi.running.forecast import forecast, lacking_here  # loads torch
 
     plan = forecast(config, size)
-    plan = replace(plan, warnings=(*plan.warnings, *lacking_here(plan)))
+    plan = replace(plan, warnings=(*plan.warnings, *lacking_here(plan, config.mpi.threads)))
     notes = []
     if getattr(config.data, "reads_to_know", False):
         notes.append(f"{place_of(config.data)} was read, because nothing else says its sizes")

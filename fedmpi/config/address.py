@@ -51,7 +51,7 @@ def similar_config(word: str) -> str:
     }
     with contextlib.suppress(OSError, ValueError):
         folder = Path(word).parent
-        known |= {path.stem: str(path) for path in sorted(folder.iterdir()) if is_address(path.name)}
+        known |= {path.stem: str(path) for path in sorted(folder.iterdir()) if is_address(path.name) and path.exists()}
     asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
     close = get_close_matches(Path(asked).name, known, 1) or get_close_matches(asked, known, 1, 0.75)
     return known[close[0]] if close else ""

@@ -25,6 +25,7 @@ _ALIASES = {
     **dict.fromkeys(("bs", "batch"), "batch_size"),
     "wd": "weight_decay",
     "num_rounds": "rounds",
+    "federation": "clients",
 }
 """Other programs' words, whose spelling would suggest something else."""
 
@@ -156,7 +157,9 @@ def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) ->
     key = dotted(path)
     if kind == "extra_forbidden":
         known = list(_section_at(section, values, path[:-1]).model_fields)
-        meant = [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
+        inner = value if isinstance(value, dict) and issubclass(section, Config) else {}
+        meant = [one for word in inner for one in keys_meant(str(word))[:3]]
+        meant = meant or [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
         if not meant and issubclass(section, Config):
             others = keys_meant(str(path[-1]))
             meant = [] if key in others else others[:3]  # another name's options may have it

@@ -7,9 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from ctypes import c_float
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from fedmpi.registry import is_in_full
 
@@ -32,6 +43,18 @@ class Section(BaseModel):
     def _nothing_is_empty(cls, values: Any) -> Any:
         """Reads `train:` and nothing as a section without keys."""
         return {} if values is None else values
+
+    @field_validator("*")
+    @classmethod
+    def _is_in_range_in_float32(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses a number that float32, in which nets are computed, rounds to the end of a range that excludes it."""
+        if isinstance(value, float):
+            rounded = c_float(value).value
+            for bound in cls.model_fields[info.field_name or ""].metadata:
+                if rounded in (getattr(bound, "gt", None), getattr(bound, "lt", None)):
+                    text = "Input should not be {end} in float32, in which nets are computed"
+                    raise PydanticCustomError("float32", text, {"end": f"{rounded:g}"})
+        return value
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in type(self).model_fields:

@@ -221,7 +221,7 @@ def _of_object(value: Any) -> Any:
         return f"{value.__module__}:{value.__qualname__}"
     if hasattr(value, "tolist"):  # of numpy or torch
         return value.tolist()
-    raise ValueError(f"expected text, numbers, lists or mappings of them, got {type(value).__name__}")
+    raise ValueError(f"expected text, numbers, lists or mappings, a class or a function, got {type(value).__name__}")
 
 
 def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:

@@ -34,6 +34,7 @@ _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
     f"or tokens, whole numbers (N, length) from 0 to {MAX_TOKEN}"
 )
+_NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
 _CHUNK_PIXELS = 2**20
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
 
@@ -145,9 +146,15 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
     except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor that requires a gradient
         raise DataError(where, f"gave something that is no array: {error}") from error
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
-        raise DataError(where, f"{objects[0]} holds Python objects, expected numbers or names of one type")
+        raise objects_in(objects[0], where)
     _check_names(where, arrays, (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED, ARRAYS)
     return arrays
+
+
+def objects_in(name: str, where: str) -> DataError:
+    """Returns the error of an array of Python objects."""
+    todo = f"give {name}.astype(str) for names, or an array of one type of numbers"
+    return DataError(where, f"{name} holds Python objects, as of pandas; {todo}")
 
 
 def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
@@ -156,7 +163,9 @@ def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tup
     unknown = [name for name in arrays if name not in known]
     if missing or unknown:
         wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
-        raise DataError(where, f"{wrong}; it holds {', '.join(sorted(arrays)[:12])}; known: {', '.join(known)}")
+        raise DataError(
+            where, f"{wrong}; it holds {', '.join(sorted(arrays)[:12]) or 'nothing'}; known: {', '.join(known)}"
+        )
 
 
 def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
@@ -192,7 +201,7 @@ def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
 
 def _whole(where: str, name: str, labels: NDArray[Any]) -> Ints:
     if labels.dtype.kind not in "iu":
-        raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,)")
+        raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,); {_NUMBERED}")
     return labels.astype(np.int64)
 
 
@@ -200,8 +209,7 @@ def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> Da
     classes = np.unique(dataset.train_y)
     if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
         found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
-        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
-        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {todo}")
+        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
     x = dataset.train_x
     num_groups = dataset.counts["num_groups"]
     crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -99,7 +99,7 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
         part.register_forward_hook(partial(_note, layers, calls, name))
         if isinstance(part, _BatchNorm):
             part.register_forward_pre_hook(lambda _, inputs: single.append(inputs[0][0, 0].numel() == 1))
-    with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad():
+    with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad(), _products(is_computed=trains):
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
         classifier = _nearest(scores.grad_fn, layers)
         _refuse_changes(net, model, parameters)
@@ -112,6 +112,11 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
     frozen = pretrained.digest_of(frozen_values(net))
     return Trial(classifier, any(single), shapes, digest, frozen)
+
+
+def _products(*, is_computed: bool) -> AbstractContextManager[object]:
+    """Leaves products out where weights have no values: torch would copy them in full."""
+    return nullcontext() if is_computed else costs.MacCounter()
 
 
 def _refuse_changes(net: nn.Module, model: str, parameters: Mapping[str, Tensor]) -> None:
@@ -174,8 +179,8 @@ def _users_code(info: Inputs, model: str, dtype: torch.dtype) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         sizes = " x ".join(map(str, info.example_shape))
         reason = fault_of_net(str(error)) or str(error).partition("\n")[0]
-        says_all = type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
-        reason = reason if says_all else f"{type(error).__name__}: {reason}"
+        says_all = bool(reason) and type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
+        reason = reason if says_all else ": ".join(filter(None, (type(error).__name__, reason)))
         hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
         problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {dtype}): {reason}{hint}"
         raise ConfigError("model.name", problem) from error
@@ -185,6 +190,8 @@ def fault_of_net(error: str) -> str:
     """Returns what torch's error means where its own words do not say it."""
     if error.startswith("view size is not compatible"):
         return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
+    if "allocate memory" in error:
+        return "it takes more memory than there is"
     return error.partition(". ")[0] if "deterministic" in error else ""
 
 

@@ -9,11 +9,12 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from fedmpi.errors import UserError
+from fedmpi.errors import UserError, counted
 
 # Open MPI gives each rank a physical core, and refuses to start more ranks than it counts.
 _OVERSUBSCRIBE = {
@@ -28,9 +29,28 @@ _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"
 
 def cores() -> int:
     """Returns the number of physical cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return min(physical_cores(), len(os.sched_getaffinity(0)))
-    return physical_cores()
+    return min(physical_cores(), len(usable_cpus()))
+
+
+def usable_cpus() -> list[int]:
+    """Returns the numbers of the CPUs (hardware threads) that this process may use."""
+    # macOS has no sched_getaffinity.
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
+
+
+def loads(views: Sequence[tuple[str, Sequence[int], int]]) -> dict[str, tuple[int, int]]:
+    """Returns ranks and cores of each host; a rank's view is its host, the CPUs that it may use and physical cores."""
+    found = {}
+    for host in dict.fromkeys(view[0] for view in views):
+        here = [view for view in views if view[0] == host]
+        cpus = {cpu for _, own, _ in here for cpu in own}
+        found[host] = len(here), min(len(cpus), here[0][2])
+    return found
+
+
+def ranks_of_threads(ranks: int, threads: int) -> str:
+    """Returns `3 ranks`, or `3 ranks of 8 threads`."""
+    return counted(ranks, "rank") + (f" of {threads} threads" if threads > 1 else "")
 
 
 def physical_cores() -> int:

@@ -246,15 +246,17 @@ def _tests(
     return len(tested_rounds), macs
 
 
-def lacking_here(plan: Forecast) -> Iterator[str]:
+def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:
     """Yields what this machine lacks if all ranks run on it."""
     others = plan.ranks - 1
     models = plan.model_bytes_server + others * plan.model_bytes_worker
     needed = plan.data_bytes_node + plan.frozen_bytes_node + max(models, plan.data_bytes_node * (others > 0))
     if needed > (here := psutil.virtual_memory().total):
         yield f"all ranks need {size(needed)} of memory, and this machine has {size(here)}"
-    if plan.ranks > (cores := mpirun.cores()):
-        yield f"{plan.ranks} ranks share {counted(cores, 'core')} here; give mpirun more nodes, or fewer ranks"
+    if plan.ranks * threads > (cores := mpirun.cores()):
+        who = mpirun.ranks_of_threads(plan.ranks, threads)
+        todo = "give mpirun more nodes, or fewer ranks" if threads == 1 else "a smaller mpi.threads is faster"
+        yield f"{who} share {counted(cores, 'core')} here; {todo}"
 
 
 def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: int) -> dict[str, int]:

@@ -196,6 +196,9 @@ class Server:
         return record
 
     def _warn_of_what_changed_nothing(self, number: int, record: Record, result: RoundResult) -> None:
+        restored = len(record.get("restored", ()))
+        if 0 < restored == len(result.reports):
+            warn(f"round {number}: the training of all its clients diverged; they sent their last finite parameters")
         setup = self._setup
         lost = sum(not task.arrives for task in result.tasks)
         if len(record["dropped"]) + lost == len(record["cohort"]):

@@ -14,6 +14,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from torch import nn
 
@@ -28,7 +29,7 @@ from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.devices.fleet import Fleet
 from fedmpi.devices.profiles import PATH
-from fedmpi.errors import ConfigError, StartupError, one_line
+from fedmpi.errors import ConfigError, StartupError, counted, one_line
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
 from fedmpi.learning import loss_scale, metrics, twice
@@ -42,7 +43,7 @@ from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
 from fedmpi.models.trial import Trial, examples_of, tried
 from fedmpi.models.width import Rounding
-from fedmpi.mpi import placement
+from fedmpi.mpi import mpirun, placement
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
@@ -50,6 +51,7 @@ from fedmpi.rounds.state import Setup
 from fedmpi.running import made_with
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import size
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,8 @@ def _check_batches(config: Config, trial: Trial, num_test: int, partition: Parti
     problems = []
     if int(np.min(partition.sizes, initial=2, where=partition.sizes > 0)) == 1:
         problems.append(f"partition: a client has a single example, {because}; take fewer clients")
-    for key, size in (("train", config.train.batch_size), ("evaluation", config.evaluation.batch_size)):
-        if size == 1:
+    for key, section in (("train", config.train), ("evaluation", config.evaluation)):
+        if section.batch_size == 1:
             problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
     if num_test == 1:
         problems.append(f"data: there is one test example, {because}")
@@ -268,6 +270,7 @@ def prepare(
     method = material.method
     skeletons = material.skeletons
     together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
+    together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
     # An uncounted net weighs as its parameters.
     macs = tuple(float(count.macs or count.params) for count in material.nets)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
@@ -355,6 +358,17 @@ def _check_precision(config: Config, nets: Sequence[nn.Module], worker_device: s
         raise ConfigError("train.precision", f"fp16, {no_lstm}; allowed here: fp32, bf16")
 
 
+def _check_memory(config: Config, comm: Communicator, nets: Sequence[nn.Module], worker_device: str) -> None:
+    """Raises `ConfigError` where the largest net, its gradients and momentum do not fit this node's memory."""
+    workers = [rank for rank in comm.here if rank in worker_ranks(comm.size, server_trains=config.mpi.server_trains)]
+    largest = max(sum(value.nbytes for value in net.parameters()) for net in nets)
+    needed = len(workers) * (3 + (config.train.optimizer == "adamw")) * largest
+    has = psutil.virtual_memory().total
+    if worker_device == "cpu" and needed > has:
+        takes = f"'{config.model.name}' takes {size(needed)} of memory on {counted(len(workers), 'worker')}"
+        raise ConfigError("model.name", f"{takes}, and {comm.host} has {size(has)}; take a smaller net, or fewer ranks")
+
+
 def _trainers(
     config: Config, comm: Communicator, method: methods.Method, skeletons: Sequence[nn.Module], resident: DeviceData
 ) -> tuple[LocalTrainer, ...]:
@@ -413,9 +427,21 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
 
     digest = together(setup.comm, check)
+    crowded = _crowded_hosts(setup)
     rows = made_with.gathered(setup.comm, {"bits": digest} if digest else {})
     if not (found := made_with.differing_values(rows, "bits")):
-        return ()
+        return crowded
     todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
     why = f"so results depend on which rank trains whom; {todo}"
-    return (f"the same client trained on several ranks gives other bits, {why}; digests: {found}",)
+    return (*crowded, f"the same client trained on several ranks gives other bits, {why}; digests: {found}")
+
+
+def _crowded_hosts(setup: Setup) -> tuple[str, ...]:
+    """Returns a line that names a host with more compute threads than cores; called by all ranks."""
+    own = json.dumps([setup.comm.host, mpirun.usable_cpus(), mpirun.physical_cores()])
+    threads = setup.config.mpi.threads
+    for host, (ranks, cores) in mpirun.loads([json.loads(text) for text in setup.comm.allgather_text(own)]).items():
+        if ranks * threads > cores:
+            who = mpirun.ranks_of_threads(ranks, threads)
+            return (f"{who} share {counted(cores, 'core')} of {host}, and take turns; fewer may be faster",)
+    return ()

@@ -41,6 +41,7 @@ _ADVICE = {
     errno.ENOENT: "its folder is gone: it was removed, or the file system is not mounted any more",
     errno.ESTALE: "the network file system has lost it: it was removed, or the server was restarted",
     errno.ENOTDIR: "a file stands where a folder should be",
+    errno.EEXIST: "a symbolic link whose target is missing has its name; remove it",
     errno.EIO: "the disk, or the connection to it, fails",
     errno.ELOOP: "a symbolic link has its name; remove it",
 }

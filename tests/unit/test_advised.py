@@ -36,12 +36,38 @@ class Plain(nn.Sequential):
 """
 
 
+DATA = """
+import numpy as np
+import pandas
+import torch
+
+def of(**more):
+    x = np.arange(120, dtype=np.float32).reshape(40, 3)
+    y = np.arange(40) % 2
+    return {"train_x": x, "train_y": y, "test_x": x, "test_y": y, **more}
+
+def grouped(groups): return of(groups=groups, test_groups=groups)
+def series(): return grouped(pandas.Series(["a", "b"] * 20))
+def categories(): return grouped(pandas.Categorical(["a", "b"] * 20))
+def mixed(): return grouped(np.array(["a", 1] * 20, dtype=object))
+def as_text(): return grouped(pandas.Series(["a", "b"] * 20).to_numpy().astype(str))
+def named(): return of(train_y=np.array(["a", "b"] * 20))
+def halves(): return of(train_y=np.arange(40) / 2)
+def numbered(): return of(train_y=np.unique(["a", "b"] * 20, return_inverse=True)[1])
+def nothing(): return {}
+def stops(): return next(iter(()))
+def tensors(): return of(train_x=[torch.ones(3)] * 40)
+def numbers(): return of(train_x=[[1.0, 2.0, 3.0]] * 40)
+"""
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the module `advised_nets`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("advised_nets.py").write_text(NETS)
+    Path("advised_data.py").write_text(DATA)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +101,33 @@ def test_what_a_message_advises_works(wrong: str, advice: str, right: str, capsy
     said = capsys.readouterr().err
     assert advice in said and ".yaml" not in said
     assert plan([*common, *shlex.split(right)]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line", "right"),
+    [
+        ("series", "groups.astype(str)", "as_text"),
+        ("categories", "groups.astype(str)", "as_text"),
+        ("mixed", "groups.astype(str)", "as_text"),
+        ("named", "np.unique(y, return_inverse=True)[1]", "numbered"),
+        ("halves", "np.unique(y, return_inverse=True)[1]", "numbered"),
+        ("nothing", "has no train_x; it holds nothing; known: train_x", "tensors"),
+        ("stops", "its function failed: StopIteration (", "numbers"),
+    ],
+)
+def test_arrays_of_a_function(wrong: str, line: str, right: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["model.name=mlp", "partition.name=iid", *FEW]
+    assert plan([f"data.name=advised_data:{wrong}", *words]) == 2
+    assert line in capsys.readouterr().err
+    assert plan([f"data.name=advised_data:{right}", *words]) == 0, capsys.readouterr().err
+
+
+def test_a_link_to_nothing_is_said(called: Callable[..., str]) -> None:
+    for name in ("run", "run.yaml"):
+        Path(name).symlink_to("/nowhere/at/all")
+    assert "a symbolic link whose target is missing" in called("--run-dir", "run")
+    assert "a symbolic link whose target is missing" in called("output.dir=run")
+    assert called("run.yaml") == "run.yaml: no such file.\n"
 
 
 def test_names_of_a_data_frame_are_saved_as_text(capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,6 +174,13 @@ def test_a_file_with_an_equals_sign_in_its_path_is_a_config(name: str) -> None:
 @pytest.mark.parametrize("folder", ["/proc", "/proc/fedmpi"])
 def test_a_run_in_proc_is_refused(folder: str, called: Callable[..., str]) -> None:
     assert "takes no new files; name another" in called("--run-dir", folder)
+
+
+@pytest.mark.parametrize(("first", "said"), [("4", "rounds: given twice; 5 counts\n"), ("5", "")])
+def test_of_settings_that_stand_twice_the_last_counts(first: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert plan(["data.name=synthetic", "model.name=mlp", *FEW, f"rounds={first}", "rounds=5"]) == 0
+    out, err = capfd.readouterr()
+    assert ": 5 rounds on" in out and err == said
 
 
 def test_options_that_stand_twice_are_refused(called: Callable[..., str]) -> None:

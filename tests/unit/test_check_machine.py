@@ -73,6 +73,8 @@ def test_more_ranks_than_cores() -> None:
     assert found.state == "warning" and "node1: 3 ranks on 2 cores; node2: 1 rank on 2 cores" in found.found
     bound = [replace(ONE, cpus=(0,)), replace(ONE, cpus=(1,)), replace(ONE, cpus=(5,))]
     assert findings.cores(bound).state == "ok"
+    assert findings.cores([ONE], threads=2).state == "ok"
+    assert "node1: 1 rank of 3 threads on 2 cores" in findings.cores([ONE], threads=3).found
     one_core = replace(ONE, physical_cores=1)  # of two hardware threads
     assert findings.cores([one_core, one_core]).state == "warning"
 

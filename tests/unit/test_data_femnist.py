@@ -25,9 +25,18 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
     assert ours.test_y.tolist() == [label for name in sorted(TEST) for label in TEST[name][1]]
 
 
-def test_test_writers_of_their_own_are_refused(tmp_path: Path) -> None:
-    folder = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
-    assert "['f8', 'f9'] are only in the test part" in refused(folder)
+@pytest.mark.parametrize("alone", [{"f9": 1}, {"f9": 1, "f8": 2}, {"a0": 3}])
+def test_writers_without_training_images_are_left_out(tmp_path: Path, alone: dict[str, int]) -> None:
+    """LEAF's division of a writer's only image may put it into the test part."""
+    ours = Femnist().prepare(leaf(tmp_path, TRAIN, TEST | draw(3, **alone)))
+    assert len(ours.test_y) == COUNTS["num_test"] and ours.counts["num_groups"] == COUNTS["num_groups"]
+
+
+def test_other_test_writers_are_refused(tmp_path: Path) -> None:
+    """LEAF's `-t user` divides the writers."""
+    assert "nobody with examples in both parts; make the files by LEAF's `-t sample`" in refused(
+        leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
+    )
 
 
 def test_pixels_are_rounded_not_cut(tmp_path: Path) -> None:
@@ -65,7 +74,7 @@ BAD_LEAF = {
     "pixel missing": (leaf_text({"a": {"x": [ROW[1:]], "y": [1]}}), "do not make 1 images"),
     "ragged": (leaf_text({"a": {"x": [ROW, ROW[1:]], "y": [1, 2]}}), "is not a JSON file of LEAF"),
     "label 62": (leaf_text({"a": {"x": [ROW], "y": [62]}}), "no numbers from 0 to 61"),
-    "nobody": (leaf_text({}), "holds no examples"),
+    "nobody": (leaf_text({}), "holds nobody with examples in both"),
 }
 
 

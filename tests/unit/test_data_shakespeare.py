@@ -115,8 +115,8 @@ LEAF = '{"user_data": {"A": {"x": %s, "y": %s}}}'
         (LEAF % ("[1]", '["a"]'), "", "is damaged at role A (unsupported"),
         (LEAF % ('["abcd"]', '["e"]'), "", "is damaged at role A (cannot reshape"),
         (LEAF % ('["a$c"]', '["d"]'), "", "holds ['$'], none of the 80 characters"),
-        (LEAF % ("[]", "[]"), "", "holds no examples"),
-        (LEAF % ("[]", "[]"), LEAF % ('["abc"]', '["d"]'), "['A'] are only in the test part"),
+        (LEAF % ("[]", "[]"), "", "holds nobody with examples"),
+        (LEAF % ("[]", "[]"), LEAF % ('["abc"]', '["d"]'), "holds nobody with examples"),
     ],
 )
 def test_damaged_leaf_files_are_one_line(tmp_path: Path, train: str, test: str, problem: str) -> None:

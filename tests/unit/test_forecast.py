@@ -80,9 +80,12 @@ def test_what_this_machine_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("evaluation.every makes it less" in line for line in plan(*TINY, *few).warnings)
     monkeypatch.setattr("fedmpi.mpi.mpirun.cores", lambda: 2)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=10**6, available=10**6))
-    memory, cores = lacking_here(plan(*TINY, num_ranks=150))
+    memory, cores = lacking_here(plan(*TINY, num_ranks=150), 1)
     assert "150 ranks share 2 cores" in cores and "1.00 MB" in memory
-    assert [*lacking_here(plan(*TINY, num_ranks=2))] == []
+    few = plan(*TINY, num_ranks=2)
+    assert [*lacking_here(few, 1)] == []
+    (line,) = lacking_here(few, 8)
+    assert "2 ranks of 8 threads share 2 cores" in line
 
 
 SKEWED = ("data.name=digits", "model.name=mlp", "partition.name=quantity_skew", "partition.alpha=0.1")

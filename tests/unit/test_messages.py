@@ -47,6 +47,11 @@ partition=dirichlet:0.5
 train.schedule=cosine
 train=0.1
 lr=0.1
+federation.num_clients=0
+training.epochs=3
+train.lr=1e-46
+train.momentum=0.9999999999
+method.server.name=avgm method.server.lr=1e-50
 train.learning_rate=0.1
 mpi.device=gpu
 train.schedule.name=cosine train.schedule.milestones=[1]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import Arrays, FileOptions
+from fedmpi.data.own import Arrays, FileOptions, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
@@ -46,8 +46,7 @@ class Npz(FileOptions):
                     except ValueError as error:
                         if "allow_pickle" not in str(error):
                             raise
-                        todo = f"save {name}.astype(str) for names, or an array of one type of numbers"
-                        raise DataError(str(path), f"{name} holds Python objects, as of pandas; {todo}") from None
+                        raise objects_in(name, str(path)) from None
         return self.divided(arrays)
 
 
