@@ -18,7 +18,7 @@ NAMES = {
 }
 
 HM_KEYS = "layer_ranks, name, rank_ratio, tau"
-KNOWN = "clients, data, evaluation, method, model, mpi, output, partition, rounds, seed, stop, train"
+KNOWN = ", ".join(sorted(Config.model_fields))
 
 
 @pytest.fixture(autouse=True)
