@@ -110,8 +110,13 @@ def _place(text: str) -> str:
     return text
 
 
-METRICS = ("f1_macro", "auc", "top5", "confusion")
-"""The metrics that have a name of their own (`learning/metrics.py`)."""
+_LABELS = ("classification", "multi_label")
+METRICS = {
+    **dict.fromkeys(("f1_macro", "f1_micro", "auc"), _LABELS),
+    **dict.fromkeys(("top5", "confusion"), _LABELS[:1]),
+    **dict.fromkeys(("mse", "mae", "r2"), ("regression",)),
+}
+"""The metrics that have a name of their own (`learning/metrics.py`), and the tasks that they score."""
 
 
 def _metric(text: str) -> str:

@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr
 from fedmpi.config.fields import (
     DATA_PLACES,
     MAX_TIERS,
+    METRICS,
     Count,
     Counts,
     DeviceClass,
@@ -52,6 +53,7 @@ _LATER: dict[tuple[str, ...], Any] = {
     ("model", "weights"): "",
     ("model", "weights_skip"): [],
     ("model", "trained"): [],
+    ("train", "loss"): "auto",
 }
 """Keys that came after runs were archived, with the value that does what those did: a config's hash leaves it out."""
 
@@ -114,14 +116,8 @@ class Clients(Section):
         if blocks and sum(blocks) != self.count:
             text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}"
             yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
-        if self.sampling not in ("uniform", "by_size"):
-            try:
-                is_function = is_in_full(self.sampling) and callable(import_object(self.sampling))
-                problem = "" if is_function else f"{found(self.sampling)} is no function"
-            except UnknownError as error:
-                problem = str(error)
-            if problem:
-                yield "clients.sampling", f"{problem}; allowed: uniform, by_size, package.module:function"
+        if self.sampling not in ("uniform", "by_size") and (problem := _no_function(self.sampling)):
+            yield "clients.sampling", f"{problem}; allowed: uniform, by_size, package.module:function"
 
 
 class StepSchedule(Section):
@@ -173,6 +169,11 @@ class Train(Section):
     """L2 on every parameter, BatchNorm and biases included (and lambda of a method's Frobenius decay)."""
     schedule: Schedule = StepSchedule()
     """How the learning rate changes from round to round."""
+    loss: Annotated[str, Field(max_length=200)] = "auto"
+    """`auto`: cross-entropy for classes, mean squared error for numbers, binary cross-entropy for labels. Or
+    `package.module:function(outputs, targets)`: float32 (B, outputs) and targets (classes int64 (B,), else float32
+    (B, outputs)) to the mean loss or one of each example (B,), whose mean is taken; tests take it, too.
+    """
     masked_loss: bool = False
     """Masked cross-entropy (HeteroFL, FedHM): in training, logits of classes that the client does not have are
     overwritten by 0."""
@@ -185,6 +186,38 @@ class Train(Section):
     """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
     or upload its last finite parameters.
     """
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if self.loss != "auto":
+            if problem := _no_function(self.loss):
+                yield "train.loss", f"{problem}; allowed: auto, package.module:function"
+            if self.masked_loss:
+                yield "train.masked_loss", f"true masks cross-entropy, and train.loss is {self.loss}; allowed: false"
+        task = config.data.used().task
+        if task != "classification":
+            for key, value, allowed in _that_need_classes(config):
+                yield key, f"{value} needs classes, and {config.data.name} has targets for {task}; allowed: {allowed}"
+
+
+def _that_need_classes(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yields key, value and what else is allowed of what cannot be done with targets that are no classes."""
+    if config.partition.by_classes:
+        yield "partition.name", config.partition.name, "iid, quantity_skew, natural, package.module:function"
+    if config.train.masked_loss:
+        yield "train.masked_loss", "true", "false"
+    if config.evaluation.personal_test == "classes":
+        yield "evaluation.personal_test", "classes", "auto, matching, groups"
+    for key, allowed in config.method.needs_classes().items():
+        yield f"method.{key}", found(getattr(config.method, key)), allowed
+
+
+def _no_function(name: str) -> str:
+    """Returns what is wrong with a name that should be `package.module:function`, '' if nothing is."""
+    try:
+        is_function = is_in_full(name) and callable(import_object(name))
+    except UnknownError as error:
+        return str(error)
+    return "" if is_function else f"{found(name)} is no function"
 
 
 VALIDATION_SHARE = 0.2
@@ -217,8 +250,9 @@ class Evaluation(Section):
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """How many clients are tested with their own nets, the same random ones in every round; 0 tests all."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = free(())
-    """More scores of each tier's net: `f1_macro`, `auc` (one against the rest), `top5`, `confusion`, or your own
-    `package.module:function` of labels int64 (N,) and logits float32 (N, classes), as arrays, that returns a number.
+    """More scores of each tier's net: `f1_macro`, `f1_micro`, `auc` (one against the rest), for classes `top5` and
+    `confusion`, for numbers `mse` and `mae`, or your own `package.module:function` of targets (classes int64 (N,), else
+    float32 (N, outputs)) and outputs float32 (N, outputs), as arrays, that returns a number.
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
@@ -228,6 +262,12 @@ class Evaluation(Section):
         if self.clients > (count := config.clients.count):
             text = f"{self.clients} clients are to be tested, but clients.count is {count}"
             yield "evaluation.clients", f"{text}; 0 tests all"
+        task = config.data.used().task
+        for name in self.metrics:
+            if task not in METRICS.get(name, (task,)):
+                allowed = ", ".join(name for name, tasks in METRICS.items() if task in tasks)
+                text = f"{name} does not score {task}, as {config.data.name} asks for it"
+                yield "evaluation.metrics", f"{text}; allowed: {allowed}, package.module:function"
 
 
 class Stop(Section):
@@ -358,7 +398,10 @@ NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
 
 
-_CODE = (*((section, "name") for section in NAMED_SECTIONS), ("method", "aggregate"), ("clients", "sampling"))
+_CODE = (
+    *((section, "name") for section in NAMED_SECTIONS),
+    *(("method", "aggregate"), ("clients", "sampling"), ("train", "loss")),
+)
 """The keys that may name the user's code."""
 _CODE_OF_TRAINING = (("output", "observers"), ("evaluation", "metrics"))
 """Those of lists, which only a run that trains imports."""

@@ -64,7 +64,7 @@ class DeviceData:
         self.device = torch.device(device)
         self.padding = info.crop_padding if augment else 0
         self.flip = info.flip and augment
-        self.labels = dataset.train_y
+        self.labels = dataset.classes("train")
         arrays = (dataset.train_x, dataset.train_y, dataset.test_x, dataset.test_y)
         self.train_x, self.train_y, self.test_x, self.test_y = (torch.from_numpy(a).to(self.device) for a in arrays)
         self._normalization = _normalization(info, self.device)
@@ -91,7 +91,8 @@ class DeviceData:
         return Draws(order.to(self.device, non_blocking=True), corners, flips)
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Returns examples start..stop of one epoch (from 0) of `draws`, and their labels, int64 (B,).
+        """Returns examples start..stop of one epoch (from 0) of `draws`, and their targets: int64 (B,), or
+        float32 (B, outputs).
 
         Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors:
         float32 (B, features). Tokens: int64 (B, length).
@@ -103,7 +104,7 @@ class DeviceData:
         return self._ready(x), self.train_y.index_select(0, examples)
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Returns test examples start..stop in stored order, and labels, like `train_batch`, never augmented."""
+        """Returns test examples start..stop in stored order, and targets, like `train_batch`, never augmented."""
         copied = self.test_x[start:stop].clone()  # a net may write over its inputs
         return self._ready(copied), self.test_y[start:stop]
 

@@ -160,14 +160,15 @@ def show(arguments: argparse.Namespace) -> None:
 
     config = _load(*one_config(arguments.words), arguments.data_dir)
     dataset = load_data(config.data)
-    labels, info = dataset.train_y, config.data.used()
-    partition = make_partition(config.partition, labels, config.clients.count, config.seed, dataset.groups)
-    print(shown.table(partition, labels, info.num_classes, dataset.groups))
+    labels = dataset.classes("train")
+    num_classes = config.data.used().num_strata
+    partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
+    print(shown.table(partition, labels, num_classes, dataset.groups))
     print(f"{'digest of the data':18}  {dataset.digest}")
     if arguments.out is not None:
         title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
         try:
-            shown.picture(partition, labels, info.num_classes, Path(arguments.out), title)
+            shown.picture(partition, labels, num_classes, Path(arguments.out), title)
         except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
             raise DataError(f"--out {arguments.out}", f"cannot be drawn: {reason(error)}") from error
         print(f"drawn: {arguments.out}")

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
+Task = Literal["classification", "regression", "multi_label"]
+"""What a net is to say of an example: its class, some numbers, or for each of some labels whether it has it."""
 Arrays: TypeAlias = "Mapping[str, NDArray[Any] | None]"
 
 DTYPES = {"image": "uint8", "vector": "float32", "tokens": "int16"}
@@ -37,7 +39,8 @@ _CHUNK_BYTES = 2**24
 class DataInfo:
     """The facts of a data set that models, plans and batches need.
 
-    `example_shape` is (C, H, W) for images, (features,) for vectors, (length,) for tokens.
+    `num_classes` is how many outputs a net has: one for each class, label or number. `example_shape` is (C, H, W) for
+    images, (features,) for vectors, (length,) for tokens.
     `mean` and `std` are per channel, of pixels scaled to 0..1; empty means that examples are
     used as they are. Random crops are cut out of the image padded by `crop_padding` zeros a side.
     """
@@ -57,6 +60,8 @@ class DataInfo:
     """How many groups (writers, subjects, roles) the training examples come from; 0 if that is not known."""
     shares_groups: bool = False
     """True if the test examples come from the same groups."""
+    task: Task = "classification"
+    """It follows from the targets (`task_of`)."""
     class_names: tuple[str, ...] = ()
     """The classes' names in the order of their numbers; empty where they have none."""
     examples: Tensor | None = field(default=None, compare=False, repr=False)
@@ -64,7 +69,7 @@ class DataInfo:
     read."""
 
     def in_words(self) -> str:
-        """Returns the shape and type in which a net gets an example, and the number of classes."""
+        """Returns the shape and type in which a net gets an example, and what it is to say of it."""
         sizes = self.example_shape
         if self.kind == "image":
             shape = f"pictures of {counted(sizes[0], 'channel')}, {sizes[1]} high and {sizes[2]} wide, float32"
@@ -72,23 +77,33 @@ class DataInfo:
             shape = f"rows of {counted(sizes[0], 'feature')}, float32"
         else:
             shape = f"rows of {counted(sizes[0], 'token')} from 0 to {self.vocabulary_size - 1}, int64"
-        return f"{shape}; {self.num_classes} classes"
+        if self.task == "classification":
+            return f"{shape}; {self.num_classes} classes"
+        if self.task == "regression":
+            return f"{shape}; {counted(self.num_classes, 'number')} to predict (regression)"
+        return f"{shape}; {counted(self.num_classes, 'label')} of 0 or 1 (multi-label)"
+
+    @property
+    def num_strata(self) -> int:
+        """Returns how many classes `Dataset.classes` has."""
+        return self.num_classes if self.task == "classification" else 1
 
 
 @dataclass(frozen=True)
 class Dataset:
     """N training and M test examples.
 
-    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens int16 (N, length);
-    labels int64 (N,). `groups` int64 (N,), where a data set has them, says whose a training
-    example is (writer, subject, role), numbered from 0 without gaps; `test_groups` int64 (M,) the
-    same for test examples, with the numbers of the training groups where these are the same people.
+    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens int16 (N, length). Targets are classes int64
+    (N,), or float32 (N, outputs): numbers to predict, or a 0 or 1 for each label. `groups` int64 (N,), where a data
+    set has them, says whose a training example is (writer, subject, role), numbered from 0 without gaps;
+    `test_groups` int64 (M,) the same for test examples, with the numbers of the training groups where these are the
+    same people.
     """
 
     train_x: NDArray[np.generic]
-    train_y: Ints
+    train_y: NDArray[Any]
     test_x: NDArray[np.generic]
-    test_y: Ints
+    test_y: NDArray[Any]
     groups: Ints | None = None
     test_groups: Ints | None = None
     digest: str = field(default="", kw_only=True)
@@ -99,8 +114,12 @@ class Dataset:
         """Returns the arrays by name; None for groups that the data set does not have."""
         return {name: getattr(self, name) for name in ARRAYS}
 
-    def part(self, part: Part) -> tuple[NDArray[np.generic], Ints, Ints | None]:
-        """Returns the examples of a part, their labels and their groups."""
+    def classes(self, part: Part) -> Ints:
+        """Returns the class of each example of a part, int64 (N,): all 0 where the targets are no classes."""
+        return classes_of(self.train_y if part == "train" else self.test_y)
+
+    def part(self, part: Part) -> tuple[NDArray[np.generic], NDArray[Any], Ints | None]:
+        """Returns the examples of a part, their targets and their groups."""
         if part == "train":
             return self.train_x, self.train_y, self.groups
         return self.test_x, self.test_y, self.test_groups
@@ -150,8 +169,8 @@ class DataOptions(Section):
             return
         info = self.info()
         has_groups = info.num_groups > 0
-        least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_classes, "classes")
-        least_test = 1 if has_groups else info.num_classes  # `info` does not say how many groups the test part has
+        least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_strata, "classes")
+        least_test = 1 if has_groups else info.num_strata  # `info` does not say how many groups the test part has
         if problem := _subset_problem(self.subset("train"), info.num_train, least_train, kind):
             yield "data.num_train", problem
         if problem := _subset_problem(self.subset("test"), info.num_test, least_test, kind):
@@ -218,12 +237,13 @@ def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
     The choice depends on the data and the number alone: runs of several seeds have the same examples.
     """
     x, y, groups = dataset.part(part)
+    classes = dataset.classes(part)
     if number in (0, len(y)):
         return dataset
-    strata, kind = (y, "classes") if groups is None else (groups, "groups")
+    strata, kind = (classes, "classes") if groups is None else (groups, "groups")
     if problem := _subset_problem(number, len(y), len(np.unique(strata)), kind):
         raise DataError(f"data.num_{part}={number}", problem)
-    chosen = choose(y, groups, number, numpy_generator(f"subset-{part}"))
+    chosen = choose(classes, groups, number, numpy_generator(f"subset-{part}"))
     arrays: dict[str, Any] = {f"{part}_x": x[chosen], f"{part}_y": y[chosen]}
     if groups is not None:
         arrays["groups" if part == "train" else "test_groups"] = groups[chosen]
@@ -237,7 +257,26 @@ def _subset_problem(number: int, has: int, least: int, kind: str) -> str:
     return f"{number} of {has} examples; allowed: {least} (one for each of the {kind}) to {has}, or 0 for all"
 
 
-# ---- groups, and the check
+# ---- targets, groups, and the check
+
+
+def task_of(targets: NDArray[Any]) -> Task | None:
+    """Returns what targets of this type and shape are for; None if they are for nothing.
+
+    Whole numbers (N,) are classes, floats (N,) or (N, outputs) numbers to predict, rows of 0 and 1 (N, labels) labels.
+    """
+    if targets.dtype.kind == "f" and targets.ndim in (1, 2):
+        return "regression"
+    if targets.dtype.kind in "iu" and targets.ndim == 1:
+        return "classification"
+    is_binary = targets.dtype.kind in "biu" and targets.ndim == 2 and bool(((targets == 0) | (targets == 1)).all())
+    return "multi_label" if is_binary else None
+
+
+def classes_of(targets: NDArray[Any]) -> Ints:
+    """Returns class numbers int64 (N,): all 0 where the targets are no classes."""
+    is_class = targets.ndim == 1 and targets.dtype.kind in "iu"
+    return targets.astype(np.int64, copy=False) if is_class else np.zeros(len(targets), np.int64)
 
 
 def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDArray[Any]) -> tuple[Ints, Ints]:
@@ -272,7 +311,10 @@ def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[
     if info.kind == "image":
         shape = (*shape[1:], shape[0])
     yield from _problems(f"{words} examples", x, (count, *shape), DTYPES[info.kind], info.vocabulary_size)
-    yield from _problems(f"{words} labels", labels, (count,), "int64", info.num_classes)
+    if info.task == "classification":
+        yield from _problems(f"{words} labels", labels, (count,), "int64", info.num_classes)
+    else:
+        yield from _problems(f"{words} targets", labels, (count, info.num_classes), "float32", 0)
     is_same_people = part == "train" or info.shares_groups
     if groups is not None:
         limit = info.num_groups if is_same_people else info.num_groups + count

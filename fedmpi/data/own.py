@@ -20,7 +20,20 @@ from pydantic import Field, create_model
 from fedmpi.config.fields import Folder, Section, free
 from fedmpi.config.keywords import Keywords
 from fedmpi.data.batches import with_examples
-from fedmpi.data.dataset import ARRAYS, DTYPES, DataInfo, DataOptions, Dataset, Kind, check, number_groups, place_of
+from fedmpi.data.dataset import (
+    ARRAYS,
+    DTYPES,
+    DataInfo,
+    DataOptions,
+    Dataset,
+    Kind,
+    Task,
+    check,
+    classes_of,
+    number_groups,
+    place_of,
+    task_of,
+)
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
 from fedmpi.errors import WHOLE_NUMBERS, DataError, UnknownError, UserError, as_one_line, counted, type_in_words
@@ -35,6 +48,10 @@ _EXPECTED = (
     f"or tokens, whole numbers (N, length) from 0 to {MAX_TOKEN}"
 )
 _NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
+_TARGETS = (
+    "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); or labels, rows of 0 and 1 "
+    "(N, labels)"
+)
 _CHUNK_PIXELS = 2**20
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
 
@@ -86,12 +103,12 @@ class FileOptions(ArrayOptions):
         if not self.test_share:
             raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
         _check_names(where, arrays, ("x", "y"), ("x", "y", "groups"))
-        for name in ("y", "groups"):
-            if name in arrays and (arrays[name].ndim != 1 or arrays[name].shape != arrays["x"].shape[:1]):
+        for name, axes in (("y", (1, 2)), ("groups", (1,))):
+            if name in arrays and (arrays[name].ndim not in axes or arrays[name].shape[:1] != arrays["x"].shape[:1]):
                 raise DataError(where, f"x is {arrays['x'].shape}, but {name} {arrays[name].shape}, expected (N,)")
         labels = arrays["y"]
         generator = numpy_generator("own-split", 0)
-        train, test = stratified_holdout(np.arange(len(labels)), labels, self.test_share, generator)
+        train, test = stratified_holdout(np.arange(len(labels)), classes_of(labels), self.test_share, generator)
         divided = {"train_x": arrays["x"][train], "train_y": labels[train]}
         divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
         if "groups" in arrays:
@@ -124,13 +141,15 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
     dataset = Dataset(
         _stored(arrays["train_x"], kind),
-        _whole(where, "train_y", arrays["train_y"]),
+        _targets(where, "train_y", arrays["train_y"]),
         _stored(arrays["test_x"], kind),
-        _whole(where, "test_y", arrays["test_y"]),
+        _targets(where, "test_y", arrays["test_y"]),
         groups,
         test_groups if "test_groups" in arrays else None,
     )
-    info = _info(where, options, kind, dataset)
+    task = task_of(arrays["train_y"])
+    assert task is not None, "targets for nothing were refused"
+    info = _info(where, options, kind, task, dataset)
     return check(where, dataset, info), with_examples(info, dataset)
 
 
@@ -199,18 +218,32 @@ def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
     return np.require(with_channel, DTYPES[kind], ["C", "A", "W"])
 
 
-def _whole(where: str, name: str, labels: NDArray[Any]) -> Ints:
-    if labels.dtype.kind not in "iu":
-        raise DataError(where, f"{name} is {labels.dtype} {labels.shape}, expected whole numbers (N,); {_NUMBERED}")
-    return labels.astype(np.int64)
+def _targets(where: str, name: str, targets: NDArray[Any]) -> NDArray[Any]:
+    """Returns classes as int64 (N,), other targets as float32 (N, outputs). Raises DataError."""
+    task = task_of(targets)
+    if task == "classification":
+        return targets.astype(np.int64)
+    if task is None:
+        raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}; {_NUMBERED}")
+    rows = targets.reshape(len(targets), -1).astype(np.float32)
+    if name == "train_y" and task == "multi_label" and rows.shape[1] > 1 and (rows.sum(axis=1) == 1).all():
+        raise DataError(where, f"each row of {name} has one 1, as of classes; give these as {name}.argmax(1)")
+    if task == "regression" and (rows == rows[:1]).all():
+        raise DataError(where, f"{name} is the same number in all rows; expected numbers to predict that differ")
+    return rows
 
 
-def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> DataInfo:
-    classes = np.unique(dataset.train_y)
+def _num_classes(where: str, labels: Ints) -> int:
+    classes = np.unique(labels)
     if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
         found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
         raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
+    return len(classes)
+
+
+def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset) -> DataInfo:
     x = dataset.train_x
+    y = dataset.train_y
     num_groups = dataset.counts["num_groups"]
     crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
@@ -218,12 +251,13 @@ def _info(where: str, options: ArrayOptions, kind: Kind, dataset: Dataset) -> Da
     info = DataInfo(
         kind,
         x.shape[1:],
-        len(classes),
+        _num_classes(where, y) if task == "classification" else y.shape[1],
         len(x),
         len(dataset.test_x),
         crop_padding=crop_padding,
         flip=flip,
         num_groups=num_groups,
+        task=task,
         class_names=options.class_names(),
         shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ class PartitionOptions(Section):
 
     by_groups: ClassVar[bool] = False
     """True if it goes by whose the examples are (writer, subject, role)."""
+    by_classes: ClassVar[bool] = False
+    """True if it needs targets that are classes."""
     least_examples: ClassVar[int] = 1
     name: str
 
@@ -63,7 +65,8 @@ class PartitionOptions(Section):
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Returns the examples' numbers, client after client, int64, and the clients' sizes, int64 (num_clients,).
 
-        A pure function of the classes `labels`, int64 (N,), of the seed and, with `by_groups`, of `groups`, int64 (N,).
+        A pure function of the targets `labels` (classes int64 (N,), or float32 (N, outputs)), of the seed and, with
+        `by_groups`, of `groups`, int64 (N,).
         There are `smallest_client_examples` for each client. Raises ConfigError if the options cannot be met.
         """
         raise NotImplementedError
@@ -134,9 +137,9 @@ def saved(path: Path) -> tuple[Partition, str]:
 
 
 def make_partition(
-    options: PartitionOptions, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None
+    options: PartitionOptions, labels: NDArray[Any], num_clients: int, seed: int, groups: Ints | None = None
 ) -> Partition:
-    """Divides the examples with `labels`, int64 (N,), among clients; a pure function of its arguments.
+    """Divides the examples with the targets `labels`, (N, ...), among clients; a pure function of its arguments.
 
     `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
     ConfigError if the options cannot be met (too many clients, a minimum size never reached).

@@ -40,7 +40,7 @@ def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, 
     of them. Costs what the chosen clients' examples cost, and some passes over the labels.
     """
     if how == "matching":
-        tests = _matching(partition, dataset.train_y, dataset.test_y, seed)
+        tests = _matching(partition, dataset.classes("train"), dataset.classes("test"), seed)
         return some(tests, num_clients, seed)
     train, test = (dataset.groups, dataset.test_groups) if how == "groups" else (dataset.train_y, dataset.test_y)
     assert train is not None and test is not None, "the config was checked"
@@ -108,10 +108,11 @@ def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) ->
     has as many.
     """
     training, held_out = [], []
+    classes = dataset.classes("train")
     for client in range(partition.num_clients):
         own = partition.client(client)
         generator = numpy_generator("validation", seed, client)
-        trains, validates = stratified_holdout(own, dataset.train_y[own], share, generator)
+        trains, validates = stratified_holdout(own, classes[own], share, generator)
         training.append(trains)
         held_out.append(validates)
     numbers = np.concatenate(held_out)

@@ -28,9 +28,10 @@ def table(partition: Partition, labels: Ints, num_classes: int, groups: Ints | N
         ("clients", f"{partition.num_clients:,}"),
         ("examples", f"{len(partition.indices):,} of {len(labels):,} in use"),
         ("per client", _spread(sizes)),
-        ("classes per client", _spread(_kinds(partition, labels, num_classes))),
-        ("per class", _spread(np.bincount(labels[partition.indices], minlength=num_classes))),
     ]
+    if num_classes > 1:
+        rows.append(("classes per client", _spread(_kinds(partition, labels, num_classes))))
+        rows.append(("per class", _spread(np.bincount(labels[partition.indices], minlength=num_classes))))
     if groups is not None:
         num_groups = int(groups.max()) + 1
         in_use = len(np.unique(groups[partition.indices]))

@@ -28,6 +28,9 @@ def export(arguments: Namespace) -> int:
     form = format_of(arguments.out, arguments.format)
     saved = saved_round(arguments.run, arguments.round, arguments.overrides)
     whole = net_of(saved, arguments.tier, arguments.client, dense=arguments.dense)
+    info = saved.setup.data.info
+    if arguments.check and info.task != "classification":
+        raise ConfigError("--check", f"compares classes, and the net of {saved.path} has outputs for {info.task}")
     if arguments.check and not whole.accuracy.num_tested:
         raise ConfigError("--check", f"{whole.name} has no test example of its own, so there is nothing to compare")
     trained = cut_net(whole) if arguments.cut else whole
@@ -72,7 +75,7 @@ def _about(path: Path, trained: TrainedNet, form: Pt2) -> str:
     if form.name == "onnx":
         meaning = "preprocessing, mean, std: how to make an input; output, class_names: what the answer means"
         lines.append(f"  metadata   metadata_props has {meaning}; data_digest, config_hash: what made it")
-    return _rows(*lines, f"  accuracy   {_accuracy(trained.accuracy)}")
+    return _rows(*lines, f"  {saved.setup.evaluation.scoring.name:9}  {_accuracy(trained.accuracy)}")
 
 
 def _rows(*lines: str) -> str:
@@ -82,7 +85,8 @@ def _rows(*lines: str) -> str:
 
 def _accuracy(found: Accuracy) -> str:
     if not found.num_tested:
-        return "not known: it has no test example of its own"
+        reported = "not known: it has no test example of its own"
+        return reported if found.reported is None else f"{percent(found.reported)} reported"
     own = f"{percent(found.share)} ({found.correct} of {found.num_tested})"
     if found.reported is None:
         return f"{own}, measured now: the run has not tested this net in this round"

@@ -27,6 +27,11 @@ from fedmpi.export.nets import TrainedNet
 FormatName = Literal["pt2", "safetensors", "onnx"]
 Answers = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> logits (B, num_classes)."""
+_OUTPUTS = {
+    "classification": "a logit for each class; the largest is the answer",
+    "multi_label": "a logit for each label; the answer is those above 0",
+    "regression": "the predicted numbers",
+}
 # Else the runtime notes its use, and leaves a file in the temporary folder.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
@@ -41,8 +46,10 @@ import torch
 {inputs}
 net = torch.export.load({path!r}).module()
 with torch.no_grad():
-    print(net(x).argmax(1))"""
-    """Code that prints class numbers. `{inputs}` makes `x`; `{made}` is an expression for a net of the same layers."""
+    print(net(x){answer})"""
+    """Code that prints class numbers, labels or numbers. `{inputs}` makes `x`; `{made}` is an expression for a net of
+    the same layers, `{answer}` what makes answers of its outputs.
+    """
     arrays = "torch"
     """The package whose array `x` is."""
     is_exact = True
@@ -72,7 +79,7 @@ from safetensors.torch import load_file
 net = {made}  # or one of your own with these layers
 net.load_state_dict(load_file({path!r}))
 with torch.no_grad():
-    print(net.eval()(x).argmax(1))"""
+    print(net.eval()(x){answer})"""
 
     def pack(self, trained: TrainedNet) -> bytes:
         """Packs a tensor of two names twice, because a plain `load_state_dict` wants both."""
@@ -95,7 +102,7 @@ class Onnx(Pt2):
 import onnxruntime, numpy
 {inputs}
 net = onnxruntime.InferenceSession({path!r})
-print(net.run(None, {{"input": x}})[0].argmax(1))"""
+print(net.run(None, {{"input": x}})[0]{answer})"""
     arrays = "numpy"
     is_exact = False
 
@@ -208,7 +215,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "input_shape": list(info.example_shape),
         "mean": list(info.mean),
         "std": list(info.std),
-        "output": f"float32 (batch, {info.num_classes}): a logit for each class; the largest is the answer",
+        "output": f"float32 (batch, {info.num_classes}): {_OUTPUTS[info.task]}",
         "classes": info.num_classes,
         "class_names": list(info.class_names),
         "round": saved.number,
@@ -228,8 +235,10 @@ def usage(path: Path, trained: TrainedNet, form: Pt2, overrides: Sequence[str] =
     """Returns a program that loads the file, prepares examples as the run did, and prints their classes. `overrides`
     are the command's.
     """
-    inputs = _inputs(trained.saved.setup.data.info, form.arrays)
-    return form.snippet.format(path=str(path), inputs=inputs, made=_made(trained, overrides))
+    info = trained.saved.setup.data.info
+    answer = {"classification": ".argmax(1)", "multi_label": " > 0", "regression": ""}[info.task]
+    inputs = _inputs(info, form.arrays)
+    return form.snippet.format(path=str(path), inputs=inputs, made=_made(trained, overrides), answer=answer)
 
 
 def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +22,7 @@ from fedmpi.data.batches import batch_bounds
 from fedmpi.errors import ConfigError
 from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
-from fedmpi.learning.evaluate import count_correct, own_statistics, test_nets
+from fedmpi.learning.evaluate import own_statistics, points_of, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
@@ -30,10 +31,10 @@ from fedmpi.methods.hermes import Hermes
 from fedmpi.models.nets.lstm import Lstm
 from fedmpi.models.surgery.cutting import cut
 from fedmpi.models.surgery.groups import Masks
-from fedmpi.report.records import net_scores
+from fedmpi.report.records import net_scores, score_of
 from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
-from fedmpi.rounds.state import client_of, personal_task, reestimates
+from fedmpi.rounds.state import Setup, client_of, personal_task, reestimates
 from fedmpi.strided import as_torch_has_it
 
 
@@ -133,9 +134,7 @@ def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> Tra
     own = torch.tensor(tests.client(client))
     size = setup.config.evaluation.batch_size
     in_batches = num_statistics(flat.module) > 0 and not (reestimates(setup.config, number) or len(own) == 1)
-    correct = count_correct(flat, setup.data, own, size, restat)
-    as_tested = count_correct(flat, setup.data, own, size, None) if in_batches else correct
-    accuracy = Accuracy(correct, len(own), as_tested / len(own) if len(own) else None, in_batches)
+    accuracy = _tested_by_client(setup, flat, own, restat, in_batches)
     net, form = plain(flat, own_statistics(flat, setup.data, *restat, size), dense=dense)
     masks = None
     if isinstance(setup.method, Hermes):
@@ -143,13 +142,30 @@ def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> Tra
     return TrainedNet(saved, f"client {client}", form, net, accuracy, own, masks)
 
 
+def _tested_by_client(
+    setup: Setup, flat: FlatNet, own: Tensor, restat: tuple[np.ndarray, int], in_batches: bool
+) -> Accuracy:
+    """Returns the accuracy of a client's net that is in place."""
+    scoring = setup.evaluation.scoring
+    size = setup.config.evaluation.batch_size
+    points = points_of(flat, setup.data, scoring, own, size, restat)
+    as_tested = points_of(flat, setup.data, scoring, own, size, None) if in_batches else points
+    reported = scoring.score(as_tested, len(own)) if len(own) else None
+    if scoring.task != "classification":
+        return Accuracy(0, 0, reported, in_batches)
+    return Accuracy(int(points), len(own), reported, in_batches)
+
+
 def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
     """Returns the accuracy of a tier's net that is in place, and the statistics that it has it with."""
     setup = saved.setup
-    reported = net_scores(saved.record).get(name, {}).get("accuracy")
+    scores = net_scores(saved.record).get(name)
+    reported = score_of(scores) if scores else None
     wanted = num_statistics(flat.module)
     found = saved.snapshot.statistics.get(name)
     num_test = setup.data.info.num_test
+    if setup.data.info.task != "classification":
+        num_test = 0  # nothing is right or wrong
     if reported is not None and (found is not None or not wanted):
         return Accuracy(round(reported * num_test), num_test, reported), found
     (score,) = test_nets(

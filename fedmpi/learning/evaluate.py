@@ -16,13 +16,13 @@ from itertools import accumulate, groupby
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedmpi import seeds
 from fedmpi.data.batches import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.task import Scoring
 
 Bounds = tuple[int, int]
 Unit = tuple[int, Bounds]
@@ -31,7 +31,7 @@ AllreduceSum = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class TierScore:
-    """Test accuracy (share of all examples) and mean cross-entropy of one tier's net."""
+    """Test accuracy (share of all examples; r2 of a regression) and mean loss of one tier's net."""
 
     accuracy: float
     loss: float
@@ -53,6 +53,7 @@ class EvaluationPlan:
     batch_size: int
     restat_indices: np.ndarray
     """The union of the clients' training examples, or a share of it, in the order they pass for re-estimation."""
+    scoring: Scoring
     late: Collection[int] = ()
     """The tiers whose nets are tested after the others', because they come later (`Method.late`)."""
     keeps_logits: bool = False
@@ -112,7 +113,7 @@ def test_nets(
             for _, piece in units:
                 inputs, targets = data.test_batch(*piece)
                 logits = net.module(inputs).float()
-                found.append(_tested(logits, targets))
+                found.append(plan.scoring.of_batch(logits, targets))
                 kept.put(tier, piece, logits)
         for of_batch in torch.stack(found).cpu():  # the one wait for all batches of a tier
             of_tiers = torch.zeros(len(plan.costs), 2, dtype=torch.float64)
@@ -121,10 +122,11 @@ def test_nets(
     allreduce_sum(sums.buffer)
     kept.exchange(allreduce_sum)
     scores = []
-    for tier, (correct, loss) in enumerate(sums.total().view(-1, 2).tolist()):
+    for tier, (points, loss) in enumerate(sums.total().view(-1, 2).tolist()):
         is_held = loss < StatisticSum.LARGEST
         mean_loss = loss / plan.num_test if is_held else float("inf")
-        scores.append(TierScore(int(correct) / plan.num_test, mean_loss, statistics.get(tier), kept.of(tier)))
+        score = plan.scoring.score(points, plan.num_test)
+        scores.append(TierScore(score, mean_loss, statistics.get(tier), kept.of(tier)))
     return scores
 
 
@@ -149,12 +151,6 @@ class _LogitBits:
 
     def of(self, tier: int) -> Tensor | None:
         return self._bits[tier].int().view(torch.float32) if self._is_on else None
-
-
-def _tested(logits: Tensor, targets: Tensor) -> Tensor:
-    """Returns the number of examples that a net gets right and the sum of their losses, float64 (2,), on the device."""
-    loss = F.cross_entropy(logits, targets, reduction="sum")
-    return torch.stack([(logits.argmax(1) == targets).sum().double(), loss.double()])
 
 
 def reestimate(
@@ -194,19 +190,22 @@ def reestimate(
 
 @dataclass(frozen=True)
 class ClientScores:
-    """Test accuracy of the clients that have test data: `clients` are their numbers, both arrays of their length."""
+    """Test accuracy (r2 of a regression, see `name`) of the clients that have test data: `clients` are their numbers,
+    both arrays of their length.
+    """
 
     clients: np.ndarray
     accuracy: np.ndarray
     without_test_data: int = 0
     """How many clients could not be tested."""
+    name: str = "accuracy"
 
     def summary(self) -> dict[str, float]:
         """Returns mean over clients, standard deviation, and the mean of the worst tenth (at least one client)."""
         num_worst = -(-len(self.clients) // 10)
         worst = np.sort(self.accuracy)[:num_worst]
         return {
-            "accuracy": float(self.accuracy.mean()),
+            self.name: float(self.accuracy.mean()),
             "std": float(self.accuracy.std()),
             "worst_decile": float(worst.mean()),
             "clients": len(self.clients),
@@ -215,10 +214,15 @@ class ClientScores:
 
 
 @torch.no_grad()
-def count_correct(
-    net: FlatNet, data: DeviceData, test_examples: Tensor, batch_size: int, restat: tuple[np.ndarray, int] | None
-) -> int:
-    """Returns how many of `test_examples` (int64 (n,), numbers) the net gets right.
+def points_of(
+    net: FlatNet,
+    data: DeviceData,
+    scoring: Scoring,
+    test_examples: Tensor,
+    batch_size: int,
+    restat: tuple[np.ndarray, int] | None,
+) -> float:
+    """Returns the points (`Scoring.points`) of the net on `test_examples` (int64 (n,), numbers).
 
     `restat` (numbers of the client's training examples, seed of their augmentation) asks for
     BatchNorm statistics of the client's own training data; None means those of each test batch.
@@ -226,7 +230,9 @@ def count_correct(
     statistics = None if restat is None else own_statistics(net, data, *restat, batch_size)
     bounds = batch_bounds(len(test_examples), batch_size)
     with bn.using(net.module, statistics):
-        return num_correct(net.module, (data.test_batch_of(test_examples[slice(*piece)]) for piece in bounds))
+        batches = (data.test_batch_of(test_examples[slice(*piece)]) for piece in bounds)
+        found = [scoring.points(net.module(inputs).float(), targets) for inputs, targets in batches]
+        return float(torch.stack(found).sum()) if found else 0.0
 
 
 @torch.no_grad()

@@ -56,7 +56,7 @@ def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Ten
 @dataclass(frozen=True)
 class TrainOutcome:
     """`loss` is the mean over all `steps` done, of which fp16 left out `left_out`; `finite` whether every loss was
-    finite and at most 1000.
+    finite and, if it is cross-entropy, at most 1000.
     """
 
     loss: float
@@ -71,7 +71,7 @@ class LocalTrainer:
     def __init__(self, net: FlatNet, data: DeviceData, train: Train, own_decay: list[str]) -> None:
         self.net = net
         self.data = data
-        self._train = train
+        self.train = train
         self._own_decay = [name for name in net.params if name in own_decay]
         decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
         self._optimizer = (
@@ -79,18 +79,20 @@ class LocalTrainer:
             if train.optimizer == "adamw"
             else net.optimizer(momentum=train.momentum, **decay)
         )
+        is_cross_entropy = train.loss == "auto" and data.info.task == "classification"
+        self._largest_loss = LARGEST_LOSS if is_cross_entropy else math.inf
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
 
     @property
     def batch_size(self) -> int:
-        return self._train.batch_size
+        return self.train.batch_size
 
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
         """Returns a trainer of another net in batches of this size, whatever the losses are."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
-        return LocalTrainer(net, self.data, self._train.model_copy(update=other), self._own_decay)
+        return LocalTrainer(net, self.data, self.train.model_copy(update=other), self._own_decay)
 
     def run(
         self, draws: Draws, lr: float, loss: Loss, backward: Backward, after_backward: Callable[[FlatNet], None]
@@ -107,13 +109,13 @@ class LocalTrainer:
         for step, (epoch, bounds) in enumerate(batches):
             losses[step] = self.gradient(draws, epoch, bounds, backward, loss)
             if self._stops_early and not self._keep_or_restore(losses[step]):
-                return outcome_of(losses[: step + 1], num_left_out)
+                return outcome_of(losses[: step + 1], num_left_out, self._largest_loss)
             left_out = net.scale.settle(net.gradient) if net.scale else None
             after_backward(net)
             if self._clips:
-                net.clip_gradient(self._train.clip_norm)
+                net.clip_gradient(self.train.clip_norm)
             optimizer.step(lr, left_out)
-        return outcome_of(losses, num_left_out)
+        return outcome_of(losses, num_left_out, self._largest_loss)
 
     def gradient(self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: Loss) -> Tensor:
         """Computes the gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss
@@ -125,7 +127,7 @@ class LocalTrainer:
 
     def bounds(self, num_examples: int) -> list[tuple[int, int]]:
         """Returns where the batches of each epoch begin and end."""
-        return batches_of(self._train, num_examples)
+        return batches_of(self.train, num_examples)
 
     def restore_last_finite(self) -> None:
         """Restores the last parameters whose loss was finite (under `upload_last_finite`)."""
@@ -143,14 +145,14 @@ class LocalTrainer:
         """Remembers the parameters of a good loss; after a bad one restores the last good ones.
         Waits for the device."""
         assert self._last_finite is not None
-        if bool(torch.isfinite(loss) & (loss <= LARGEST_LOSS)):
+        if bool(torch.isfinite(loss) & (loss <= self._largest_loss)):
             self.net.copy_parameters_to(self._last_finite)
             return True
         self.restore_last_finite()
         return False
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self._train.precision)
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.train.precision)
         return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
 
 
@@ -193,7 +195,7 @@ def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tu
     return whole or list(bounds[:1])
 
 
-def outcome_of(losses: Tensor, num_left_out: Tensor | None = None) -> TrainOutcome:
+def outcome_of(losses: Tensor, num_left_out: Tensor | None = None, largest_loss: float = LARGEST_LOSS) -> TrainOutcome:
     """Returns the outcome of steps with these losses, float32 (steps,); waits for the device.
 
     fp16 left out `left_out` of them (0-dim, on the same device).
@@ -201,5 +203,5 @@ def outcome_of(losses: Tensor, num_left_out: Tensor | None = None) -> TrainOutco
     # Both in one tensor, because each that crosses to the host is waited for.
     read = losses if num_left_out is None else torch.cat([losses, num_left_out[None]])
     values, counted = read.to("cpu", torch.float64).split([len(losses), len(read) - len(losses)])
-    finite = bool((torch.isfinite(values) & (values <= LARGEST_LOSS)).all())
+    finite = bool((torch.isfinite(values) & (values <= largest_loss)).all())
     return TrainOutcome(float(values.mean()) if len(values) else 0.0, len(values), finite, int(counted.sum()))

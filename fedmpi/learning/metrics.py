@@ -6,6 +6,7 @@ computes. So the scores do not depend on the number of ranks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,28 +18,39 @@ from fedmpi import registry
 from fedmpi.errors import ConfigError, UnknownError
 
 Metric = Callable[[np.ndarray, np.ndarray], Any]
-"""labels int64 (N,), logits float32 (N, classes) -> a number."""
+"""targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""
 
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Returns the mean over the classes of F1; 0 for a class that is neither there nor predicted."""
+    """Returns the mean over the classes or labels of F1; 0 for one that is neither there nor predicted."""
+    return _f1(labels, logits, "macro")
+
+
+def f1_micro(labels: np.ndarray, logits: np.ndarray) -> float:
+    """Returns F1 of all decisions together."""
+    return _f1(labels, logits, "micro")
+
+
+def _f1(labels: np.ndarray, logits: np.ndarray, average: str) -> float:
     from sklearn.metrics import f1_score
 
-    classes = range(logits.shape[1])
-    return float(f1_score(labels, logits.argmax(1), labels=classes, average="macro", zero_division=0))
+    predicted = logits.argmax(1) if labels.ndim == 1 else (logits > 0).astype(labels.dtype)
+    return float(f1_score(labels, predicted, labels=range(logits.shape[1]), average=average, zero_division=0))
 
 
 def auc(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Returns the mean area under the ROC curve, by softmax, of each class against the rest; classes that no test
-    example or all of them have are left out. NaN for logits that are not finite.
+    """Returns the mean area under the ROC curve, by softmax, of each class against the rest, or of each label; those
+    that no test example or all of them have are left out. NaN for logits that are not finite.
     """
     from sklearn.metrics import roc_auc_score
 
-    present = np.unique(labels)
-    if len(present) < 2 or not np.isfinite(logits).all():
+    if not np.isfinite(logits).all():
         return float("nan")
-    shares = torch.from_numpy(logits).double().softmax(1).numpy()
-    return float(np.mean([roc_auc_score(labels == label, shares[:, label]) for label in present]))
+    if labels.ndim == 1:
+        logits = torch.from_numpy(logits).double().softmax(1).numpy()
+        labels = labels[:, None] == np.arange(logits.shape[1])
+    mixed = [each for each in range(logits.shape[1]) if 0 < labels[:, each].sum() < len(labels)]
+    return float(np.mean([roc_auc_score(labels[:, each], logits[:, each]) for each in mixed])) if mixed else math.nan
 
 
 def top5(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -55,7 +67,25 @@ def confusion(labels: np.ndarray, logits: np.ndarray) -> list[list[int]]:
     return counts
 
 
-BUILT_IN: dict[str, Metric] = {"f1_macro": f1_macro, "auc": auc, "top5": top5, "confusion": confusion}
+def mse(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Returns the mean squared error over examples and outputs."""
+    return float(np.square(outputs.astype(np.float64) - targets).mean())
+
+
+def mae(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Returns the mean absolute error over examples and outputs."""
+    return float(np.abs(outputs.astype(np.float64) - targets).mean())
+
+
+def r2(targets: np.ndarray, outputs: np.ndarray) -> float:
+    """Returns 1 - the sum of squared errors over that of the best constant, all outputs together."""
+    centred = targets - targets.mean(axis=0, dtype=np.float64)
+    return float(1 - np.square(outputs.astype(np.float64) - targets).sum() / np.square(centred).sum())
+
+
+BUILT_IN: dict[str, Metric] = {
+    metric.__name__: metric for metric in (f1_macro, f1_micro, auc, top5, confusion, mse, mae, r2)
+}
 
 
 def named(names: Sequence[str]) -> dict[str, Metric]:
@@ -67,7 +97,7 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
         except UnknownError as error:
             raise ConfigError("evaluation.metrics", str(error)) from None
         if not callable(found[name]):
-            raise ConfigError("evaluation.metrics", f"{name!r} is no function; expected metric(labels, logits)")
+            raise ConfigError("evaluation.metrics", f"{name!r} is no function; expected metric(targets, outputs)")
     return found
 
 

@@ -26,7 +26,8 @@ from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step
+from fedmpi.learning.local import LocalTrainer, plain_step
+from fedmpi.learning.task import loss_of
 from fedmpi.models import admission
 from fedmpi.models.trial import fault_of_net
 from fedmpi.tensors import bytes_of
@@ -121,7 +122,7 @@ class _Trial:
         draws = self.trainer.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
         with seeds.global_generators(seed, self.trainer.data.device):
             trainer = self.trainer.with_net(net, BATCH_SIZE)
-            trainer.run(draws, LR, MaskedCrossEntropy(None), plain_step, lambda net: None)
+            trainer.run(draws, LR, loss_of(trainer.train, trainer.data.info.task), plain_step, lambda net: None)
         return net.copy_of_parameters()
 
     def test(self, net: FlatNet) -> Tensor:

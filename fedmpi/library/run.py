@@ -66,7 +66,7 @@ class Clients(Partition):
     """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
 
     classes: NDArray[np.int64]
-    """Number of examples by client and class, (clients, classes)."""
+    """Number of examples by client and class, (clients, classes); one column where targets are no classes."""
 
 
 class Run(reader.Run):
@@ -116,7 +116,7 @@ class Run(reader.Run):
         Raises DataError where these data are not the run's, or where `partition.h5` is missing or damaged.
         """
         partition, dataset = self.divided_data()
-        counts = class_counts(partition, dataset.train_y, self.config.data.info().num_classes)
+        counts = class_counts(partition, dataset.classes("train"), self.config.data.info().num_strata)
         return Clients(partition.indices, partition.offsets, counts)
 
     @restore_process_state()

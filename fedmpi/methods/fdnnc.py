@@ -104,6 +104,9 @@ class FDNNCOptions(MethodOptions):
         num_big = round(self.big_share * num_clients)
         return num_big, num_clients - num_big
 
+    def needs_classes(self) -> dict[str, str]:
+        return {"loss": "cross_entropy, which then means train.loss"} if self.loss == "mse" else {}
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Refuses runs that end before small devices train."""
         yield from super().problems(config)

@@ -59,6 +59,9 @@ class FjordOptions(WidthOptions):
     distillation_temperature: Positive = 1.0
     """T: divides both outputs before the softmax."""
 
+    def needs_classes(self) -> dict[str, str]:
+        return {"distillation": "false"} if self.distillation else {}
+
 
 class Fjord(WidthMethod):
     """Ordered dropout; means over the clients that cover an entry, weighted by samples."""

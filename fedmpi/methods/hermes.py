@@ -119,6 +119,9 @@ class HermesOptions(MethodOptions):
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in the mean: the same for all, or its number of examples (n_k / n)."""
 
+    def needs_classes(self) -> dict[str, str]:
+        return {"name": "another method, because this one prunes by accuracy"}
+
 
 class Hermes(Method):
     """theta M_k on each client; theta <- per-entry mean where all of the cohort hold the entry."""

@@ -80,6 +80,12 @@ class MethodOptions(Section):
         if config.mpi.exchange == "reduce":
             yield "mpi.exchange", "reduce adds up means, and method.aggregate is another; allowed: gather, auto"
 
+    def needs_classes(self) -> dict[str, str]:
+        """Returns each option (or `name`) whose value makes sense only where targets are classes, and what else may be
+        chosen then.
+        """
+        return {}
+
     def only_sgd(self, config: Config, why: str) -> Iterator[tuple[str, str]]:
         """Refuses another optimizer of the clients than SGD; `why` is the middle of the sentence."""
         if config.train.optimizer != "sgd":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ class Best:
         tested = accuracies(record)
         for tier, share in tested.items():
             self.last[tier] = share
-            if share > self.best.get(tier, -1.0):
+            if share > self.best.get(tier, -math.inf):
                 self.best[tier] = share
                 self.best_round[tier] = record["round"]
         if tested:

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS
+from fedmpi.report.records import CLIENTS, score_name
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
@@ -109,7 +109,7 @@ def time_line(split_s: Mapping[str, float]) -> str:
 
 
 def _clients_line(summary: Mapping[str, float]) -> str:
-    mean, std, worst = (percent(summary[name]) for name in ("accuracy", "std", "worst_decile"))
+    mean, std, worst = (percent(summary[name]) for name in (score_name(summary), "std", "worst_decile"))
     line = f"{CLIENTS}: each one's own net on its own test data: mean {mean}, std {std}, worst decile {worst}"
     untested = int(summary["without_test_data"])
     tested = counted(int(summary["clients"]), "client")

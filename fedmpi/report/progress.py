@@ -14,7 +14,7 @@ from collections import deque
 from statistics import fmean
 from typing import Literal, TextIO
 
-from fedmpi.report.records import Record, accuracies
+from fedmpi.report.records import Record, accuracies, score_name, scores_of
 from fedmpi.report.terminal import DEFAULT_COLUMNS, ERASED, columns_of_terminal, wrapped
 from fedmpi.store.units import duration
 
@@ -83,7 +83,8 @@ class Progress:
         parts = [self._round(self._done_rounds), f"{seconds:.2f} s", f"ETA {duration(eta_s)}"]
         tested = accuracies(record)
         if tested:
-            parts.append(f"accuracy {' '.join(f'{100 * share:.1f}' for share in tested.values())} %")
+            score = score_name(scores_of(record, next(iter(tested))))
+            parts.append(f"{score} {' '.join(f'{100 * share:.1f}' for share in tested.values())} %")
         if record["train_loss"] is not None:
             loss = f"loss {record['train_loss']:.4g}"
             if len("  ".join([*parts, loss])) <= DEFAULT_COLUMNS:
@@ -92,7 +93,7 @@ class Progress:
             # Names of tiers are often numbers, so they do not stand between the numbers of a line.
             self._tested = [*tested]
             order = ", in this order" if len(tested) > 1 else ""
-            self.say("\n".join(wrapped(f"accuracy of {', '.join(tested)}{order}")))
+            self.say("\n".join(wrapped(f"{score} of {', '.join(tested)}{order}")))
         self.say("\n".join(wrapped("  ".join(parts))))
 
     def _round(self, number: int) -> str:

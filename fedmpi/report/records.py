@@ -118,7 +118,7 @@ def is_whole(records: Sequence[Record]) -> bool:
 
 
 def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
-    """Returns name -> `accuracy` and `loss` of each net that was tested on the whole test set."""
+    """Returns name -> `accuracy` (or `r2`) and `loss` of each net that was tested on the whole test set."""
     return dict(record.get(TIERS) or {})
 
 
@@ -128,9 +128,19 @@ def scores_of(record: Record, name: str) -> Mapping[str, float]:
 
 
 def accuracies(record: Record) -> dict[str, float]:
-    """Returns the accuracy of each tested tier, and of the clients' own nets; {} if the round was not tested."""
+    """Returns the accuracy (or r2) of each tested tier, and of the clients' own nets; {} if nothing was tested."""
     names = [*net_scores(record), *([CLIENTS] if CLIENTS in record else [])]
-    return {name: scores_of(record, name)["accuracy"] for name in names}
+    return {name: score_of(scores_of(record, name)) for name in names}
+
+
+def score_name(scores: Mapping[str, float]) -> str:
+    """Returns the key of what a net is judged by: `accuracy`, or `r2` of a regression."""
+    return "r2" if "r2" in scores else "accuracy"
+
+
+def score_of(scores: Mapping[str, float]) -> float:
+    """Returns the accuracy of a tested net, or its r2."""
+    return scores[score_name(scores)]
 
 
 def scalars(record: Record, prefix: str = "") -> Iterator[tuple[str, int | float]]:

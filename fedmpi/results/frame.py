@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedmpi.config.schema import settings
 from fedmpi.errors import ConfigError
-from fedmpi.report.records import Record, divergences, is_whole, net_scores, scores_of
+from fedmpi.report.records import Record, divergences, is_whole, net_scores, score_name, scores_of
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line, Panel
 from fedmpi.results.grid_file import GridRun, Measure
@@ -59,7 +59,8 @@ def _number(record: Record, net: str, quantity: str) -> float | None:
     if quantity == "train_loss":
         return record["train_loss"]
     if quantity not in _KERNEL_KEYS:
-        return scores_of(record, net).get(quantity)
+        scores = scores_of(record, net)
+        return scores.get(score_name(scores) if quantity == "accuracy" else quantity)
     # Of several numbers, as lowest, mean, highest, the mean.
     number = _kernels(record, net).get(_KERNEL_KEYS[quantity])
     return number[1] if isinstance(number, list) else number
@@ -297,11 +298,17 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
         shown = name_of(net)
-        title, label = (shown, f"test {y}") if len(chosen) > 1 else ("", f"test {y}, {shown}")
+        tested = score_of_runs(run for group in groups for run in group.runs) if y == "accuracy" else y
+        title, label = (shown, f"test {tested}") if len(chosen) > 1 else ("", f"test {tested}, {shown}")
         found.append(Panel(lines, x, y, title, label))
     if not any(any(line.x) for panel in found for line in panel.lines.values()):
         raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
     return found
+
+
+def score_of_runs(runs: Iterable[Run]) -> str:
+    """Names what the nets of these runs are judged by: `accuracy`, or `r2`."""
+    return " or ".join(dict.fromkeys(score_name(scores) for run in runs for scores in run.last_scores)) or "accuracy"
 
 
 def _chosen_nets(recorded: pd.DataFrame, nets: Sequence[str], y: str) -> list[str]:

@@ -51,7 +51,7 @@ _Charts = list[tuple[str, str]]
 
 def write_final_page(setup: Setup, folder: RunDir) -> None:
     """Writes the page of a run that has come to its last round. Raises RunDirError."""
-    classes = _classes(setup.partition, setup.labels, setup.data.info.num_classes)
+    classes = _classes(setup.partition, setup.labels, setup.data.info.num_strata)
     write_text(folder.page_path, page_of(Run(folder.path), classes))
 
 
@@ -60,13 +60,16 @@ def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
     classes = None
     try:
         partition, dataset = run.divided_data()
-        classes = _classes(partition, dataset.train_y, run.config.data.used().num_classes)
+        classes = _classes(partition, dataset.classes("train"), run.config.data.used().num_strata)
     except UserError as error:
         notes = [*notes, f"a part of this page is left out: {error.text()}"]
     return page_of(run, classes, notes)
 
 
-def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw:
+def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw | None:
+    """Returns None where targets are no classes, as if there were one."""
+    if num_classes == 1:
+        return None
     return lambda axes: draw_classes(axes, partition, labels, num_classes)
 
 
@@ -180,7 +183,8 @@ def _accuracy(run: Run) -> _Charts:
     accuracies = [curve(name_of(net), records, net) for net in nets]
     losses = [curve(name_of(net), records, net, "loss") for net in nets]
     losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
-    charts = [_lines("Test accuracy", accuracies, y="accuracy")]
+    score = frame.score_of_runs([run])
+    charts = [_lines(f"Test {score}", accuracies, y="accuracy")]
     charts += [_lines("Loss", losses)] if losses else []
     return [*charts, *_metrics(run, [net for net in nets if net != CLIENTS])]
 
@@ -190,7 +194,7 @@ def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
     tested = [scores for record in run.records if nets and (scores := scores_of(record, nets[0]))]
     last = tested[-1] if tested else {}
     charts = []
-    for metric in [name for name in last if name not in ("accuracy", "loss", "confusion")]:
+    for metric in [name for name in last if name not in ("accuracy", "r2", "loss", "confusion")]:
         charts.append(_lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets]))
     if "confusion" in last:
         charts.append(_chart(f"Confusion, {name_of(nets[0])}", partial(_confusion, last["confusion"])))
@@ -212,7 +216,7 @@ def _fairness(run: Run) -> _Charts:
     content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished else None
     if not content:
         return []
-    accuracy = pd.read_csv(io.BytesIO(content))["accuracy"]
+    accuracy = pd.read_csv(io.BytesIO(content)).iloc[:, 1]
     worst = accuracy.nsmallest(-(-len(accuracy) // 10))
 
     def draw(axes: Axes) -> None:
@@ -221,10 +225,10 @@ def _fairness(run: Run) -> _Charts:
             _mark(axes, place, float(some.mean()), f"{name} {percent(float(some.mean()))}")
         figure.format_numbers(axes.xaxis, "accuracy")
         figure.format_numbers(axes.yaxis, "clients")
-        axes.set_xlabel("accuracy of a client's own net")
+        axes.set_xlabel(f"{accuracy.name} of a client's own net")
         axes.set_ylabel("clients")
 
-    return [_chart("Clients by accuracy", draw)]
+    return [_chart(f"Clients by {accuracy.name}", draw)]
 
 
 def _costs(run: Run) -> _Charts:

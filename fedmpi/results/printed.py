@@ -19,8 +19,12 @@ from fedmpi.config.fields import Section, Share
 Quantity = Literal[
     "accuracy",  # on the test set, a share; of the net, see `frame.nets_of`
     "f1_macro",  # as `evaluation.metrics`
+    "f1_micro",
     "auc",
     "top5",
+    "r2",
+    "mse",
+    "mae",
     "train_loss",  # mean over the cohort
     "bytes",  # moved in the whole run, both ways
     "macs",  # of the whole run's training

@@ -23,7 +23,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import DataError, RunDirError
 from fedmpi.report.best import Best, why_over
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
-from fedmpi.report.records import CLIENTS, gaps_of, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, accuracies, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store import manifest
 from fedmpi.store.files import read_json, read_whole
@@ -242,6 +242,12 @@ class Run:
         code = {section: {"digest": entry.get("digest")} for section, entry in manifest.user_code(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
         return {**found, manifest.USER_CODE: code} if code else found
+
+    @property
+    def last_scores(self) -> list[Mapping[str, float]]:
+        """Returns what the last tested round has of each net."""
+        found = [[scores_of(record, name) for name in accuracies(record)] for record in self.records]
+        return next(filter(None, reversed(found)), [])
 
     @property
     def tested(self) -> list[str]:

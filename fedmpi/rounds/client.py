@@ -16,7 +16,8 @@ from fedmpi.errors import ConfigError, DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
+from fedmpi.learning.local import LocalTrainer
+from fedmpi.learning.task import loss_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, LOST, ClientReport, ClientResult
@@ -90,7 +91,7 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
             present = torch.from_numpy(labels).to(setup.data.device, non_blocking=True)
     generator = torch.Generator().manual_seed(_seed(client, "batches"))
     lr = learning_rate(train, client.task.round_number, setup.config.rounds)
-    loss = MaskedCrossEntropy(present)
+    loss = loss_of(train, setup.data.info.task, present)
     share = client.task.share
     return LocalWork(setup.data, train.local_epochs, lr, loss, generator, steps=train.local_steps, share=share)
 

@@ -19,7 +19,7 @@ from fedmpi.data.partition import Partition
 from fedmpi.data.personal import choose_test, personal_tests, some
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task, assign
-from fedmpi.learning.evaluate import ClientScores, TierScore, count_correct, test_nets
+from fedmpi.learning.evaluate import ClientScores, TierScore, points_of, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.client import local_work
@@ -93,18 +93,22 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
     with setup.clock.stage("evaluation", round_number):
         tasks = [personal_task(setup, int(client), round_number) for client in clients]
         published = replace(published, versions=share_versions(setup, state, tasks))
-        correct = torch.zeros(tests.num_clients, dtype=torch.int64)
+        points = torch.zeros(tests.num_clients, dtype=torch.float64)
+        scoring = setup.evaluation.scoring
         for task in assign(tasks, setup.workers, setup.comm.size).by_rank[setup.comm.rank]:
             net, restat = client_net(setup, task, published)
             own = torch.tensor(tests.client(task.client), device=setup.data.device)
             # One example has no batch statistics.
             has_restat = reestimates(setup.config, round_number) or len(own) == 1
             batch_size = setup.config.evaluation.batch_size
-            correct[task.client] = count_correct(net, setup.data, own, batch_size, restat if has_restat else None)
-        setup.comm.allreduce_sum(correct)
+            statistics_of = restat if has_restat else None
+            points[task.client] = points_of(net, setup.data, scoring, own, batch_size, statistics_of)
+        setup.comm.allreduce_sum(points.view(torch.int64))  # one rank fills in each: the bits of the others are 0
     requested = setup.config.evaluation.clients or tests.num_clients
-    accuracies = correct.numpy()[clients] / tests.sizes[clients]
-    return ClientScores(clients, accuracies, max(0, requested - len(clients)))
+    sizes = tests.sizes[clients].tolist()
+    pairs = zip(points[torch.from_numpy(clients)].tolist(), sizes, strict=True)
+    scores = np.array([scoring.score(found, size) for found, size in pairs])
+    return ClientScores(clients, scores, max(0, requested - len(clients)), scoring.name)
 
 
 def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:

@@ -121,9 +121,14 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
 
 
 def _user_things(config: Config) -> Iterator[tuple[str, str, object]]:
-    """Yields the section (or `aggregate`, `sampling`), the name and the object of each thing that is not built in."""
+    """Yields the section (or `aggregate`, `sampling`, `loss`, `metric` with its name), the name and the object of each
+    thing that is not built in.
+    """
     for (section, key), name in named_in_full(config.to_dict(), trains=False).items():
         yield section if key == "name" else key, name, registry.import_object(name)
+    for name in config.evaluation.metrics:
+        if registry.is_in_full(name):
+            yield f"metric {name}", name, registry.import_object(name)
 
 
 def stale_sources(config: Config) -> Iterator[str]:
@@ -143,7 +148,7 @@ def changed_sources(run_dir: RunDir, config: Config) -> str:
     """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
     before = manifest.user_code(run_dir)
     changed = [
-        f"{section} {entry['name']} ({entry.get('file', entry['module'])})"
+        f"{section.partition(' ')[0]} {entry['name']} ({entry.get('file', entry['module'])})"
         for section, entry in user_code(config).get(manifest.USER_CODE, {}).items()
         if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
     ]

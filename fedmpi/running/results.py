@@ -59,13 +59,14 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
 
 
 def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:
-    """Returns accuracy, loss and `evaluation.metrics` of a net."""
-    values: dict[str, Any] = {"accuracy": score.accuracy, "loss": score.loss}
+    """Returns accuracy (or r2), loss and `evaluation.metrics` of a net."""
+    values: dict[str, Any] = {setup.evaluation.scoring.name: score.accuracy, "loss": score.loss}
     if score.logits is not None:
         data = setup.data
         named = metrics.named(setup.config.evaluation.metrics)
         with setup.clock.stage("evaluation", round_number):
-            values |= metrics.measure(named, data.test_y.cpu().numpy(), score.logits, data.info.class_names)
+            measured = metrics.measure(named, data.test_y.cpu().numpy(), score.logits, data.info.class_names)
+        values = {**values, **{name: value for name, value in measured.items() if name not in values}}
     return values
 
 

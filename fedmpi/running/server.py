@@ -158,7 +158,7 @@ class Server:
         if result.scores:
             tests[round_number] = result.scores[0].accuracy
         elif result.client_scores:
-            tests[round_number] = result.client_scores.summary()["accuracy"]
+            tests[round_number] = float(result.client_scores.accuracy.mean())
         return bool(why_over(self._setup.config.stop, tests))
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
@@ -295,7 +295,7 @@ class Server:
         if scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
             lines = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
-            write_text(self._folder.report_dir / "clients.csv", f"client,accuracy\n{lines}")
+            write_text(self._folder.report_dir / "clients.csv", f"client,{scores.name}\n{lines}")
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

@@ -39,6 +39,7 @@ from fedmpi.learning.evaluate import EvaluationPlan
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
+from fedmpi.learning.task import Scoring, check_loss
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
 from fedmpi.models.trial import Trial, examples_of, tried
@@ -85,9 +86,9 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     _check_trials(comm, config, trial)
     _share_frozen(comm)
     count = config.clients.count
-    labels = dataset.train_y
+    targets = dataset.train_y
     groups = dataset.groups
-    partition = together(comm, lambda: make_partition(config.partition, labels, count, config.seed, groups))
+    partition = together(comm, lambda: make_partition(config.partition, targets, count, config.seed, groups))
     validation = None
     if config.evaluation.on == "validation":
         whole = dataset
@@ -98,9 +99,11 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     together(comm, lambda: _check_batches(config, trial, info.num_test, partition))
 
     def present(client: int) -> np.ndarray:
-        return present_labels(dataset.train_y, partition.client(client), info.num_classes)
+        return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method = together(comm, lambda: methods.create(method_context(config, info, present)))
+    has_classes = info.task == "classification"
+    context = method_context(config, info, present if has_classes else None)
+    method = together(comm, lambda: methods.create(context))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
     fleet = together(comm, lambda: checked_fleet(config, method, nets))
@@ -224,7 +227,8 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
 
 
 def check_model(config: Config, info: DataInfo) -> Trial:
-    """Tries the model as the run computes (`models.trial.tried`). Raises `ConfigError`."""
+    """Tries the loss, and the model as the run computes (`models.trial.tried`). Raises `ConfigError`."""
+    check_loss(config.train, info)
     with settings_kept():
         make_deterministic(config.mpi.threads)
         return tried(config.model, info)
@@ -265,7 +269,7 @@ def prepare(
     if material.fleet and material.fleet.digest:
         computed_with["devices"] = material.fleet.digest
     info = material.info
-    labels = material.dataset.train_y
+    labels = material.dataset.classes("train")
     partition = material.partition
     method = material.method
     skeletons = material.skeletons
@@ -407,6 +411,7 @@ def _evaluation(
         batch_size=config.evaluation.batch_size,
         restat_indices=shuffled,
         late=[place for place, net in enumerate(tested) if net in method.late_nets],
+        scoring=Scoring.of(config.train, material.info.task, material.dataset.test_y),
         keeps_logits=bool(config.evaluation.metrics),
     )
 

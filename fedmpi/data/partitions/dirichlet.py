@@ -27,6 +27,7 @@ class Dirichlet(PartitionOptions):
     last clients would get mere left-overs).
     """
 
+    by_classes = True
     name: str = "dirichlet"
     """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5
@@ -71,6 +72,7 @@ class ClassDirichlet(PartitionOptions):
     """M. Yurochkin et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019, section 4."""
 
     least_examples = 2
+    by_classes = True
     name: str = "class_dirichlet"
     """Each class divided among clients by a Dirichlet: uneven labels, sizes."""
     alpha: Positive = 0.5

@@ -26,6 +26,7 @@ EPSILON = 1e-5
 
 
 class DirichletEqual(PartitionOptions):
+    by_classes = True
     name: str = "dirichlet_equal"
     """Label skew as in PriSM: a class mixture per client, equal sizes."""
     alpha: Positive = 1.0

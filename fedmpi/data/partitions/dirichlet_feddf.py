@@ -17,6 +17,7 @@ GROUP_CLIENTS = 10
 
 
 class DirichletFeddf(PartitionOptions):
+    by_classes = True
     name: str = "dirichlet_feddf"
     """Label skew as in FedHM's tables (FedDF's procedure): equal sizes."""
     alpha: Positive = 0.5

@@ -26,6 +26,7 @@ class Shards(PartitionOptions):
     more; a class's left-over examples lengthen its first shards where they stand.
     """
 
+    by_classes = True
     name: str = "shards"
     """A few shards of one class each per client, as in HeteroFL."""
     shards_per_client: Count = 2
@@ -76,6 +77,7 @@ class Lottery(PartitionOptions):
     shard reaches over from one class into the next; which of a client's classes is the first one, and whole, is drawn.
     """
 
+    by_classes = True
     name: str = "lottery"
     """A few examples of two distinct classes per client, as in LotteryFL and Hermes."""
     samples: Count = 20
