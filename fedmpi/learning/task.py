@@ -101,7 +101,7 @@ def check_loss(train: Train, info: DataInfo) -> None:
     except (Exception, SystemExit) as error:  # whatever the user's code does
         raise ConfigError("train.loss", f"{train.loss} failed on {_EXAMPLES} examples: {as_one_line(error)}") from error
     is_loss = isinstance(value, Tensor) and value.shape in ((), (_EXAMPLES,)) and value.requires_grad
-    if not is_loss or not math.isfinite(value.mean()):
+    if not is_loss or not math.isfinite(value.detach().mean()):
         given = f"{tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         expected = f"a finite tensor () or ({_EXAMPLES},) with gradients"
         raise ConfigError("train.loss", f"{train.loss} gives {given} for {_EXAMPLES} examples; expected {expected}")

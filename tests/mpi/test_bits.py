@@ -121,6 +121,24 @@ def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
+TASKS = {
+    "numbers": ("data.name=other_tasks:numbers", "data.outputs=2", "train.loss=other_tasks:huber"),
+    "tags": ("data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
+}
+TASKS_OF_METHODS = tuple((task, method) for task in TASKS for method in ("fedavg", "fedhm", "heterofl", "standalone"))
+
+
+@pytest.mark.parametrize(
+    ("task", "method"), fast(("numbers", "fedhm"), ("tags", "heterofl"), ("numbers", "standalone"), of=TASKS_OF_METHODS)
+)
+def test_numbers_and_labels_keep_the_bits(bits: Bits, task: str, method: str) -> None:
+    """Squared errors are added up exactly, over ranks and over one process."""
+    words = ("model.name=mlp", "model.hidden=[8]", "train.masked_loss=false", "rounds=2", f"method.name={method}")
+    words = (*words, "partition.name=iid", "evaluation.batch_size=7", *TASKS[task])
+    bits.run(small_config(*words))
+    bits.check(bits.alone(small_config(*words)))
+
+
 PARTS = {
     "scaffold": ("method.name=scaffold", "train.momentum=0", "clients.sampling=by_size", "train.local_steps=3"),
     "fedhm": (*DYNAMIC, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "train.local_epochs=2"),

@@ -43,7 +43,7 @@ def test_auc_by_hand() -> None:
 
 
 def test_names_are_those_of_the_schema() -> None:
-    assert tuple(BUILT_IN) == METRICS
+    assert tuple(BUILT_IN) == tuple(METRICS)
     with pytest.raises(ConfigError, match=r"evaluation.metrics: 'math:none' cannot be imported"):
         named(["math:none"])
     with pytest.raises(ConfigError, match=r"'math:pi' is no function"):
