@@ -19,7 +19,6 @@ from pydantic import Field, PrivateAttr
 from fedmpi.config.fields import (
     DATA_PLACES,
     MAX_TIERS,
-    METRICS,
     Count,
     Counts,
     DeviceClass,
@@ -193,22 +192,6 @@ class Train(Section):
                 yield "train.loss", f"{problem}; allowed: auto, package.module:function"
             if self.masked_loss:
                 yield "train.masked_loss", f"true masks cross-entropy, and train.loss is {self.loss}; allowed: false"
-        task = config.data.used().task
-        if task != "classification":
-            for key, value, allowed in _that_need_classes(config):
-                yield key, f"{value} needs classes, and {config.data.name} has targets for {task}; allowed: {allowed}"
-
-
-def _that_need_classes(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Yields key, value and what else is allowed of what cannot be done with targets that are no classes."""
-    if config.partition.by_classes:
-        yield "partition.name", config.partition.name, "iid, quantity_skew, natural, package.module:function"
-    if config.train.masked_loss:
-        yield "train.masked_loss", "true", "false"
-    if config.evaluation.personal_test == "classes":
-        yield "evaluation.personal_test", "classes", "auto, matching, groups"
-    for key, allowed in config.method.needs_classes().items():
-        yield f"method.{key}", found(getattr(config.method, key)), allowed
 
 
 def _no_function(name: str) -> str:
@@ -262,12 +245,6 @@ class Evaluation(Section):
         if self.clients > (count := config.clients.count):
             text = f"{self.clients} clients are to be tested, but clients.count is {count}"
             yield "evaluation.clients", f"{text}; 0 tests all"
-        task = config.data.used().task
-        for name in self.metrics:
-            if task not in METRICS.get(name, (task,)):
-                allowed = ", ".join(name for name, tasks in METRICS.items() if task in tasks)
-                text = f"{name} does not score {task}, as {config.data.name} asks for it"
-                yield "evaluation.metrics", f"{text}; allowed: {allowed}, package.module:function"
 
 
 class Stop(Section):

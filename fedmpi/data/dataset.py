@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.config.fields import DATA_PLACES, Section
+from fedmpi.config.fields import DATA_PLACES, METRICS, Section
 from fedmpi.config.schema import Config
+from fedmpi.config.yaml_text import found
 from fedmpi.data.subset import Ints, choose
 from fedmpi.errors import DataError, counted
 from fedmpi.seeds import numpy_generator
@@ -165,6 +166,7 @@ class DataOptions(Section):
         return replace(info, num_train=num_train, num_test=num_test)
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        yield from _problems_of_task(self.used().task, config)
         if self.counts_vary:
             return
         info = self.info()
@@ -175,6 +177,28 @@ class DataOptions(Section):
             yield "data.num_train", problem
         if problem := _subset_problem(self.subset("test"), info.num_test, least_test, kind):
             yield "data.num_test", problem
+
+
+def _problems_of_task(task: Task, config: Config) -> Iterator[tuple[str, str]]:
+    """Yields what cannot be done with targets for this task."""
+    asks = f"{config.data.name} has targets for {task}"
+    for name in config.evaluation.metrics:
+        if task not in METRICS.get(name, (task,)):
+            allowed = ", ".join(metric for metric, tasks in METRICS.items() if task in tasks)
+            yield "evaluation.metrics", f"{name}, but {asks}; allowed: {allowed}, package.module:function"
+    if task == "classification":
+        return
+    allowed_values = {f"method.{key}": allowed for key, allowed in config.method.needs_classes().items()}
+    if config.partition.by_classes:
+        allowed_values["partition.name"] = "iid, quantity_skew, natural, package.module:function"
+    if config.train.masked_loss:
+        allowed_values["train.masked_loss"] = "false"
+    if config.evaluation.personal_test == "classes":
+        allowed_values["evaluation.personal_test"] = "auto, matching, groups"
+    for key, allowed in allowed_values.items():
+        section, _, option = key.partition(".")
+        value = getattr(getattr(config, section), option)
+        yield key, f"{found(value)} needs classes, and {asks}; allowed: {allowed}"
 
 
 def load_data(options: DataOptions) -> Dataset:

@@ -12,7 +12,7 @@ from fedmpi.config.reference import reference
 from fedmpi.config.schema import Clients, Evaluation, Train
 from fedmpi.config.yaml_text import leaves, parse
 
-UNSET = {"evaluation.on", "method.aggregate", "clients.availability"}
+UNSET = {"evaluation.on", "method.aggregate", "clients.availability", "train.loss"}
 UNSET |= {f"method.aggregate.{key}" for key in ("name", "trim", "attackers", "selected", "bound")}
 """What a grid itself sets where it tunes on validation data, aggregates (test_robust.py has them), a user's file."""
 

@@ -176,17 +176,23 @@ NUMBERS = "data.name=other_tasks:numbers"
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((NUMBERS, "partition.name=shards"), "partition.name  shards needs classes, .* for regression; allowed: iid"),
+        ((NUMBERS, "partition.name=shards"), "partition.name  'shards' needs classes, .* for regression; allowed: iid"),
         ((NUMBERS, "train.masked_loss=true"), "train.masked_loss  true needs classes"),
-        ((NUMBERS, "evaluation.personal_test=classes"), "evaluation.personal_test  classes needs classes"),
+        ((NUMBERS, "evaluation.personal_test=classes"), "evaluation.personal_test  'classes' needs classes"),
         ((NUMBERS, "method.name=hermes"), "method.name  'hermes' needs classes"),
         (
             (NUMBERS, "method.name=fjord", "method.distillation=true"),
             "method.distillation  true needs .*allowed: false",
         ),
         ((NUMBERS, "method.name=fdnnc", "method.loss=mse"), "method.loss  'mse' needs classes"),
-        ((NUMBERS, "evaluation.metrics=[top5]"), "top5 does not score regression, .*allowed: mse, mae, r2"),
-        (("evaluation.metrics=[mse]",), "mse does not score classification, .*allowed: f1_macro"),
+        (
+            (NUMBERS, "evaluation.metrics=[top5]"),
+            "evaluation.metrics  top5, but .* for regression; allowed: mse, mae, r2",
+        ),
+        (
+            ("evaluation.metrics=[mse]",),
+            "evaluation.metrics  mse, but synthetic has targets for classification; allowed: f1_macro",
+        ),
         (("train.loss=mse",), "train.loss  'mse' is no function; allowed: auto, package.module:function"),
         (("train.loss=other_tasks:none",), "train.loss  'other_tasks:none' cannot be imported"),
         (("train.loss=other_tasks:smooth", "train.masked_loss=true"), "true masks cross-entropy, and train.loss is"),
