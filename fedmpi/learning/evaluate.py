@@ -4,7 +4,7 @@ A unit of work is (tier, batch): the batches are the same for any number of rank
 term of an exact sum, so the result has the same bits wherever it was computed. Units are dealt in
 contiguous stretches of equal cost, net by net, so that a rank loads few nets. BatchNorm re-estimation is dealt and
 summed the same way.
-Of clients counts of whole numbers travel, so their scores have the same bits wherever they were tested.
+Of clients one number each travels, so their scores have the same bits wherever they were tested.
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmpi import seeds
+from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, batch_bounds
 from fedmpi.exactsum import StatisticSum
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.task import Scoring
+from fedmpi.learning.local import Loss, MaskedCrossEntropy, loss_of
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import Task
 
 Bounds = tuple[int, int]
 Unit = tuple[int, Bounds]
@@ -39,6 +45,53 @@ class TierScore:
     """The BatchNorm statistics that it was tested with (num_statistics,); None for those of each batch."""
     logits: Tensor | None = field(default=None, compare=False, repr=False)
     """Those of all test examples, float32 (N, classes), where the plan keeps them."""
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How a net is tested: its loss, and points that make its score, the accuracy (of each label) or r2."""
+
+    task: Task
+    loss: Loss
+    """The mean over a batch."""
+    unit: float = 1.0
+    """What the points are divided by beside the number of examples: labels, or the variance of the test's targets."""
+
+    @classmethod
+    def of(cls, train: Train, task: Task, test_targets: np.ndarray) -> Scoring:
+        """Returns the scoring of nets that are tested with such targets, (N,) or (N, outputs)."""
+        unit = 1.0
+        if task == "multi_label":
+            unit = float(test_targets.shape[1])
+        elif task == "regression":
+            unit = float(test_targets.var(axis=0, dtype=np.float64).sum())
+        return cls(task, loss_of(train, task), unit)
+
+    @property
+    def name(self) -> str:
+        """Returns the score's key in records."""
+        return "r2" if self.task == "regression" else "accuracy"
+
+    def points(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Counts classes or labels that are right, or adds up squared errors; float64 (), on the device."""
+        if self.task == "classification":
+            return (outputs.argmax(1) == targets).sum().double()
+        if self.task == "multi_label":
+            return ((outputs > 0) == (targets > 0)).sum().double()
+        return (outputs.double() - targets).square().sum()
+
+    def of_batch(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the points of a batch and the sum of its losses, float64 (2,), on the device."""
+        if isinstance(self.loss, MaskedCrossEntropy):
+            loss = F.cross_entropy(outputs, targets, reduction="sum").double()
+        else:
+            loss = self.loss(outputs, targets).double() * len(targets)
+        return torch.stack([self.points(outputs, targets), loss])
+
+    def score(self, points: float, num_examples: int) -> float:
+        """Returns the share of classes or labels that are right; of numbers 1 - the mean squared error / variance."""
+        share = points / (num_examples * self.unit)
+        return 1 - share if self.task == "regression" else share
 
 
 @dataclass(frozen=True)

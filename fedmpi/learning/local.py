@@ -9,25 +9,30 @@ loss, because a bad one ends the training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmpi import registry
 from fedmpi.config.schema import Train
 from fedmpi.data.batches import DeviceData, Draws, batch_bounds
 from fedmpi.learning.flat import FlatNet
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import Task
 
 # The code of arXiv:2111.14655 ends a client's local training at this loss, or at one that is not a number.
 LARGEST_LOSS = 1000.0
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Backward = Callable[[FlatNet, Tensor, Tensor, Loss], Tensor]
+_OF_TASK: Mapping[str, Loss] = {"regression": F.mse_loss, "multi_label": F.binary_cross_entropy_with_logits}
 
 
 class MaskedCrossEntropy:
@@ -44,6 +49,18 @@ class MaskedCrossEntropy:
         if self.absent is not None:
             logits = logits.masked_fill(self.absent, 0.0)
         return F.cross_entropy(logits.float(), targets)
+
+
+def loss_of(train: Train, task: Task, present: Tensor | None = None) -> Loss:
+    """Returns the mean loss of a batch as a function of outputs and targets; `present` are the classes of a client."""
+    if train.loss == "auto" and task == "classification":
+        return MaskedCrossEntropy(present)
+    loss: Loss = _OF_TASK[task] if train.loss == "auto" else registry.import_object(train.loss)
+
+    def mean(outputs: Tensor, targets: Tensor) -> Tensor:
+        return loss(outputs.float(), targets).mean()
+
+    return mean
 
 
 def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:

@@ -26,8 +26,7 @@ from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, plain_step
-from fedmpi.learning.task import loss_of
+from fedmpi.learning.local import LocalTrainer, loss_of, plain_step
 from fedmpi.models import admission
 from fedmpi.models.trial import fault_of_net
 from fedmpi.tensors import bytes_of

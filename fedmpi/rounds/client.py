@@ -16,8 +16,7 @@ from fedmpi.errors import ConfigError, DivergenceError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer
-from fedmpi.learning.task import loss_of
+from fedmpi.learning.local import LocalTrainer, loss_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, LOST, ClientReport, ClientResult

@@ -35,11 +35,11 @@ from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participatio
 from fedmpi.learning import loss_scale, metrics, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
-from fedmpi.learning.evaluate import EvaluationPlan
+from fedmpi.learning.evaluate import EvaluationPlan, Scoring
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.learning.task import Scoring, check_loss
+from fedmpi.learning.own_loss import check_loss
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
 from fedmpi.models.trial import Trial, examples_of, tried

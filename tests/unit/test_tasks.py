@@ -15,9 +15,9 @@ from fedmpi.check.small import finished
 from fedmpi.config.schema import Train
 from fedmpi.data.dataset import classes_of, task_of
 from fedmpi.errors import ConfigError, DataError, UserError
-from fedmpi.learning.local import MaskedCrossEntropy
+from fedmpi.learning.evaluate import Scoring
+from fedmpi.learning.local import MaskedCrossEntropy, loss_of
 from fedmpi.learning.metrics import auc, f1_macro, f1_micro, mae, mse, r2
-from fedmpi.learning.task import Scoring, loss_of
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -110,7 +110,7 @@ def test_one_round_is_torchs_own(tmp_path: Path) -> None:
     run_alone(tmp_path / "one", *words, "rounds=1")
     run_alone(tmp_path / "two", *words, "rounds=2")
     arrays = {name: torch.from_numpy(value.astype(np.float32)) for name, value in numbers().items()}
-    net = fedmpi.open_run(tmp_path / "one", data={"name": "other_tasks:numbers"}).net().train()
+    net = fedmpi.open_run(tmp_path / "one", data={"name": "other_tasks:numbers"}).net().train().requires_grad_()
     after = fedmpi.open_run(tmp_path / "two", data={"name": "other_tasks:numbers"}).net()
     nn.functional.mse_loss(net(arrays["train_x"])[:, 0], arrays["train_y"]).backward()
     for mine, theirs in zip(net.parameters(), after.parameters(), strict=True):
