@@ -101,9 +101,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    has_classes = info.task == "classification"
-    context = method_context(config, info, present if has_classes else None)
-    method = together(comm, lambda: methods.create(context))
+    method = together(comm, lambda: methods.create(method_context(config, info, present)))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
     fleet = together(comm, lambda: checked_fleet(config, method, nets))
@@ -323,7 +321,7 @@ def method_context(
         tier_blocks=blocks(config),
         dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
-        present_labels=present_labels,
+        present_labels=present_labels if info.task == "classification" else None,
         classifier=lambda: check_model(config, info).classifier,
     )
 
