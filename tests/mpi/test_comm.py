@@ -7,7 +7,8 @@ import psutil
 import pytest
 import torch
 
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.errors import ConfigError, StartupError
+from fedmpi.mpi.communicator import Communicator, together
 
 OnAllRanks = Callable[[bool, str], None]
 
@@ -77,6 +78,19 @@ def test_rows_are_stacked_in_order(comm: Communicator, on_all_ranks: OnAllRanks,
     expected = (np.arange(24).reshape(3, 8)[None, :, ::2] + 10 * np.arange(comm.size)[:, None, None]).astype(dtype)
     on_all_ranks(rows.dtype == dtype and np.array_equal(rows, expected), f"has {rows}")
     on_all_ranks(np.array_equal(row, before), "input changed")
+
+
+def test_what_one_rank_finds_ends_all_ranks(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
+    def action() -> None:
+        if comm.rank == comm.size - 1:
+            raise ConfigError("data.name", "is not here")
+
+    text = ""
+    try:
+        together(comm, action)
+    except StartupError as error:
+        text = error.text()
+    on_all_ranks("data.name: is not here" in text, f"says {text!r}")
 
 
 def test_allgather_text_keeps_order_and_letters(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
