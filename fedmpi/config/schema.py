@@ -437,6 +437,12 @@ class Config(Section):
         """Returns the file that the config was read from, for messages."""
         return self._where
 
+    def __repr__(self) -> str:
+        names = f"{self.method.name} with {self.model.name} on {self.data.name}"
+        return f"Config({names}, {counted(self.rounds, 'round')}, seed {self.seed}; to_dict() has every key)"
+
+    __str__ = __repr__
+
     def __eq__(self, other: object) -> bool:
         """Compares all keys, wherever they were read from and whoever has chosen them."""
         return isinstance(other, Config) and self.to_dict() == other.to_dict()

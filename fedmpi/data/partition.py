@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Section
 from fedmpi.data.subset import Ints, runs
-from fedmpi.errors import ConfigError, DataError, RunDirError
+from fedmpi.errors import ConfigError, DataError, RunDirError, counted
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Config
@@ -86,6 +86,10 @@ class Partition:
     def __post_init__(self) -> None:
         self.indices.flags.writeable = False
         self.offsets.flags.writeable = False
+
+    def __repr__(self) -> str:
+        sizes = f"{self.sizes.min(initial=len(self.indices))} to {self.sizes.max(initial=0)}"
+        return f"{type(self).__name__}({counted(self.num_clients, 'client')} with {sizes} examples each)"
 
     @property
     def num_clients(self) -> int:

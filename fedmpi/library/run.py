@@ -52,6 +52,10 @@ class Score:
     loss: float | None = None
     """Mean cross-entropy."""
 
+    def __repr__(self) -> str:
+        loss = "" if self.loss is None else f", loss={self.loss:.4g}"
+        return f"Score(round={self.round}, accuracy={self.accuracy:.4f}{loss})"
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -61,7 +65,7 @@ class Scores:
     best: Score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Clients(Partition):
     """Whose the training examples are: `client(i)` has example numbers, int64, `sizes` how many each client has."""
 

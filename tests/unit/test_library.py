@@ -182,7 +182,9 @@ def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
     assert clients.classes.shape == (8, 4) and clients.classes.sum() == 120
     assert clients.classes[3].tolist() == np.bincount(labels[clients.client(3)], minlength=4).tolist()
     rows = run.rounds()
-    assert [row["round"] for row in rows] == [1, 2, 3]
+    assert [row["round"] for row in rows] == [1, 2, 3] and type(rows[0]["training_macs"]) is int
+    for value in (run.config, clients, run.scores["1"].last):
+        assert len(repr(value)) < 100 and "\n" not in repr(value)
     assert [row["tiers/0.5/loss"] for row in rows] == [record["tiers"]["0.5"]["loss"] for record in run.records]
 
 
