@@ -10,7 +10,9 @@ from fedmpi.results.grid import GridFolder
 from fedmpi.results.grid_file import read
 
 ROOT = Path(__file__).parents[2]
-STUDIES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
+FILES = sorted((ROOT / "configs" / "studies").glob("*.yaml"))
+STUDIES = [path for path in FILES if (ROOT / "jobs" / "studies" / path.stem).is_dir()]
+"""Those that have run."""
 
 
 @pytest.mark.parametrize("path", fast(STUDIES[0], of=STUDIES), ids=lambda path: path.stem)
