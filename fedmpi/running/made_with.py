@@ -28,6 +28,8 @@ from fedmpi.store.run_dir import RunDir
 
 FROZEN = "frozen values"
 """The key of the digest of what is not trained of a model that was trained before."""
+DEVICES = "devices"
+"""The key of the digest of the file `devices.path`."""
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 _DEVICES = ("cpu", "device", "server_device", "gpu")
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment", "availability")

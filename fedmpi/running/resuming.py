@@ -19,6 +19,7 @@ from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
+from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError, RunStateError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.best import Best, why_over
@@ -107,6 +108,7 @@ def begin(
     """
     if saved is not None:
         check_data(setup, run_dir, saved)
+        _check_devices(setup, saved)
         for line in (
             made_with.changes(saved.versions, setup.computed_with),
             made_with.changed_sources(run_dir, setup.config),
@@ -151,6 +153,16 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
             str(run_dir.partition_path),
             "is not the partition that this config gives with this numpy and these data; use those of the run",
         )
+
+
+def _check_devices(setup: Setup, saved: Snapshot) -> None:
+    """Raises `RunDirError` if the file of the clients' devices is another than the run began with."""
+    before = saved.versions.get(made_with.DEVICES, "")
+    now = setup.computed_with.get(made_with.DEVICES, "")
+    if before != now:
+        has = f"digest {short_digest(now)}; that of the run: {short_digest(before)}"
+        todo = "put back the file, or begin another run with another --run-dir"
+        raise RunDirError(PATH, f"{setup.config.devices.path} has changed since the run began ({has}); {todo}")
 
 
 def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot, dict[str, Any]]:

@@ -265,7 +265,7 @@ def prepare(
     if material.frozen:
         computed_with[made_with.FROZEN] = material.frozen
     if material.fleet and material.fleet.digest:
-        computed_with["devices"] = material.fleet.digest
+        computed_with[made_with.DEVICES] = material.fleet.digest
     info = material.info
     labels = material.dataset.classes("train")
     partition = material.partition

@@ -24,7 +24,7 @@ from fedmpi.config.load import load
 from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
 from fedmpi.devices.profiles import COLUMNS, built_in, read
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
@@ -295,6 +295,14 @@ def test_simulated_time_goes_on_after_a_resume(tmp_path: Path) -> None:
     last = read_records(RunDir(tmp_path / "whole"))[-1]
     saved = checkpoint.load(RunDir(tmp_path / "whole").checkpoints()[0][1])
     assert saved.simulated["ns"] / 1e9 == last["simulated_total_s"]
+
+
+def test_a_run_does_not_continue_with_other_devices(tmp_path: Path) -> None:
+    words = small_devices(tmp_path / "devices.csv", 1000)
+    run_alone(tmp_path / "run", *words, "rounds=1")
+    small_devices(tmp_path / "devices.csv", 500)
+    with pytest.raises(StartupError, match=r"devices\.path: .*devices\.csv has changed since the run began"):
+        run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
 
 
 def test_a_clock_changes_no_bits(tmp_path: Path) -> None:
