@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def grid_of(folder: Path, **changed: Any) -> Grid:
     write_config(folder / "base.yaml", "rounds=2", "method.name=fedavg")
     path = folder / "rates.yaml"
     plain = {key: value for key, value in {**FILE, **changed}.items() if value is not None}
-    path.write_text(yaml_text.dump(plain))
+    path.write_text(yaml_text.dump(json.loads(json.dumps(plain))))  # a value that stands twice would be an alias
     return read(path)
 
 

@@ -24,7 +24,7 @@ Generated: `python -m fedmpi.config.reference > configs/README.md`.
 - **Overriding a section's `name` resets that section** to the new name's own defaults; the section's other overrides
   apply on top, wherever they stand.
 - **YAML as you mean it**: `1e-3` is a number; only `true` and `false` are booleans; unknown and duplicate keys are
-  errors.
+  errors; anchors, aliases and tags are not read.
 - **A line** below is a key (the names that have it, without any: all): what it takes, its default. What it does.
 - **A resumed run** may change the keys marked *resume*, the number of ranks, and `rounds` unless the schedule depends
   on it (`cosine`). **A new run** with `--init-from RUN` may change every key with which RUN's server state still fits;

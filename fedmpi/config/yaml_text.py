@@ -1,8 +1,8 @@
 """YAML in and out, without the traps of YAML 1.1.
 
 Differences from PyYAML's SafeLoader: scalars resolve as in YAML 1.2's core schema (`1e-3` is a number; `no`, `on` and
-`2026-01-01` are text; whole numbers are decimal), duplicate keys are errors, and tags change nothing. Every value
-remembers its line.
+`2026-01-01` are text; whole numbers are decimal), duplicate keys are errors, and anchors, aliases and tags are refused:
+`&a b` on a command line is meant as text. Every value remembers its line.
 """
 
 from __future__ import annotations
@@ -99,6 +99,17 @@ class Tree:
 class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}
 
+    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's types leave it out
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")
+        if anchor := getattr(event, "anchor", None):
+            raise YamlError(line, f"anchors (&{anchor}) are not read; remove it (or quote the text)")
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise YamlError(line, f"tags ({event.tag}) are not read; remove it")
+        return super().compose_node(parent, index)
+
 
 class _Dumper(yaml.SafeDumper):
     """PyYAML's own resolvers and ours: text that either would take for something else is quoted."""
@@ -125,7 +136,7 @@ def parse(text: str, file: str = "") -> Tree:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise YamlError(mark.line + 1 if mark else 1, f"not valid YAML: {error.problem or error.context}") from None
-    # For "\UFFFFFFFF", a number of 5,000 digits, or an alias within its own anchor.
+    # For "\UFFFFFFFF", a number of 5,000 digits, or a thousand brackets.
     except (ValueError, LookupError, ArithmeticError, RecursionError) as error:
         raise YamlError(1, f"not valid YAML: {error}") from None
 

@@ -52,7 +52,6 @@ def categories(): return grouped(pandas.Categorical(["a", "b"] * 20))
 def mixed(): return grouped(np.array(["a", 1] * 20, dtype=object))
 def as_text(): return grouped(pandas.Series(["a", "b"] * 20).to_numpy().astype(str))
 def named(): return of(train_y=np.array(["a", "b"] * 20))
-def halves(): return of(train_y=np.arange(40) / 2)
 def numbered(): return of(train_y=np.unique(["a", "b"] * 20, return_inverse=True)[1])
 def nothing(): return {}
 def stops(): return next(iter(()))
@@ -110,7 +109,6 @@ def test_what_a_message_advises_works(wrong: str, advice: str, right: str, capsy
         ("categories", "groups.astype(str)", "as_text"),
         ("mixed", "groups.astype(str)", "as_text"),
         ("named", "np.unique(y, return_inverse=True)[1]", "numbered"),
-        ("halves", "np.unique(y, return_inverse=True)[1]", "numbered"),
         ("nothing", "has no train_x; it holds nothing; known: train_x", "tensors"),
         ("stops", "its function failed: StopIteration (", "numbers"),
     ],
