@@ -87,7 +87,9 @@ def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
     macs = (twice.counter.total - tally.counter.total) // len(inputs)
     activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
     layers = []
-    for once, both in zip(tally.layers, twice.layers, strict=True):
+    # A net that calls a layer for each example has other calls the second time: its MACs are of no layer.
+    is_comparable = len(tally.layers) == len(twice.layers)
+    for once, both in zip(tally.layers, twice.layers, strict=True) if is_comparable else ():
         moved_bytes = once.activation_bytes // len(inputs)
         layers.append(replace(once, macs=(both.macs - once.macs) // len(inputs), activation_bytes=moved_bytes))
     outside = macs - sum(layer.macs for layer in layers)  # products of no layer, as those of attention

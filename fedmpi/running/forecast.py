@@ -86,8 +86,8 @@ class Forecast:
     """Of all tests of a run, BatchNorm's re-estimation included."""
     model_bytes_worker: int
     model_bytes_server: int
-    data_bytes_node: int
     frozen_bytes_node: int
+    data_bytes_node: int
     """Of the data set, which the ranks of a node have together. At the start one of them holds a second copy."""
     tiers: tuple[TierForecast, ...]
     defaults: str

@@ -96,12 +96,12 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
             comm, lambda: hold_out(whole, partition, VALIDATION_SHARE, config.seed)
         )
         info = replace(info, num_test=len(dataset.test_y))
-    together(comm, lambda: _check_batches(config, trial, info.num_test, partition))
+    together(comm, lambda: _check_tests(config, trial, info, dataset.test_y, partition))
 
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method = together(comm, lambda: methods.create(method_context(config, info, present)))
+    method = together(comm, lambda: methods.create(method_context(config, info, present, trial)))
     skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
     fleet = together(comm, lambda: checked_fleet(config, method, nets))
@@ -232,8 +232,12 @@ def check_model(config: Config, info: DataInfo) -> Trial:
         return tried(config.model, info)
 
 
-def _check_batches(config: Config, trial: Trial, num_test: int, partition: Partition) -> None:
-    """Refuses batches of one example where the net normalizes single values: those have no variance."""
+def _check_tests(config: Config, trial: Trial, info: DataInfo, test_y: np.ndarray, partition: Partition) -> None:
+    """Refuses what has no variance: test targets that are one number, and batches of one example where the net
+    normalizes single values."""
+    if info.task == "regression" and (test_y == test_y[:1]).all():
+        problem = f"the {len(test_y)} test targets are the same number, and r2 divides by their variance"
+        raise ConfigError(config.where, f"data: {problem}; test with others, or more")
     if not trial.single_values:
         return
     because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
@@ -243,7 +247,7 @@ def _check_batches(config: Config, trial: Trial, num_test: int, partition: Parti
     for key, section in (("train", config.train), ("evaluation", config.evaluation)):
         if section.batch_size == 1:
             problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
-    if num_test == 1:
+    if len(test_y) == 1:
         problems.append(f"data: there is one test example, {because}")
     if problems:
         raise ConfigError(config.where, *problems)
@@ -301,9 +305,13 @@ def prepare(
 
 
 def method_context(
-    config: Config, info: DataInfo, present_labels: Callable[[int], np.ndarray] | None = None
+    config: Config,
+    info: DataInfo,
+    present_labels: Callable[[int], np.ndarray] | None = None,
+    trial: Trial | None = None,
 ) -> methods.MethodContext:
-    """Returns what the config's method is built from; a forecast has no labels."""
+    """Returns what the config's method is built from; a forecast has no labels. Without a `trial` the model is tried
+    when the method first asks for its classifier."""
 
     def make(
         width: float = 1.0, rounding: Rounding = "round", seed: int | None = None, *, empty: bool = False
@@ -322,7 +330,7 @@ def method_context(
         dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
         present_labels=present_labels if info.task == "classification" else None,
-        classifier=lambda: check_model(config, info).classifier,
+        classifier=lambda: (trial or check_model(config, info)).classifier,
     )
 
 

@@ -121,4 +121,17 @@ def test_a_block_under_three_names_is_left_as_it_is() -> None:
     assert costs.measure(net, (4,)) == costs.Costs(20, 48, 52, 4 * 16) and torch.equal(net(x), before)
 
 
+class ForEachExample(nn.Linear):
+    """Calls itself once an example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([super(ForEachExample, self).forward(example) for example in x])
+
+
+def test_a_layer_that_is_called_for_each_example() -> None:
+    """Its products are counted, of no layer."""
+    measured = costs.measure(nn.Sequential(ForEachExample(4, 3)), (4,))
+    assert (measured.params, measured.macs) == (15, 12) and sum(layer.macs for layer in measured.layers) == 12
+
+
 # What the small nets cost, by hand.

@@ -12,6 +12,7 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.export.nets import net_of_tier
 from fedmpi.export.saved import saved_round
 from fedmpi.models import create, pretrained
+from fedmpi.models.trial import _tried
 from fedmpi.store import checkpoint
 from fedmpi.tensors import frozen_values
 
@@ -101,7 +102,10 @@ def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path
 
 
 def test_all_nets_share_one_copy(tmp_path: Path) -> None:
-    setup = small_setup(tmp_path, *NET[:2], "method.name=fedhm", HEAD)
+    """One trial made them, so a node's ranks share what the trial has left, with validation data, too."""
+    _tried.cache_clear()
+    setup = small_setup(tmp_path, *NET[:2], "method.name=fedhm", HEAD, "evaluation.on=validation")
+    assert _tried.cache_info().misses == 1
     nets = [trainer.net.module for trainer in setup.trainers]
     places = [{name: value.data_ptr() for name, value in frozen_values(net).items()} for net in nets]
     assert len(nets) > 1 and places[0] and all(other == places[0] for other in places)
