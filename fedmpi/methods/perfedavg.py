@@ -49,7 +49,7 @@ class PerFedAvgOptions(MethodOptions):
     """An initial model that a few steps adapt to a client (Fallah et al. 2020)."""
     variant: Literal["FO", "HF"] = "FO"
     """Meta-gradient: first order (second derivatives left out), or with a Hessian-vector product, at twice the
-    compute.
+    compute and not in fp16.
     """
     alpha: NotNegative = 0.01
     """Rate of the inner step, and of the steps with which a client adapts the model before it is tested."""
@@ -61,6 +61,9 @@ class PerFedAvgOptions(MethodOptions):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
         yield from self.only_sgd(config, "perfedavg takes plain SGD steps")
+        if self.variant == "HF" and config.train.precision == "fp16":
+            # A part of H g never passes the net's outputs, where the scale comes in, so it cannot be divided out.
+            yield "train.precision", "fp16, which scales no second derivatives, and HF takes them; allowed: fp32, bf16"
 
 
 class PerFedAvg(Method):

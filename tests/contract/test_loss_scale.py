@@ -20,10 +20,11 @@ from fedmpi.running import start
 from fedmpi.running.results import untrained
 from fedmpi.store.hdf5 import digest_of
 
+# HF refuses fp16.
+WITH_FP16 = [case for case in CASES if case != "perfedavg-hf"]
 
-@pytest.mark.parametrize(
-    "case", fast("fedhm", of=CASES, slow=("fjord-distillation", "splitmix", "perfedavg-hf", "moon"))
-)
+
+@pytest.mark.parametrize("case", fast("fedhm", of=WITH_FP16, slow=("fjord-distillation", "splitmix", "moon")))
 def test_a_scale_that_is_a_power_of_two_changes_nothing_in_float32(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:

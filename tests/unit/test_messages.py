@@ -92,6 +92,7 @@ method.name=heterofl method.widths=[1,0.5,0.4999999999]
 method.name=splitmix method.levels=[1,0.2] method.atom=0.5
 method.name=prism method.kappa=[2.5]
 method.name=scaffold train.optimizer=adamw
+method.name=perfedavg method.variant=HF train.precision=fp16
 method.name=fedavg method.server.name=sgd
 method.name=scaffold method.server.name=adam
 method.name=fdnnc model.name=mlp method.pattern=bfirst method.switch_round=3 rounds=3
