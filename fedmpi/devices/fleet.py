@@ -69,22 +69,29 @@ class Fleet:
 
     def check(self) -> None:
         """Raises `ConfigError` if a client's device is too small and that is refused, or if all are."""
-        numbers = sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)})
         clients = range(self.config.clients.count)
-        refuses = self.config.devices.too_small == "refuse"
-        small = None
-        for number in numbers:
-            small = next((client for client in clients if refuses and self.tier(client, number) is None), small)
-        if small is None and any(self.tier(client, 1) is not None for client in clients):
+        if self.config.devices.too_small == "drop":
+            if all(self.tier(client, 1) is None for client in clients):
+                raise self._too_small(0, 1)
             return
-        client = small or 0
-        profile = self.profile(client, numbers[-1])
+        for number in sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)}):
+            for client in clients:
+                if not self._holds_its_tiers(client, number):
+                    raise self._too_small(client, number)
+
+    def _holds_its_tiers(self, client: int, round_number: int) -> bool:
+        """Returns whether the client's memory holds its tier in a round, of `dynamic` each tier that it can draw."""
+        if self.config.clients.tier_assignment != "dynamic":
+            return self.tier(client, round_number) is not None
+        drawn = [needed for needed, clients in zip(self.needed_bytes, self.blocks, strict=True) if clients]
+        return max(drawn) <= self.profile(client, round_number).memory_bytes
+
+    def _too_small(self, client: int, round_number: int) -> ConfigError:
+        profile = self.profile(client, round_number)
         has = f"client {client} ({profile.name}) has {size(profile.memory_bytes)} of memory"
-        least = min(self.needed_bytes)
+        takes = f"training takes {size(min(self.needed_bytes))} to {size(max(self.needed_bytes))}"
         todo = "take smaller tiers or batches, clients.tier_assignment=fits, or devices.too_small=drop"
-        raise ConfigError(
-            "devices", f"{has}, and training takes {size(least)} to {size(max(self.needed_bytes))}; {todo}"
-        )
+        return ConfigError("devices", f"{has}, and {takes}; {todo}")
 
     # Who has what.
 

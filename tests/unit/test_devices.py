@@ -239,6 +239,15 @@ def test_a_client_gets_the_largest_tier_that_fits(tmp_path: Path) -> None:
     assert [draw["tier"] for draw in record["draws"]] == ["1", "0.5", "0.25", "1", "0.5", "0.25"]
 
 
+def test_a_tier_that_a_client_may_draw_is_checked(tmp_path: Path) -> None:
+    """With this seed every client holds the tier that it draws in round 1."""
+    needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
+    words = small_devices(tmp_path / "devices.csv", needed[0] / 1e6, needed[1] / 1e6)
+    fleet = fleet_of(*words, "clients.tier_assignment=dynamic", "seed=8")
+    with pytest.raises(ConfigError, match=rf"devices: client 1 \(with{needed[1] / 1e6}\) has"):
+        fleet.check()
+
+
 def test_devices_change(tmp_path: Path) -> None:
     """From round 3 on each client has the other device with probability 1 / 2, and the tier that fits it."""
     needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
