@@ -78,7 +78,7 @@ from fedmpi.models.surgery.groups import (
     shrunk,
     zeroing,
 )
-from fedmpi.tensors import Params, Region, Spec, select, to_device
+from fedmpi.tensors import Params, Region, Spec, frozen_values, select, to_device
 
 # Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
 _ROUNDING = 1e-6
@@ -132,7 +132,11 @@ class Hermes(Method):
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        self.structure = follow(context.make(empty=True))
+        net = context.make(empty=True)
+        if frozen := frozen_values(net):
+            problem = f"{next(iter(frozen))} is not trained, but hermes prunes all layers"
+            raise ConfigError("model.trained", f"{problem}; train all of them, or take another method")
+        self.structure = follow(net)
         self._keeps_own = self.options.intersection == "all"
         self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
         if self.options.prune_axes == "both":

@@ -15,7 +15,7 @@ from narrow_nets import PLAINLY, chain, context, exchanged
 from small_runs import small_setup
 from torch import nn
 
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import ClientLoad, Contributions, Phase
 from fedmpi.models.surgery import groups
@@ -381,3 +381,8 @@ def test_only_above_the_threshold(labels: list[int], share: float, threshold: fl
 def test_a_net_with_nothing_to_prune_is_refused(told: Told) -> None:
     with told.by(ConfigError):
         method_of(nn.Sequential(nn.Linear(2, 3)), prune_axes="output")
+
+
+def test_a_net_with_frozen_layers_is_refused(tmp_path: Path, told: Told) -> None:
+    with told.by(StartupError):
+        small_setup(tmp_path, *HERMES, "model.trained=[classifier.*]", "model.name=cnn_femnist", "model.width=0.25")
