@@ -1,7 +1,7 @@
 """The clients' devices: who has which, whose memory holds which tier, and what a round takes on them.
 
 A device is a function of (config, seed, client, round), so every rank and a resumed run know it. The engine calls
-`plan` for a client before training (is it late?), `turn` after it, and `round_record` once a round; `tier` says who may
+`is_late` for a client before training, `turn` after it, and `round_record` once a round; `tier` says who may
 take part, and with which tier.
 """
 

@@ -7,7 +7,7 @@ A turn is download + steps + upload. A mini-batch of B examples that passes a ne
 and with its gradients three times that (backward is twice forward), and `step_ns`. An update of the optimizer moves the
 parameters as often as the optimizer reads and writes them, and a method's regularizer adds its own (`Training`). A
 transfer takes its latency, and its bytes over the slower of the device's link and its share of the server's. Energy is
-the time of each part times its watts. All divisions round up.
+the time of each part times its watts. Times round up; energies and shares of the server's link round down.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def memory_bytes(net: Costs, train: Train, *, updates: bool, nets_in_turn: int) 
 
 
 def server_ns(server: Profile, layers: Sequence[FactorizedLayer], moved_bytes: int) -> int:
-    """Returns the server's part of a phase: an SVD of each factorized layer, and bytes that adding up moves.
+    """Returns the server's part of a round: an SVD of each factorized layer, and bytes that adding up moves.
 
     An SVD of m x n numbers, m >= n, takes 6 m n^2 + 20 n^3 operations (Golub and Van Loan, Matrix Computations, table
     8.6.1, R-SVD with both factors), half as many multiply-accumulates.

@@ -51,7 +51,8 @@ class Participation:
     availability: Availability | None = None
     function: Callable[[int, int], Iterable[int]] | None = None
     tier: Callable[[int, int], int | None] | None = None
-    """A client's tier in a round where its device decides that (`clients.tier_assignment=fits`); None: too small."""
+    """A client's tier in a round where devices decide it (`clients.tier_assignment=fits`, `devices.too_small=drop`);
+    None if the device's memory does not hold it."""
 
     @classmethod
     def of(
