@@ -84,6 +84,7 @@ from fedmpi.tensors import Params, Region, Spec, frozen_values, select, to_devic
 _ROUNDING = 1e-6
 # Squares of entries below it vanish in float32; a group of that norm counts as zero.
 _LEAST_NORM = 1e-20
+_ROUND = "round"
 
 
 class HermesOptions(MethodOptions):
@@ -201,6 +202,11 @@ class Hermes(Method):
             new[_version(name)] = state[_version(name)].masked_fill(held_by_all, contributions.round_number)
         return new
 
+    def rebase(self, tensors: Params, num_rounds: int) -> Params:
+        """Subtracts the rounds, so that what the new run averages is newer than every version and memory."""
+        counts = {_version(name) for name in self.model_specs} | {_ROUND}
+        return {name: value - num_rounds if name in counts else value for name, value in tensors.items()}
+
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns the mean share of the parameters that the cohort's masks keep, by entry and so by client."""
         shapes = self.structure.shapes.items()
@@ -217,7 +223,7 @@ class Hermes(Method):
             return
         if self._keeps_own:
             own = to_device({name: client.memory[_own(name)] for name in out}, next(iter(out.values())).device)
-            last = int(client.memory["round"])
+            last = int(client.memory[_ROUND])
             for name, value in out.items():
                 value.copy_(value.where(published[_version(name)] >= last, own[name]))
         zeroing(out, kept_entries(self.structure, client.memory))()
@@ -298,7 +304,7 @@ class Hermes(Method):
         if not self._keeps_own:
             return client.scratch
         own = {_own(name): value for name, value in net.params.items()}
-        return client.scratch | own | {"round": torch.tensor(client.task.round_number, dtype=torch.int32)}
+        return client.scratch | own | {_ROUND: torch.tensor(client.task.round_number, dtype=torch.int32)}
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 

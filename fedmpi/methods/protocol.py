@@ -198,6 +198,14 @@ class Method:
         """Recomputes what the server has to after `update` (PriSM: the SVD); counted as the stage `svd`."""
         return state
 
+    def rebase(self, tensors: Params, num_rounds: int) -> Params:
+        """Returns a state or a memory of a run of so many rounds as a new run begins with it (`--init-from`), whose
+        rounds count from 1.
+
+        To override where these tensors hold round numbers.
+        """
+        return tensors
+
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns numbers about a round for its record: what JSON can hold.
 

@@ -175,14 +175,15 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot
         raise RunStateError(where, f"does not fit this config: its round {parent.round} {problem}")
     changes = config.diff(parent.config)
     is_alike = not any(line.startswith(_SHAPING) for line in changes)
-    memories = {
-        client: setup.memories.put(client, 0, memory.load(origin.run_dir, client, version))
-        for client, version in (parent.clients if is_alike else {}).items()
-    }
+    server = dict(parent.server) if is_alike else {name: parent.server[name] for name in state}
+    memories = {}
+    for client, version in (parent.clients if is_alike else {}).items():
+        remembered = setup.method.rebase(memory.load(origin.run_dir, client, version), parent.round)
+        memories[client] = setup.memories.put(client, 0, remembered)
     snapshot = replace(
         parent,
         round=0,
-        server=parent.server if is_alike else {name: parent.server[name] for name in state},
+        server=setup.method.rebase(server, parent.round),
         clients=memories,
         config=config.to_dict(),
         config_hash=config.hash(),

@@ -13,7 +13,7 @@ from small_runs import SMALL, finished
 
 from fedmpi.report.records import read_records
 from fedmpi.results.run import Run
-from fedmpi.store import checkpoint, manifest
+from fedmpi.store import checkpoint, manifest, memory
 from fedmpi.store.run_dir import RunDir
 
 # With memory, and two checkpoints that stay.
@@ -59,6 +59,26 @@ def test_the_first_state_is_the_saved_one(
     changes = ["train.lr: run has 0.05, you ask 0.01"]
     assert start["init_from"] == {"run": str(parent), "round": number, "config": changes}
     assert Run(folder.path).init_from == f"parent@{number}" and len(read_records(folder)) == 1
+
+
+@pytest.mark.parametrize("change", ["train.lr=0.01", "method.prune_rate=0.1"])
+def test_what_hermes_has_of_the_other_run_is_older_than_the_new_rounds(
+    made: Made, run_main: RunMain, tmp_path: Path, change: str
+) -> None:
+    """Versions and memories, so that clients take what the new run averages; their order stays that of RUN."""
+    hermes = ("method.name=hermes", "method.accuracy_threshold=0", "rounds=3", "output.progress=plain")
+    parent = RunDir(made(tmp_path / "parent", *hermes))
+    folder = RunDir(tmp_path / "new")
+    begin(run_main, parent.path, folder.path, change, "rounds=1", "output.keep_checkpoints=5")
+    saved = checkpoint.load(parent.checkpoint_path(3))
+    first = checkpoint.load(folder.checkpoint_path(0))
+    versions = [name for name in saved.server if name.startswith("version..")]
+    assert any(bool(saved.server[name].any()) for name in versions)
+    assert all(torch.equal(first.server[name], saved.server[name] - 3) for name in versions)
+    assert saved.clients and bool(first.clients) == (change == "train.lr=0.01")
+    for client, version in first.clients.items():
+        before = memory.load(parent, client, saved.clients[client])["round"]
+        assert int(memory.load(folder, client, version)["round"]) == int(before) - 3 <= 0
 
 
 @pytest.mark.slow
