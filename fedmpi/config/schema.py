@@ -93,7 +93,9 @@ class Clients(Section):
     work: Work = Work()
     """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
-    """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks."""
+    """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks. With
+    `tier_assignment: fits` devices decide, so only FDNNC, whose cohorts have this ratio, takes any.
+    """
     tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
     """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares. `fits`: a
     client has the largest tier that its device's memory holds (`devices`).
@@ -115,6 +117,11 @@ class Clients(Section):
         if blocks and sum(blocks) != self.count:
             text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}"
             yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
+        if blocks and self.tier_assignment == "fits" and not getattr(config.method, "needs_blocks", False):
+            yield (
+                "clients.tier_blocks",
+                f"{list(blocks)}, but with clients.tier_assignment=fits devices decide; give []",
+            )
         if self.sampling not in ("uniform", "by_size") and (problem := _no_function(self.sampling)):
             yield "clients.sampling", f"{problem}; allowed: uniform, by_size, package.module:function"
 

@@ -74,7 +74,7 @@ class Fleet:
             if all(self.tier(client, 1) is None for client in clients):
                 raise self._too_small(0, 1)
             return
-        for number in sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)}):
+        for number in self._rounds_of_devices:
             for client in clients:
                 if not self._holds_its_tiers(client, number):
                     raise self._too_small(client, number)
@@ -168,6 +168,26 @@ class Fleet:
             dynamic = how == "dynamic"
             tiers = [tier_of(client, self.blocks, dynamic=dynamic, seed=seed, round_number=round_number)]
         return next((tier for tier in tiers if self.needed_bytes[tier] <= memory), None)
+
+    @cached_property
+    def _rounds_of_devices(self) -> list[int]:
+        """Returns the first round, and that in which devices change."""
+        return sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)})
+
+    def tiers_in_use(self) -> tuple[int, ...]:
+        """Returns the tiers that clients have in some round, of `dynamic` all that they can draw."""
+        tiers: set[int] = set()
+        for number in self._rounds_of_devices:
+            for client in range(self.config.clients.count):
+                tiers.update(self._possible_tiers(client, number))
+        return tuple(sorted(tiers))
+
+    def _possible_tiers(self, client: int, round_number: int) -> list[int]:
+        if self.config.clients.tier_assignment != "dynamic":
+            own = self.tier(client, round_number)
+            return [] if own is None else [own]
+        memory = self.profile(client, round_number).memory_bytes
+        return [tier for tier, needed in enumerate(self.needed_bytes) if self.blocks[tier] and needed <= memory]
 
     # What it takes.
 

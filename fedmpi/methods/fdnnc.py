@@ -77,6 +77,7 @@ _LARGEST_GRADIENT = 2.0**20
 
 class FDNNCOptions(MethodOptions):
     uploads_nets: ClassVar[bool] = False
+    needs_blocks: ClassVar[bool] = True
     name: str = "fdnnc"
     """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
     pattern: Literal["both", "bfirst", "switch"] = "switch"

@@ -67,7 +67,8 @@ class FedHMDelta(FedHM):
         self._is_delta = self.options.aggregation == "delta"
         is_paper = not self._is_delta and isinstance(self.options.server, Mean)
         blocks = self.context.tier_blocks or (1,) * len(self.tiers)
-        has_dense_clients = any(self._is_dense(tier) and count for tier, count in enumerate(blocks))
+        tiers = self.context.tiers_in_use or [tier for tier, count in enumerate(blocks) if count]
+        has_dense_clients = any(self._is_dense(tier) for tier in tiers)
         self._starts_from_factors = not (is_paper or has_dense_clients)
 
     def sums(self) -> Mapping[str, str]:

@@ -37,6 +37,8 @@ class MethodOptions(Section):
     name: str
     uploads_nets: ClassVar[bool] = True
     """Each client sends the parameters that it has trained, so those of different clients can be compared."""
+    needs_blocks: ClassVar[bool] = False
+    """Cohorts follow `clients.tier_blocks` where devices decide tiers (`clients.tier_assignment=fits`), too."""
     aggregate: robust.Rule = "mean"
     """What makes the server's tensors of the clients' uploads: the weighted `mean`, `median`, `trimmed_mean`, `krum` or
     `norm_clip` (options: `aggregate.name=krum aggregate.attackers=2`), or `package.module:Class` of your own.
@@ -104,6 +106,7 @@ class MethodContext:
     `rounding`, its values those of the run's seed (the same ones at every call) or of another seed if asked; an `empty`
     one is on the meta device, without values and at no cost. `dense_layers` are the model's own, and `tier_blocks` the
     clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
+    `tiers_in_use` has the tiers that devices leave some client, () where devices do not decide tiers.
     `classifier` returns the name of the layer that gives the classes, or '' if no conv or linear layer does.
     """
 
@@ -113,6 +116,7 @@ class MethodContext:
     clients: Clients = field(default_factory=Clients)
     seed: int = 0
     tier_blocks: tuple[int, ...] = ()
+    tiers_in_use: tuple[int, ...] = ()
     dense_layers: int = 0
     num_classes: int = 0
     present_labels: Callable[[int], np.ndarray] | None = None

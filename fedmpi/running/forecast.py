@@ -164,7 +164,7 @@ def forecast(config: Config, num_ranks: int, method: methods.Method | None = Non
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
         tests_per_run=num_tests,
         test_macs_per_run=test_macs,
-        **_memory(config, info, method, num_ranks),
+        **_memory(config, info, start.method_on(fleet, method), num_ranks),
         tiers=tuple(tiers),
         defaults=defaults(config, method),
         warnings=(),

@@ -109,7 +109,16 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     participation = together(comm, lambda: Participation.of(config, partition.sizes, tier))
     _check_participation(comm, participation, fleet)
     return TrainingData(
-        info, dataset, partition, method, skeletons, nets, participation, trial.frozen, fleet, validation
+        info,
+        dataset,
+        partition,
+        method_on(fleet, method),
+        skeletons,
+        nets,
+        participation,
+        trial.frozen,
+        fleet,
+        validation,
     )
 
 
@@ -119,6 +128,13 @@ def checked_fleet(config: Config, method: methods.Method, nets: Sequence[costs.C
     if fleet:
         fleet.check()
     return fleet
+
+
+def method_on(fleet: Fleet | None, method: methods.Method) -> methods.Method:
+    """Returns the method, built anew for the tiers in use where devices decide them."""
+    if fleet is None or not fleet.decides_tiers:
+        return method
+    return methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
 
 
 def _check_participation(comm: Communicator, participation: Participation, fleet: Fleet | None) -> None:

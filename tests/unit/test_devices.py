@@ -15,7 +15,7 @@ from typing import Any, get_args
 import method_cases
 import numpy as np
 import pytest
-from small_runs import finished, run_alone, small_config
+from small_runs import finished, run_alone, small_config, small_setup
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from fedmpi import costs, methods, seeds
@@ -239,6 +239,18 @@ def test_a_client_gets_the_largest_tier_that_fits(tmp_path: Path) -> None:
     assert [draw["tier"] for draw in record["draws"]] == ["1", "0.5", "0.25", "1", "0.5", "0.25"]
 
 
+@pytest.mark.parametrize("change_round", [0, 2])
+def test_devices_say_whether_a_client_is_ever_dense(tmp_path: Path, change_round: int) -> None:
+    """FedHM starts from factors where none is. By the blocks one is; by the devices only after a change."""
+    delta = ("method.name=fedhm", "method.aggregation=delta", "method.rank_ratio=[1,0.5]")
+    dense, half = fleet_of("devices.name=classes", *delta).needed_bytes
+    rows = small_devices(tmp_path / "devices.csv", *[half / 1e6] * 8, dense / 1e6)[:2]
+    change = (f"devices.change.round={change_round}", "devices.change.share=1")
+    method = small_setup(tmp_path, *rows, *delta, *change, "clients.tier_assignment=fits").method
+    starts_from_factors = method.published_specs([0]).keys() != method.state_specs().keys()
+    assert starts_from_factors == (change_round == 0)
+
+
 def test_a_tier_that_a_client_may_draw_is_checked(tmp_path: Path) -> None:
     """With this seed every client holds the tier that it draws in round 1."""
     needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
@@ -378,6 +390,9 @@ SETTINGS: dict[str, Callable[[], Any]] = {
         "devices.name=classes", "devices.classes=[server]", "devices.change.round=2"
     ),
     "clients.tier_assignment": lambda: small_config("clients.tier_assignment=fits"),
+    "clients.tier_blocks": lambda: small_config(
+        "devices.name=classes", "clients.tier_assignment=fits", "clients.tier_blocks=[8]", "method.name=fedavg"
+    ),
 }
 
 
