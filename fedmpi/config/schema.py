@@ -93,9 +93,7 @@ class Clients(Section):
     work: Work = Work()
     """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
-    """Clients per tier, largest capacity first, as blocks of client numbers; empty means equal blocks. With
-    `tier_assignment: fits` devices decide, so only FDNNC, whose cohorts have this ratio, takes any.
-    """
+    """Clients per tier, largest capacity first, as blocks of client numbers; empty: equal blocks. Not with `fits`."""
     tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
     """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares. `fits`: a
     client has the largest tier that its device's memory holds (`devices`).
@@ -329,7 +327,7 @@ class Change(Section):
     round: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """The round from which on they have it; 0: never."""
     share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Probability that a client's device changes then, to another one of the fleet."""
+    """Probability that a client's device changes then, to another of the fleet."""
 
 
 class Devices(Section):
@@ -346,7 +344,7 @@ class Devices(Section):
     classes: Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)] = (
         *("phone_high", "phone_mid", "phone_low"),
     )
-    """The devices of `classes`, as `fedmpi/devices/README.md` lists them."""
+    """The devices of `classes` (`fedmpi/devices/README.md`)."""
     shares: Annotated[tuple[Share, ...], Field(strict=False)] = ()
     """How likely a client has each of `classes`, in proportion; empty: all alike."""
     path: Folder = ""
