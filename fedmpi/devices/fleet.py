@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +213,12 @@ class Fleet:
         return deadline_ns > 0 and self.parts(client, load, round_number, num_clients).total_ns > deadline_ns
 
     def turn(self, task: Task, load: ClientLoad) -> Spent:
-        """Returns what the client's turn has taken; of a late one what it has done by the deadline."""
+        """Returns what the client's turn has taken; of a late one what it has done by the deadline.
+
+        A late turn counts as `is_late` has judged it, so it ends at the deadline.
+        """
+        if task.is_late:
+            load = replace(load, client=None)
         parts = self.parts(task.client, load, task.round_number, task.cohort_size)
         if task.is_late:
             parts = parts.until(self.deadline_ns)

@@ -28,7 +28,7 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import ClientLoad
+from fedmpi.methods.values import Client, ClientLoad
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
 from fedmpi.results.frame import spent
@@ -289,6 +289,18 @@ def test_a_deadline_drops_clients_before_they_are_trained(tmp_path: Path, deadli
     ] * late
     assert devices["late_share"] == {"fast": float(late == 4), "slow": 1.0} and devices["late_tiers"] == {"1": late}
     assert (record["train_loss"] is None) == (late == 4)
+
+
+def test_a_late_turn_ends_at_the_deadline(own_file: str) -> None:
+    """Whatever widths FjORD would have drawn."""
+    words = [*method_cases.CASES["fjord"], *own_file.split()]
+    by_plan = fleet_of(*words).parts(0, ClientLoad(0, 15), 1, 4).total_ns
+    fleet = fleet_of(*words, f"devices.deadline_s={(by_plan - 1) / 1e9}")
+    turns = []
+    for client in range(8):
+        task = Task(client, 0, 1, "train", 15, 0.0, cohort_size=4, is_late=True)
+        turns.append(fleet.turn(task, ClientLoad.of(Client(task, {}, np.arange(15), 0))).ns)
+    assert turns == [by_plan - 1] * 8
 
 
 def test_a_round_by_hand(own_file: str) -> None:
