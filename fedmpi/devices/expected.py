@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.devices.model import NS_PER_S, energy_uj
@@ -80,14 +80,17 @@ def expected(fleet: Fleet, samples: float, share: float, cohorts: Sequence[Cohor
     for number, phase, cohort in cohorts:
         tasks = []
         spent = []
+        up_bytes = 0
         for client, own in cohort:
-            late = fleet.is_late(client, loads[own], number, len(cohort))
+            load = replace(loads[own], round_number=number)
+            late = fleet.is_late(client, load, number, len(cohort))
             num_late += late
+            if not late:
+                up_bytes += fleet.method.costs(load).up_bytes
             task = Task(client, own, number, phase, round(samples), 0.0, cohort_size=len(cohort), is_late=late)
             tasks.append(task)
-            spent.append(fleet.turn(task, loads[own]))
+            spent.append(fleet.turn(task, load))
             longest_ns[client] = max(spent[-1].ns, longest_ns.get(client, 0))
-        up_bytes = sum(fleet.method.costs(loads[own]).up_bytes for _, own in cohort)
         total = fleet.round_record(tasks, spent, up_bytes, total)[1]
     times = num_rounds / max(1, len({number for number, _, _ in cohorts}))
     num_turns = sum(len(cohort) for _, _, cohort in cohorts)

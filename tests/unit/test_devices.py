@@ -442,6 +442,27 @@ def test_the_plan_by_hand(own_file: str) -> None:
     assert f"on these devices the run takes {short_duration(plan.devices.run_s)}" in str(plan)
 
 
+def test_the_plan_counts_the_rounds_of_phase_1(own_file: str) -> None:
+    """Its 8 rounds move the whole net, those of phase 2 its last layers."""
+    words = ("method.name=lgfedavg", "rounds=8", *own_file.split())
+    plans = [forecast(small_config(*words, f"method.pretrain_rounds={rounds}"), 1) for rounds in (0, 8)]
+    of_phase_2, of_phase_1 = (plan.devices.run_s for plan in plans if plan.devices)
+    method = fleet_of(*words, "method.pretrain_rounds=8").method
+    turns = [method.costs(ClientLoad(0, round_number=number)) for number in (9, 1)]
+    more_bytes = turns[1].down_bytes + turns[1].up_bytes - turns[0].down_bytes - turns[0].up_bytes
+    assert of_phase_1 - of_phase_2 == pytest.approx(8 * more_bytes * 1e-6, rel=1e-3)
+
+
+def test_the_plan_counts_no_upload_of_late_clients(own_file: str) -> None:
+    """All are late, so the server only moves its state."""
+    config = small_config("method.name=fedavg", "rounds=30", "devices.deadline_s=0.001", *own_file.split())
+    plan = forecast(config, 1)
+    assert plan.devices is not None and plan.devices.late_share == 1
+    fleet = fleet_of("method.name=fedavg", *own_file.split())
+    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
+    assert plan.devices.run_s == pytest.approx(30 * (0.001 + server_ns(fleet.server, [], 3 * state_bytes) / 1e9))
+
+
 def test_the_plan_says_what_does_not_fit(tmp_path: Path) -> None:
     words = small_devices(tmp_path / "devices.csv", 1.0, 0.001)
     warnings = forecast(small_config(*words, "devices.too_small=drop"), 1).warnings
