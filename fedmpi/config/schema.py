@@ -368,7 +368,9 @@ class Devices(Section):
         if self.shares and len(self.shares) != len(self.classes):
             given = f"{counted(len(self.shares), 'share')}, but devices.classes has {len(self.classes)}"
             yield "devices.shares", f"{given}; give one for each, or [] for equal ones"
-        if (self.name == "file") != bool(self.path):
+        if not self.is_on and self != type(self)():
+            yield "devices.name", "off, so no other setting of devices counts; set lognormal, classes or file"
+        elif (self.name == "file") != bool(self.path):
             yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
         if self.change.round and self.name == "classes" and len(set(self.classes)) == 1:
             yield "devices.change.round", "devices cannot change where all are of one class; name two or more"

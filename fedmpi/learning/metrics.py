@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, UnknownError
+from fedmpi.errors import ConfigError, UnknownError, as_one_line
+
+if TYPE_CHECKING:
+    from fedmpi.data.dataset import DataInfo
 
 Metric = Callable[[np.ndarray, np.ndarray], Any]
 """targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""
+_EXAMPLES = 10
 
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -99,6 +103,23 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
         if not callable(found[name]):
             raise ConfigError("evaluation.metrics", f"{name!r} is no function; expected metric(targets, outputs)")
     return found
+
+
+def check(names: Sequence[str], info: DataInfo) -> None:
+    """Tries each metric of the user's on random outputs. Raises `ConfigError` unless it gives a number."""
+    count = max(_EXAMPLES, 2 * info.num_classes)
+    generator = np.random.default_rng(0)
+    outputs = generator.standard_normal((count, info.num_classes), dtype=np.float32)
+    targets = np.arange(count) % info.num_classes
+    if info.task != "classification":
+        targets = (generator.random(outputs.shape) < 0.5).astype(np.float32)
+    for name, metric in named(names).items():
+        if name not in BUILT_IN:
+            try:
+                float(metric(targets.copy(), outputs.copy()))
+            except (Exception, SystemExit) as error:  # whatever the user's code does
+                problem = f"{name} gives no number for {count} examples: {as_one_line(error)}"
+                raise ConfigError("evaluation.metrics", problem) from error
 
 
 def measure(metrics: dict[str, Metric], labels: np.ndarray, logits: Tensor, class_names: Sequence[str]) -> Any:

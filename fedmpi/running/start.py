@@ -79,9 +79,9 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     """Reads and partitions the data, tries the model and makes the method. Raises `StartupError` on all ranks together;
     touches nothing on disk.
     """
-    together(comm, lambda: metrics.named(config.evaluation.metrics))
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
+    together(comm, lambda: metrics.check(config.evaluation.metrics, info))
     trial = together(comm, lambda: check_model(config, info))
     _check_trials(comm, config, trial)
     _share_frozen(comm)

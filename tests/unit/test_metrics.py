@@ -12,7 +12,7 @@ from small_runs import run_alone
 import fedmpi
 from fedmpi.config.fields import METRICS
 from fedmpi.data.sets.own_files import ImageFolder
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.learning.metrics import BUILT_IN, auc, confusion, f1_macro, named, top5
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
@@ -40,6 +40,16 @@ def test_auc_by_hand() -> None:
     logits = np.array([[0, 1], [0, 3], [0, 2], [0, 4]], np.float32)
     assert auc(np.array([0, 0, 1, 1]), logits) == 0.75
     assert math.isnan(auc(np.array([0, 0, 1, 1]), logits * np.nan)) and math.isnan(auc(np.zeros(4, int), logits))
+
+
+def nothing(labels: np.ndarray, logits: np.ndarray) -> None:
+    """Forgets to return."""
+
+
+def test_a_metric_is_tried_before_the_run(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match=r"evaluation.metrics: .*:nothing gives no number for 10 examples"):
+        run_alone(tmp_path / "run", f"evaluation.metrics=[{__name__}:nothing]")
+    assert not (tmp_path / "run").exists()
 
 
 def test_names_are_those_of_the_schema() -> None:
