@@ -86,6 +86,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "perfedavg": "fedmpi.methods.perfedavg:PerFedAvg",
         "topk": "fedmpi.methods.topk:TopK",
         "standalone": "fedmpi.methods.standalone:Standalone",
+        "lora": "fedmpi.methods.lora:Lora",
     },
 }
 """Per section: every built-in name and its class; a section that a file leaves out has the first name. A name that ends

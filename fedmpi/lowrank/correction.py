@@ -87,16 +87,23 @@ def untouched(weight: Tensor | None, u: Tensor, v: Tensor, cover: TierCoverage) 
 
 
 def covered_change(
-    sums: Mapping[int | None, Tensor], weight: Tensor, u: Tensor, v: Tensor, cover: TierCoverage, power: float
+    sums: Mapping[int | None, Tensor],
+    weight: Tensor,
+    u: Tensor,
+    v: Tensor,
+    cover: TierCoverage,
+    power: float,
+    bases: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """Returns sum_t A_t + sum_j (c_j^-p - 1) (T_j - T_{j-1}) sum_{t >= j} A_t, (M, N), float64.
 
     A_t is the sum of alpha_i (W_i - start_i) over the clients of rank r_t. `sums` has that of alpha_i W_i by r_t (None:
     the dense ones). p = 0 leaves the plain sum of changes. Some twelve thin products in the type of `weight`: float32
-    rounds only the second sum, to 2^-24 of a change.
+    rounds only the second sum, to 2^-24 of a change. T is that of `bases` (M, r) and (r', N); None: of the singular
+    vectors.
     """
     result = weight.new_zeros(weight.shape, dtype=torch.float64)
-    left, right = _orthonormal(u.to(weight), v.to(weight))
+    left, right = bases or _orthonormal(u.to(weight), v.to(weight))
     above = gained = weight.new_zeros(weight.shape)
     for r, change in _changes(sums, weight, u, v, cover):
         result += change
@@ -151,6 +158,14 @@ def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     sigma = norms[0] * norms[1]
     kept = int((sigma > _SMALLEST_VALUE * sigma.max()).sum())
     return u[:, :kept] / norms[0][:kept], v[:kept] / norms[1][:kept, None]
+
+
+def nested_bases(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns orthonormal vectors (M, r) whose first j span the first j columns of u (M, r), and (r', N) likewise for the
+    rows of v (r, N) up to the first that is zero, as all that follow are: an adapter's factors, of which v begins at 0.
+    """
+    kept = int((v.norm(dim=1) > 0).sum())
+    return torch.linalg.qr(u).Q, torch.linalg.qr(v[:kept].t()).Q.t()
 
 
 def _product(u: Tensor, v: Tensor, factors: Tensor) -> Tensor:

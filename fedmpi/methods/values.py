@@ -39,6 +39,8 @@ class MethodOptions(Section):
     """Each client sends the parameters that it has trained, so those of different clients can be compared."""
     needs_blocks: ClassVar[bool] = False
     """Cohorts follow `clients.tier_blocks` where devices decide tiers (`clients.tier_assignment=fits`), too."""
+    adds_parameters: ClassVar[bool] = False
+    """Clients train parameters that the model has not, so that none of its own has to be trained."""
     aggregate: robust.Rule = "mean"
     """What makes the server's tensors of the clients' uploads: the weighted `mean`, `median`, `trimmed_mean`, `krum` or
     `norm_clip` (options: `aggregate.name=krum aggregate.attackers=2`), or `package.module:Class` of your own.
@@ -60,6 +62,9 @@ class MethodOptions(Section):
         is_falling = len(set(shown)) == len(shown) and all(one > two for one, two in pairwise(capacities))
         if self.capacity and not is_falling:
             yield f"method.{self.capacity}", f"expected ratios that fall from tier to tier, got {', '.join(shown)}"
+        if config.model.trained == "none" and not self.adds_parameters:
+            problem = f"none, but {self.name} trains the net's own parameters"
+            yield "model.trained", f"{problem}; name some of them, or take method.name=lora"
         if self.aggregate != "mean":
             yield from self._aggregate_problems(config)
 

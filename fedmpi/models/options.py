@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -46,9 +46,9 @@ class Model(Section):
     """
     weights_skip: Patterns = ()
     """Name patterns (fnmatch) of tensors that keep their initial values, as fc.* for a head of other classes."""
-    trained: Patterns = ()
+    trained: Literal["none"] | Patterns = ()
     """Name patterns of the parameters that are trained, as fc.*; the others stay as they are and never travel. Empty:
-    all that the net itself does not freeze (`requires_grad`).
+    all that the net itself does not freeze (`requires_grad`). `none`, where a method adds parameters of its own (lora).
     """
 
     def fetched_weights(self) -> Path | None:

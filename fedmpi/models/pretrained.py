@@ -137,14 +137,15 @@ def freeze(net: nn.Module, options: Model) -> nn.Module:
     """Makes buffers of the parameters that are not trained, in place. Raises `ConfigError` for a pattern of
     `model.trained` that no parameter matches, and where nothing would be trained."""
     named = dict(net.named_parameters(remove_duplicate=False))
-    for pattern in options.trained:
+    patterns = () if options.trained == "none" else options.trained
+    for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in named):
             close = difflib.get_close_matches(pattern, named, 1) or [*named][-1:]
             raise ConfigError("model.trained", f"no parameter matches '{pattern}'; did you mean {close[0]}?")
     trained = {
         id(value)
         for name, value in named.items()
-        if value.requires_grad and (not options.trained or _matches(name, options.trained))
+        if value.requires_grad and (not options.trained or _matches(name, patterns))
     }
     frozen = [name for name, value in named.items() if id(value) not in trained]
     buffers = {id(named[name]): named[name].detach() for name in frozen}  # ties stay

@@ -80,12 +80,12 @@ def _tried(options: Model, info: Inputs, examples: Tensor | None) -> Trial:
     net = create.skeleton(options, info)
     fits = _SHARE * sum(value.nbytes for value in net.parameters()) < psutil.virtual_memory().available
     net = create.build(options, info, 0) if fits else costs.weightless(net, torch.device("cpu"))
+    if options.trained != "none" and not any(True for _ in net.parameters()):
+        raise ConfigError("model.name", f"'{options.name}' has no parameters, so nothing would be trained")
     return _passed(net, info, options.name, trains=fits)
 
 
 def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
-    if not any(True for _ in net.parameters()):
-        raise ConfigError("model.name", f"'{model}' has no parameters, so nothing would be trained")
     for name, value in [*net.named_parameters(), *net.named_buffers()]:
         if value.device.type != "cpu":
             raise _refusal(net, model, name, f"on the device {value.device}; make it on the CPU, a run moves it")
@@ -103,7 +103,7 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
         classifier = _nearest(scores.grad_fn, layers)
         _refuse_changes(net, model, parameters)
-        if trains:
+        if trains and parameters:
             _refuse_lost_gradients(net, info, model, scores, calls)
         with torch.no_grad():
             tested = _scores(net.eval(), info, model, examples_of(info))
