@@ -3,6 +3,7 @@
 UNEVEN = "partition.name=class_dirichlet"
 _ADAM = "method.server.name=adam method.server.lr=0.01"
 _HOLDERS = "method.intersection=holders method.prune_axes=output method.share_of=mask"
+_LORA = "model.name=mlp model.hidden=[16,12] method.ranks=[8,4,2]"
 _MORE = {
     "fedavg": "",
     "fedavg-samples": f"method.weighting=samples {UNEVEN}",
@@ -48,20 +49,26 @@ _MORE = {
     "fdnnc": f"method.upload=half {UNEVEN}",
     "fdnnc-both": "method.pattern=both model.name=mlp model.hidden=[16]",
     "fdnnc-bfirst": "method.pattern=bfirst method.switch_round=1 method.loss=mse",
+    "lora": f"{_LORA} model.trained=none {UNEVEN}",
+    "lora-fedex": f"{_LORA} model.trained=[layers.4.*] method.aggregation=fedex method.scale=rslora",
+    "lora-flora": f"{_LORA} model.trained=none method.aggregation=flora clients.tier_assignment=dynamic",
+    "lora-hetlora": f"{_LORA} model.trained=none method.aggregation=hetlora method.gamma=0.5 {UNEVEN}",
+    "lora-raflora": f"{_LORA} model.trained=[layers.4.*] method.aggregation=raflora train.optimizer=adamw",
 }
 CASES = {case: (f"method.name={case.partition('-')[0]}", *more.split()) for case, more in _MORE.items()}
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
 
 # Clients of FedHM return a truncation, FDNNC's W becomes one, steps of no length gather control variates, and
-# FedNova counts them: test_fedhm.py, test_fdnnc.py, test_scaffold.py and test_fednova.py have what these keep.
+# FedNova counts them, and ranks that some clients lack shrink in fedex: test_fedhm.py, test_fdnnc.py, test_scaffold.py,
+# test_fednova.py and test_lora.py have what these keep.
 MOVES_WITHOUT_TRAINING = {
     *("fedhm", "fedhm-dynamic", "fedhm-low-only", "fedhm-adamw", "fedhm-delta", "fedhm-delta-low", "fedhm-coverage"),
-    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox"),
+    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox", "lora-fedex"),
 }
 """Cases in which a round without training changes the state."""
 
 BYTES_DIFFER = {
     *("hermes", "hermes-all", "lgfedavg", "lgfedavg-pretrained", "scaffold", "scaffold-gradient"),
-    *("fdnnc", "standalone", "topk", "topk-tensor", "fednova", "fednova-prox", "fedbn"),
+    *("fdnnc", "standalone", "topk", "topk-tensor", "fednova", "fednova-prox", "fedbn", "lora-fedex", "lora-flora"),
 }
 """Cases whose protocol bytes are not 4 per parameter both ways; the test file of the method has their formula."""

@@ -1,9 +1,10 @@
 """Makes the plain net of a tier or of a client, with the accuracy that its file must have.
 
 A net comes as a user of torch expects it: in eval mode, BatchNorm statistics in buffers, no hooks of training, an
-LSTM's gates in torch's own matrices. Factorized layers stay as two (`<layer>.u`, then `<layer>.v`), or become the plain
-layer whose weight is their product. A tier's net has the BatchNorm statistics that the round was tested with. Where
-these were each test batch's own, or are not in the checkpoint, they are estimated here as a test does it.
+LSTM's gates in torch's own matrices, adapters merged into their layers. Factorized layers stay as two (`<layer>.u`,
+then `<layer>.v`), or become the plain layer whose weight is their product. A tier's net has the BatchNorm statistics
+that the round was tested with. Where these were each test batch's own, or are not in the checkpoint, they are estimated
+here as a test does it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedmpi.export.saved import SavedRound
 from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import own_statistics, points_of, test_nets
 from fedmpi.learning.flat import FlatNet
+from fedmpi.lowrank.adapter import Adapter
 from fedmpi.lowrank.gates import GATES
 from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
@@ -235,7 +237,7 @@ def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.
     form = "factorized" if factorized_layers(net) and not dense else "dense"
     if form == "dense":
         for name, part in [*net.named_modules()]:
-            if isinstance(part, (LowRank, Kernels)):
+            if isinstance(part, (LowRank, Kernels, Adapter)):
                 net.set_submodule(name, _multiplied_out(part))
     if statistics is not None:
         _put(net, statistics)
@@ -267,8 +269,10 @@ def _close(lstm: nn.LSTM) -> None:
         object.__setattr__(lstm, "__class__", nn.LSTM)
 
 
-def _multiplied_out(layer: LowRank | Kernels) -> nn.Module:
+def _multiplied_out(layer: LowRank | Kernels | Adapter) -> nn.Module:
     """Returns the plain layer of the same outputs, up to float rounding."""
+    if isinstance(layer, Adapter):
+        return layer.merged()
     weight = layer.weight.detach()
     bias = layer.bias
     u = layer.u

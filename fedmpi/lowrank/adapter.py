@@ -1,7 +1,7 @@
 """LoRA's layer: a linear layer that stays as it is, and two thin factors beside it that are trained.
 
-E. J. Hu et al.: LoRA: Low-Rank Adaptation of Large Language Models, arXiv:2106.09685: W x + s B A x with A (r, in) random
-and B (out, r) zero at the start.
+E. J. Hu et al.: LoRA: Low-Rank Adaptation of Large Language Models, arXiv:2106.09685: W x + s B A x, with A (r, in)
+random and B (out, r) zero at the start.
 """
 
 from __future__ import annotations
@@ -44,10 +44,21 @@ class Adapter(nn.Module):
         if "change" in holds:
             self.change = nn.Parameter(torch.zeros(linear.out_features, linear.in_features, device=device))
 
+    @property
+    def base(self) -> Tensor:
+        """Returns the weight without what is trained, (out, in)."""
+        return self.weight + self.change.detach() if "change" in self.holds else self.weight
+
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight + self.change.detach() if "change" in self.holds else self.weight
         a = self.a.detach() if "a" in self.holds else self.a
-        return F.linear(x, weight, self.bias) + self.scale * F.linear(F.linear(x, a), self.b)
+        return F.linear(x, self.base, self.bias) + self.scale * F.linear(F.linear(x, a), self.b)
+
+    def merged(self) -> nn.Linear:
+        """Returns the linear layer of the same outputs, up to float rounding; its weight is still no parameter."""
+        linear = nn.Linear(self.in_features, self.out_features, device="meta")
+        linear._parameters = {name: value for name, value in self._parameters.items() if name == "bias"}
+        linear._buffers = {**self._buffers, "weight": (self.base + self.scale * self.b @ self.a).detach()}
+        return linear
 
 
 def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collection[str], *, empty: bool) -> nn.Module:

@@ -161,8 +161,8 @@ def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def nested_bases(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns orthonormal vectors (M, r) whose first j span the first j columns of u (M, r), and (r', N) likewise for the
-    rows of v (r, N) up to the first that is zero, as all that follow are: an adapter's factors, of which v begins at 0.
+    """Returns orthonormal vectors (M, r) whose first j span the first j columns of u (M, r), and (r', N) likewise for
+    those rows of v (r, N) that are not zero, which come first: factors of an adapter, whose B is zero at the start.
     """
     kept = int((v.norm(dim=1) > 0).sum())
     return torch.linalg.qr(u).Q, torch.linalg.qr(v[:kept].t()).Q.t()

@@ -76,7 +76,7 @@ class Adapters(Method):
 
     def part_specs(self, *parts: str) -> dict[str, Spec]:
         """Returns names and shapes of these parts of all layers, factors at the largest rank."""
-        specs = {}
+        specs: dict[str, Spec] = {}
         for name, layer in self.layers.items():
             r = self.rank(name, 0)
             shapes = {"a": (r, layer.in_features), "b": (layer.out_features, r)}

@@ -19,9 +19,9 @@ D. Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA,
 Server state of each layer: A and B at the largest rank, the change D of the weight, or both; `averages` says which.
 
 The texts of the papers were not at hand. What follows is our reading or our choice:
-- A change is s_i B_i A_i with the scale of the client's own rank. Of a D that is sent as factors, A has sqrt(sigma) on
-  its rows and B sqrt(sigma) / s on its columns, so that s B A is the truncation of D at every rank. Where sigma is zero,
-  A has the rows of its start.
+- A change is s_i B_i A_i with the scale of the client's own rank. Of a D that is sent as factors, rows of A have the
+  norm sqrt(sigma) and columns of B sqrt(sigma) / s, so that s B A is the truncation of D at every rank. Where sigma is
+  zero, A has the rows of its start.
 - `fedit`, `ffa` and `fedex` are papers of one rank. Here smaller factors are padded with zeros, so ranks that a share c
   of the weight holds shrink. The remainder that `fedex` gives the base is that of the largest tier's adapters.
 - `flora` draws A anew for each client and round. Its bytes down are the adapters of a round, on average over rounds;
@@ -62,13 +62,9 @@ class LoraOptions(AdapterOptions):
     name: str = "lora"
     """Adapters of unequal ranks beside frozen linear layers (Hu et al. 2021)."""
     aggregation: Literal["fedit", "ffa", "hetlora", "flora", "flexlora", "fedex", "raflora", "delta"] = "delta"
-    """`fedit`: A and B are averaged for themselves. `ffa`: A stays at its start. `hetlora`: as fedit, weighted by the norm
-    of B A; ranks that shrink are dropped. `flora`: the base gets the mean of B A, adapters begin anew. `flexlora`: the
-    mean of B A, its SVD, prefixes. `fedex`: fedit, and the base gets what the mean of B A has beyond. `raflora`: as
-    flexlora, each band of ranks averaged over those that hold it. `delta`: as fedhm's.
-    """
+    """What the server makes of the clients' A and B: `fedmpi/methods/README.md` has a table. `delta` is fedhm's."""
     coverage: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """How much `delta` raises an entry that only some clients can change, as fedhm's."""
+    """How much `delta` raises an entry that only some clients can change."""
     gamma: Share = 0.99
     """Share of its ranks that a client of `hetlora` keeps when training has shrunk the others; 1 keeps all."""
     tail_decay: NotNegative = 0.005

@@ -193,9 +193,7 @@ def test_delta_adds_what_clients_changed(coverage: float, last: float) -> None:
 def test_equal_ranks() -> None:
     """raflora is flexlora; at full rank delta is FedAvg of the change, from any start."""
     generator = torch.Generator().manual_seed(0)
-    uploads = {
-        number: {name: torch.randn(3, 3, generator=generator) for name in ("0.a", "0.b")} for number in range(3)
-    }
+    uploads = {number: {name: torch.randn(3, 3, generator=generator) for name in ("0.a", "0.b")} for number in range(3)}
     shares = (0.25, 0.25, 0.5)
     mean = sum(share * 2 * one["0.b"] @ one["0.a"] for share, one in zip(shares, uploads.values(), strict=True))
     results = {}
@@ -292,8 +290,8 @@ def test_mistakes(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
 
 
 def test_the_base_stays_and_never_travels(tmp_path: Path) -> None:
-    """A run of fedex with a head: its base has its first values, the exported net's layers are adapters."""
-    words = (*NET, "method.aggregation=fedex", "model.trained=[layers.4.*]")
+    """A run of fedex with a head. The exported net has the model's own layers, of W + D + s B A; s of rank 4 is 8."""
+    words = (*NET, "method.aggregation=fedex", "model.trained=[layers.4.*]", "method.scale=rslora")
     run_alone(tmp_path / "run", *words, "rounds=2")
     snapshot = checkpoint.load(tmp_path / "run/checkpoints/round-000002.h5")
     parts = [f"layers.{layer}.{part}" for layer in (0, 2) for part in ("a", "b", "change")]
@@ -301,6 +299,9 @@ def test_the_base_stays_and_never_travels(tmp_path: Path) -> None:
     assert all(snapshot.server[name].any() for name in parts)
     config = small_config(*words)
     base = create.build(config.model, config.data.info(), config.seed)
-    net = net_of_tier(saved_round(tmp_path / "run"), "4").net
-    assert torch.equal(net.get_submodule("layers.0").weight, base.get_submodule("layers.0").weight)
-    assert torch.equal(net.get_submodule("layers.0").a, snapshot.server["layers.0.a"][:4])
+    net = net_of_tier(saved_round(tmp_path / "run"), "4").net.state_dict()
+    assert net.keys() == base.state_dict().keys()
+    a, b, merged = (snapshot.server[f"layers.0.{part}"] for part in ("a", "b", "change"))
+    expected = base.state_dict()["layers.0.weight"] + merged + 8 * b[:, :4] @ a[:4]
+    torch.testing.assert_close(net["layers.0.weight"], expected)
+    assert torch.equal(net["layers.0.bias"], base.state_dict()["layers.0.bias"])

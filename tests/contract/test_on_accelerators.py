@@ -33,6 +33,7 @@ MORE_WAITS_IN_TRAINING = {
 }
 MORE_WAITS = {
     **dict.fromkeys(("prism", "prism-cut", "prism-tiers"), 1),  # the singular values that it draws by
+    "lora-hetlora": 1,  # whether the last ranks have shrunk
     "topk": 2,
     "topk-tensor": 2,  # how many entries are chosen, and how many of each tensor
 }
