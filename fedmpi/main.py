@@ -75,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if rank == 0 and config.output.progress != "off":
         waits_for = "torch, MPI and the data" if size > 1 else "torch and the data"
         say_first(f"starting {counted(size, 'rank')}: loading {waits_for}")
+        for line in arguments.repeated:
+            say_first(line)
     return _run(config, arguments, rank)
 
 

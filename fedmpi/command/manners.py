@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, cause_of, reason
-from fedmpi.mpi.launch import claimed, code_in_order
+from fedmpi.mpi.launch import code_in_order
 from fedmpi.report.terminal import as_message, filled, wrapped
 from fedmpi.store.files import user_path
 
@@ -44,14 +44,14 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Says on rank 0 which of two values of a setting counts: scripts add words to their own."""
+        """Notes in `repeated` which of two values of a setting counts: scripts add words to their own."""
         words = sys.argv[1:] if args is None else args
         settings = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("--")]
         last = dict(settings)
-        for key in dict.fromkeys(key for key, value in settings if value != last[key]):
-            if claimed()[0] == 0:
-                say(f"{key}: given twice; {last[key]} counts")
-        return super().parse_intermixed_args(words, namespace)
+        found = super().parse_intermixed_args(words, namespace)
+        repeated = dict.fromkeys(key for key, value in settings if value != last[key])
+        found.repeated = [f"{key}: given twice; {last[key]} counts" for key in repeated]
+        return found
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]

@@ -50,7 +50,7 @@ def _plan(config: Config, size: int, arguments: Namespace) -> str:
 
     plan = forecast(config, size)
     plan = replace(plan, warnings=(*plan.warnings, *lacking_here(plan, config.mpi.threads)))
-    notes = []
+    notes = [*arguments.repeated]
     if getattr(config.data, "reads_to_know", False):
         notes.append(f"{place_of(config.data)} was read, because nothing else says its sizes")
     if not arguments.measure:

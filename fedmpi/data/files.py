@@ -232,8 +232,19 @@ def _extract(archive: Path, folder: Path, num_bytes: int) -> int:
     with tarfile.open(archive) as tar:
         for entry in track(tar, words):
             num_bytes = _sum_within_limit(num_bytes, entry.size)
-            tar.extract(entry, folder, filter="data")
+            _extract_entry(tar, entry, folder)
     return num_bytes
+
+
+def _extract_entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> None:
+    """Unpacks an entry that stays below `folder`. Raises ValueError or `tarfile.FilterError` for another one."""
+    if hasattr(tarfile, "data_filter"):
+        tar.extract(entry, folder, filter="data")
+        return
+    # Python 3.11.2, as in Debian 12, has no filters.
+    if not (entry.isfile() or entry.isdir()) or not (folder / entry.name).resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{entry.name} is no file or folder below its own")
+    tar.extract(entry, folder)
 
 
 def _sum_within_limit(num_bytes: int, more: int) -> int:

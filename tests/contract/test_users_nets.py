@@ -19,6 +19,7 @@ from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError, StartupError
 from fedmpi.models import create, trial
+from fedmpi.models.options import Model
 from fedmpi.models.width import Width
 
 NETS = Path(__file__).resolve().parents[1] / "mynets.py"
@@ -170,7 +171,8 @@ def test_options_come_from_the_signature(tmp_path: Path) -> None:
     """Typed, with defaults; a parameter of no YAML type stays at its default."""
     config = small_config("model.name=mynets:Net", "model.channels=[4,6]", "model.pool=mean", "model.names=[a,b]")
     create.skeleton(config.model, config.data.info())
-    assert set(type(config.model).model_fields) == {"name", "hidden", "channels", "pool", "rate", "names"}
+    own = {"hidden", "channels", "pool", "rate", "names"}
+    assert set(type(config.model).model_fields) == {*Model.model_fields, "norm", *own}
     assert (config.model.hidden, config.model.channels, config.model.rate) == (16, (4, 6), None)
     again = load(None, []).model_copy(update={"model": config.model})
     assert again.to_dict()["model"]["channels"] == [4, 6]

@@ -41,7 +41,8 @@ def last_record(name: str, folder: Path, *overrides: str) -> dict:
 
 def test_all_configs_are_here() -> None:
     names = {path.stem.removesuffix("_digits") for path in CONFIGS.glob("*_digits.yaml")} - {"base"}
-    assert {*GLOBAL, *PERSONAL, "fedavg_personal", "fedprox_stragglers"} == names
+    variants = {"fedavg_personal", "fedprox_stragglers", "fedhm_devices", "probe", "lora"}
+    assert {*GLOBAL, *PERSONAL, *variants} == names
 
 
 @pytest.mark.slow

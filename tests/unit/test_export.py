@@ -47,7 +47,10 @@ TOKENS = {
 }
 PICTURES = {
     "mine": ("model.name=export_nets:Plain", "method.name=fedhm"),
-    "torchvision": ("model.name=torchvision:mobilenet_v3_small", "data.shape=[3,32,32]", "method.name=fedavg"),
+    "torchvision": (
+        *("model.name=torchvision:mobilenet_v3_small", "data.shape=[3,32,32]", "method.name=fedavg"),
+        "evaluation.bn=restat",
+    ),
     "batch": ("method.name=fedhm", "evaluation.bn=batch"),
 }
 OF_METHODS = [
@@ -269,7 +272,7 @@ def test_what_it_prints_runs(
 def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 where the file does not give what the records say."""
     monkeypatch.chdir(tmp_path)
-    run_all(small_config("method.name=fedavg", "rounds=1"), SerialComm(), tmp_path / "run")
+    run_all(small_config("method.name=fedavg", "rounds=1", "evaluation.bn=restat"), SerialComm(), tmp_path / "run")
     folder = RunDir(tmp_path / "run")
     (record,) = read_records(folder)
     found = f'"accuracy": {record["tiers"]["1"]["accuracy"]}'

@@ -6,18 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from model_inputs import params, randn
+from model_inputs import params
 from torch import nn
 
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import LowRank, factorize_net
-from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.nets.resnet import ResNet18, ResNet34
 from fedmpi.models.options import Model
-from fedmpi.tensors import Layout, Params
 
 INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
 
@@ -120,41 +118,3 @@ def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
         del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
     assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
     assert not any(module.training for module in result.modules())
-
-
-# Factors before a broadcast: who computes which layer where all ranks do, and that the parts make the whole.
-
-
-SIZES = {"a": (4, 4), "b": (10, 10), "c": (6, 8), "d": (8, 6)}
-FACTORS = PublishedFactors({name: FactorizedLayer(name, *size, None) for name, size in SIZES.items()}, "gram")
-STATE = {f"{name}.weight": randn(outputs, inputs) for name, (inputs, outputs) in SIZES.items()}
-
-
-def written(*parts: set[str]) -> Params:
-    """What these parts add up to, each written by itself into zeros, as whole numbers."""
-    layout = Layout.of(FACTORS.specs(0.5))
-    total = layout.new_buffer()
-    for part in parts:
-        buffer = layout.new_buffer()
-        FACTORS.write({f"{name}.weight": STATE[f"{name}.weight"] for name in part}, layout.views(buffer), part)
-        total.view(torch.int64).add_(buffer.view(torch.int64))
-    return layout.views(total)
-
-
-def test_the_costliest_layer_comes_first_and_goes_to_the_rank_with_least_to_do() -> None:
-    """Costs M N min(M, N) are 1000 (b), 288 (c), 288 (d) and 64 (a); equal ones in the net's order."""
-    assert FACTORS.layers_by_rank(1) == [{"a", "b", "c", "d"}]
-    assert FACTORS.layers_by_rank(2) == [{"b"}, {"c", "d", "a"}]
-    assert FACTORS.layers_by_rank(3) == [{"b"}, {"c", "a"}, {"d"}]
-    assert FACTORS.layers_by_rank(5) == [{"b"}, {"c"}, {"d"}, {"a"}, set()]
-
-
-def test_parts_add_up_to_the_whole_to_the_bit() -> None:
-    layout = Layout.of(FACTORS.specs(0.5))
-    whole = layout.views(layout.new_buffer())
-    FACTORS.write(STATE, whole)
-    assert set(FACTORS.names) == set(whole)
-    for num_ranks in (1, 2, 3, 5):
-        parts = written(*FACTORS.layers_by_rank(num_ranks))
-        assert all(torch.equal(parts[name], value) for name, value in whole.items()), num_ranks
-    assert not torch.equal(written({"a", "b"})["c.u.weight"], whole["c.u.weight"])
