@@ -1,6 +1,7 @@
 """Runs on all ranks of a job and on one process alone, compared bit for bit; for the tests under mpirun."""
 
 import hashlib
+import json
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
@@ -40,7 +41,8 @@ class Bits:
 
     def alone(self, config: Config, **options: object) -> Finished | None:
         """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
-        path = self.references / hashlib.sha256(repr((config, options)).encode()).hexdigest()
+        key = f"{json.dumps(config.to_dict())} {options}"
+        path = self.references / hashlib.sha256(key.encode()).hexdigest()
         with self.all_or_none():
             if self.comm.rank == 0 and not path.exists():
                 run_all(config, SerialComm(), self.folder / path.name, **options)
