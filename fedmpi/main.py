@@ -99,6 +99,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     arguments = parser.parse_intermixed_args(argv)
+    arguments.repeated = parser.repeated
     from fedmpi.config.load import one_config  # loads pydantic
 
     arguments.config, arguments.overrides = one_config(arguments.words)

@@ -48,10 +48,9 @@ class Parser(argparse.ArgumentParser):
         words = sys.argv[1:] if args is None else args
         settings = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("--")]
         last = dict(settings)
-        found = super().parse_intermixed_args(words, namespace)
         repeated = dict.fromkeys(key for key, value in settings if value != last[key])
-        found.repeated = [f"{key}: given twice; {last[key]} counts" for key in repeated]
-        return found
+        self.repeated = [f"{key}: given twice; {last[key]} counts" for key in repeated]
+        return super().parse_intermixed_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
         unknown = message.partition("unrecognized arguments: ")[2].partition(" ")[0]

@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument("--measure", action="store_true", help="train one round here; adds hours, memory and disk")
         parser.add_argument("--json", action="store_true", help="print one JSON object")
         arguments = parser.parse_intermixed_args(sys.argv[1:] if argv is None else argv)
+        arguments.repeated = parser.repeated
         config = load_address(*one_config(arguments.words))
     except UserError as error:
         return report(error, rank)
