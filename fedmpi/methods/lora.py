@@ -18,7 +18,7 @@ D. Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA,
 
 Server state of each layer: A and B at the largest rank, the change D of the weight, or both; `averages` says which.
 
-The texts of the papers were not at hand. What follows is our reading or our choice:
+The texts of the papers were not at hand. These points are our reading or our choice:
 - A change is s_i B_i A_i with the scale of the client's own rank. Of a D that is sent as factors, rows of A have the
   norm sqrt(sigma) and columns of B sqrt(sigma) / s, so that s B A is the truncation of D at every rank. Where sigma is
   zero, A has the rows of its start.
@@ -205,7 +205,7 @@ class RaFlora(SummedByTier):
 
 
 class DeltaLora(SummedByTier):
-    """D <- D + mean of what clients have changed, each entry over those that cover it."""
+    """D <- D + the mean change; an entry is averaged over the clients that cover it."""
 
     def terms(self, layer: str, tier: int) -> Iterator[tuple[str, slice]]:
         yield f"..{tier}", slice(None)
@@ -249,7 +249,7 @@ class HetLora(Lora):
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         new = dict(means)
-        for name in self.start:  # where nobody has changed anything, the old ones stay
+        for name in self.start:  # If no client changed its adapters, the old values stay.
             new[name] = torch.where(means[NORM] > 0, means[name] / means[NORM], state[name])
         return new
 

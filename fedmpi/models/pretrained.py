@@ -70,8 +70,8 @@ def with_kept_statistics(net: nn.Module) -> nn.Module:
 
 
 def load(net: nn.Module, options: Model) -> None:
-    """Copies the values of `model.weights` into the net, but those that `model.weights_skip` names. Raises
-    `ConfigError` where a name or a shape is not the net's."""
+    """Copies `model.weights` into the net, except the tensors that `model.weights_skip` names. Raises `ConfigError`
+    where a name or a shape is not the net's."""
     found = {name: value for name, value in _read(options).items() if not _matches(name, options.weights_skip)}
     kept = net.state_dict(keep_vars=True)
     needed = {name: value for name, value in kept.items() if not _matches(name, options.weights_skip)}

@@ -56,7 +56,7 @@ def decode(
 def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:
     """Makes a data set, name after name in order; takes the examples out of `train` and `test` to free them.
 
-    Leaves out whoever has test examples alone, as LEAF's division of a single example may give. Raises DataError where
+    Leaves out users without training examples, as LEAF's division of a single example may give. Raises DataError where
     a part has no examples then.
     """
     test = {name: part for name, part in test.items() if name in train}
