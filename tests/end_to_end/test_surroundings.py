@@ -32,7 +32,7 @@ from fedmpi.store import checkpoint
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
-TOPK = ("method.name=topk", "output.progress=plain")
+TOPK = ("method.name=topk",)
 
 
 def without_notes(run: Finished) -> Finished:
