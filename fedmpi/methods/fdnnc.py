@@ -234,6 +234,10 @@ class FDNNC(Method):
         merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
 
+    def rebase(self, tensors: Params, num_rounds: int) -> Params:
+        """Drops what big devices made in a round without small ones: a new run has another round of that number."""
+        return {name: value for name, value in tensors.items() if not name.startswith(_PARKED)}
+
     def _outdated(self, state: Params) -> Params:
         """Zeroes A and B, because W is newer."""
         names = {name for layer in self.layers.values() for name in layer.factor_names}

@@ -236,6 +236,15 @@ def test_both_without_one_group() -> None:
     assert list(iteration(method, second, constant(), number=3)) == list(start)
 
 
+def test_both_begins_a_new_run_without_what_big_devices_made_in_the_old_one() -> None:
+    """As above, but round 1 of a new run follows: W+ = (2 + 4) / 2. The gradients 9 of the old run's round 1 are lost."""
+    method = method_of((1, 1), 2, pattern="both")
+    start = layer(method, [[4.0, 0.0, 0.0], ZERO], [2.0, 0.0], [1.0, 0.0, 0.0])
+    old = iteration(method, start, without(SMALL, constant(w=[[9.0] * 3] * 2)))
+    new = iteration(method, method.rebase(old, 1), without(BIG, constant()))
+    assert weights_of_big(method, new) == [3, 0, 0, 0, 0, 0]
+
+
 def test_switch_by_hand() -> None:
     """Big devices: W = diag(3 + 1), so A = (2, 0), B = (2, 0, 0). Small ones: A = (1, 1), B = (2, 1, 0).
     In the second round big devices make W = diag(2 + 7), so A = (3, 0); small ones have no gradient."""
