@@ -1,5 +1,6 @@
 """FjORD: a sampled width's gradient by hand and against that net's own, draws, distillation."""
 
+import math
 from collections import Counter
 from itertools import product
 from pathlib import Path
@@ -123,6 +124,19 @@ def test_every_step_trains_the_net_that_was_drawn(tmp_path: Path, monkeypatch: p
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5, msg=name)
         assert torch.equal(value[~trained[name]], state[name][~trained[name]])
         assert not torch.equal(value, state[name])
+
+
+def test_distance_by_hand() -> None:
+    """Eq. 1 with T = 2: the teacher's (2 ln 3, 0) / 2 are 3/4 and 1/4, the student's (0, 0) are 1/2 each.
+
+    T^2 (3/4 + 1/4) ln 2 = 4 ln 2; its gradient is T^2 / T (1/2 - 3/4, 1/2 - 1/4) = (-1/2, 1/2).
+    """
+    method = Fjord(context(FjordOptions(distillation=True, distillation_temperature=2.0)))
+    student = torch.zeros(1, 2, requires_grad=True)
+    distance = method._distance(student, torch.tensor([[2 * math.log(3), 0.0]]))
+    distance.backward()
+    assert distance.item() == pytest.approx(4 * math.log(2))
+    assert student.grad.tolist() == [pytest.approx([-0.5, 0.5])]
 
 
 @pytest.mark.parametrize(("alpha", "temperature"), [(1.0, 1.0), (1.0, 2.0), (0.25, 2.0), (0.0, 1.0)])
