@@ -212,7 +212,7 @@ class Hermes(Method):
         shapes = self.structure.shapes.items()
         means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
         num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
-        return {"remaining_share": num_held / self.structure.num_params}
+        return {"mask_share": num_held / self.structure.num_params}
 
     # Client half.
 

@@ -121,7 +121,7 @@ def aggregated(
     clients = [bench.client(number, state, round_number) for number in uploads]
     results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
     contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
-    assert bench.method.diagnostics(state, {}, contributions)["remaining_share"] == pytest.approx(
+    assert bench.method.diagnostics(state, {}, contributions)["mask_share"] == pytest.approx(
         sum(4 + sum(rows) for rows, _ in uploads.values()) / 8 / len(uploads)
     )
     return bench.method.update(state, results.means, contributions)
