@@ -237,7 +237,7 @@ def test_both_without_one_group() -> None:
 
 
 def test_both_begins_a_new_run_without_what_big_devices_made_in_the_old_one() -> None:
-    """As above, but round 1 of a new run follows: W+ = (2 + 4) / 2. The gradients 9 of the old run's round 1 are lost."""
+    """As above, but round 1 of a new run follows: W+ = (2 + 4) / 2. Its old gradients, 9, are lost."""
     method = method_of((1, 1), 2, pattern="both")
     start = layer(method, [[4.0, 0.0, 0.0], ZERO], [2.0, 0.0], [1.0, 0.0, 0.0])
     old = iteration(method, start, without(SMALL, constant(w=[[9.0] * 3] * 2)))
