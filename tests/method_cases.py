@@ -50,6 +50,9 @@ _MORE = {
     "fdnnc-both": "method.pattern=both model.name=mlp model.hidden=[16]",
     "fdnnc-bfirst": "method.pattern=bfirst method.switch_round=1 method.loss=mse",
     "lora": f"{_LORA} model.trained=none {UNEVEN}",
+    "lora-fedit": f"{_LORA} model.trained=[layers.4.*] method.aggregation=fedit {UNEVEN}",
+    "lora-ffa": f"{_LORA} model.trained=none method.aggregation=ffa clients.tier_assignment=dynamic",
+    "lora-flexlora": f"{_LORA} model.trained=none method.aggregation=flexlora clients.tier_assignment=dynamic",
     "lora-fedex": f"{_LORA} model.trained=[layers.4.*] method.aggregation=fedex method.scale=rslora",
     "lora-flora": f"{_LORA} model.trained=none method.aggregation=flora clients.tier_assignment=dynamic",
     "lora-hetlora": f"{_LORA} model.trained=none method.aggregation=hetlora method.gamma=0.5 {UNEVEN}",
@@ -59,16 +62,18 @@ CASES = {case: (f"method.name={case.partition('-')[0]}", *more.split()) for case
 """Overrides for `SMALL` of small_runs.py: 8 clients, 4 a round."""
 
 # Clients of FedHM return a truncation, FDNNC's W becomes one, steps of no length gather control variates, and
-# FedNova counts them, and ranks that some clients lack shrink in fedex: test_fedhm.py, test_fdnnc.py, test_scaffold.py,
-# test_fednova.py and test_lora.py have what these keep.
+# FedNova counts them, and rows of A that some clients lack shrink in fedit: test_fedhm.py, test_fdnnc.py,
+# test_scaffold.py, test_fednova.py and test_lora.py have what these keep.
 MOVES_WITHOUT_TRAINING = {
     *("fedhm", "fedhm-dynamic", "fedhm-low-only", "fedhm-adamw", "fedhm-delta", "fedhm-delta-low", "fedhm-coverage"),
-    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox", "lora-fedex"),
+    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox"),
+    *("lora-fedit", "lora-fedex"),
 }
 """Cases in which a round without training changes the state."""
 
 BYTES_DIFFER = {
     *("hermes", "hermes-all", "lgfedavg", "lgfedavg-pretrained", "scaffold", "scaffold-gradient"),
-    *("fdnnc", "standalone", "topk", "topk-tensor", "fednova", "fednova-prox", "fedbn", "lora-fedex", "lora-flora"),
+    *("fdnnc", "standalone", "topk", "topk-tensor", "fednova", "fednova-prox", "fedbn"),
+    *("lora-ffa", "lora-fedex", "lora-flora"),
 }
 """Cases whose protocol bytes are not 4 per parameter both ways; the test file of the method has their formula."""

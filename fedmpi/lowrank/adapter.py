@@ -95,10 +95,11 @@ def factors_of(change: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     """Returns A (r, in) and B (out, r) whose product is the best approximation of `change` (out, in) of the rank r that
     `start` has.
 
-    Row i of A and column i of B both have the norm sqrt(sigma_i). Where sigma_i is zero, row i of A is that of `start`
+    Rows of A are unit vectors; column i of B has the norm sigma_i. Where sigma_i is zero, row i of A is that of `start`
     (r, in), so that B, which is zero there, has a gradient.
     """
     u, v, sigma = truncated_svd(change.t(), len(start))
+    root = sigma[: len(start)].sqrt()
     is_zero = sigma[: len(start)] <= _SMALLEST_VALUE * sigma[0]
-    a = torch.where(is_zero[:, None], start.to(u), u.t())
-    return a, v.t().masked_fill(is_zero, 0.0)
+    a = torch.where(is_zero[:, None], start.to(u), (u / root).t())
+    return a, (v.t() * root).masked_fill(is_zero, 0.0)

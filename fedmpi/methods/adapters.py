@@ -47,7 +47,9 @@ class AdapterOptions(MethodOptions):
     targets: Patterns = ("*",)
     """Name patterns (fnmatch) of the linear layers that get adapters; `model.trained` must not name their weights."""
     weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all. `hetlora` weighs
+    by norms instead.
+    """
 
 
 class Adapters(Method):
@@ -161,7 +163,7 @@ class Adapters(Method):
         without training multiplies the ranks that it has and smaller ones have not."""
         if "a" not in self.sends:
             return {}  # all tiers have all
-        held = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
+        held = [(self.tiers[task.tier].capacity, self.untrained_weight(state, task)) for task in contributions.tasks]
         cover = TierCoverage.from_clients(held)
         notes: dict[str, object] = {}
         shares = {tier.name: cover.share_at(tier.capacity) for tier in self.tiers}
@@ -171,6 +173,10 @@ class Adapters(Method):
         notes["spectrum"] = spectrum.table(spectra, ranks)
         said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
         return notes | {"conclusions": said} if said else notes
+
+    def untrained_weight(self, state: Params, task: Task) -> float:
+        """Returns what `client_weight` would be, were the client's adapters the state's."""
+        return self.client_weight(task)
 
     def adapter_change(self, state: Params, layer: str) -> Tensor:
         """Returns the change of a weight that the adapters of the largest tier are made of, (out, in)."""

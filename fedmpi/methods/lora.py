@@ -18,15 +18,19 @@ D. Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA,
 
 Server state of each layer: A and B at the largest rank, the change D of the weight, or both; `averages` says which.
 
-The texts of the papers were not at hand. These points are our reading or our choice:
-- A change is s_i B_i A_i with the scale of the client's own rank. Of a D that is sent as factors, rows of A have the
-  norm sqrt(sigma) and columns of B sqrt(sigma) / s, so that s B A is the truncation of D at every rank. Where sigma is
-  zero, A has the rows of its start.
+Of the papers only the abstracts were at hand; of FedIT, FLoRA and FedEx the authors' code, too (on GitHub
+JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM, CERT-Lab/fedex-lora); of FFA, HetLoRA and FlexLoRA code of
+others; of raFLoRA nothing else. These points are our reading or our choice:
+- A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all clients one scale.
+- Of a D that is sent as factors, rows of A are its right singular vectors and columns of B have the norm sigma / s, so
+  that s B A is the truncation of D at every rank. Where sigma is zero, A has the rows of its start.
 - `fedit`, `ffa` and `fedex` are papers of one rank. Here smaller factors are padded with zeros, so ranks that a share c
-  of the weight holds shrink. The remainder that `fedex` gives the base is that of the largest tier's adapters.
-- `flora` draws A anew for each client and round. Its bytes down are the adapters of a round, on average over rounds;
-  those of `fedex` come on top of A and B. D, which travels here in their place, is the same.
-- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares.
+  of the weight holds shrink. The remainder that `fedex` gives the base is that of the largest tier's adapters. FedEx's
+  code has no weights (`weighting: uniform`).
+- `flora` draws A anew for each client and round, as its code does. Its bytes down are the adapters of a round, on
+  average over rounds; those of `fedex` come on top of A and B. D, which travels here in their place, is the same.
+- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares. The norm is the
+  client's weight in all means, in place of its number of examples.
 - `raflora` leaves ranks that no client of the round holds as they were sent.
 - `delta` takes as covered what A's rows and B's columns span, because B is zero at first.
 """
@@ -43,6 +47,7 @@ from torch import Tensor
 
 from fedmpi.config.fields import NotNegative, Share
 from fedmpi.config.schema import Config
+from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank.adapter import drawn, factors_of
@@ -234,10 +239,20 @@ class HetLora(Lora):
             return LARGEST_NORM
         return super().bound(name, magnitude) * (LARGEST_NORM if name in self.start else 1.0)
 
+    def client_weight(self, task: Task) -> float:
+        return 1.0
+
+    def untrained_weight(self, state: Params, task: Task) -> float:
+        return max(_TINY, float(self._norm(state, task.tier)))
+
+    def _norm(self, factors: Params, tier: int) -> Tensor:
+        """Returns the norm of the changes of all layers at the rank of a tier, (1,)."""
+        changes = [self.product(factors, layer, tier, slice(self.rank(layer, tier))) for layer in self.layers]
+        return torch.stack([change.double().square().sum() for change in changes]).sum().sqrt().float().view(1)
+
     def _weighted(self, upload: Params, tier: int) -> Params:
         """Returns the upload, its factors times the norm of the change, and this norm (1,)."""
-        changes = [self.product(upload, layer, tier) for layer in self.layers]
-        norm = torch.stack([change.double().square().sum() for change in changes]).sum().sqrt().float().view(1)
+        norm = self._norm(upload, tier)
         weighted = {name: norm * value if name in self.start else value for name, value in upload.items()}
         return weighted | {NORM: norm}
 

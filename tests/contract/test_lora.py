@@ -23,6 +23,7 @@ from fedmpi.methods.lora import NORM, RANK, Lora, LoraOptions
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, Phase
 from fedmpi.models import create
+from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
 from fedmpi.tensors import NOTHING, Layout, Params
 
@@ -154,11 +155,13 @@ def test_flexlora_and_its_first_round_is_floras() -> None:
 
 
 def test_prefixes_of_the_svd() -> None:
-    """sigma 9, 4, 0: A has rows of 3 and 2, and its start in place of 0. B has 3 / s and 2 / s, so s B A is D cut."""
+    """sigma 9, 4, 0: A has unit rows, the last of its start. B has 9 / s and 4 / s, so s B A is D cut."""
     method = method_of("flexlora")
     largest, middle, smallest = (narrowed(method, change(9, 4, 0), tier) for tier in range(3))
-    torch.testing.assert_close(largest["0.a"], torch.diag(torch.tensor([3.0, 2.0, 1.0])))
-    torch.testing.assert_close(largest["0.b"], torch.diag(torch.tensor([1.5, 1.0, 0.0])))
+    method.start["0.a"][2, 2] = 5.0
+    last = narrowed(method, change(9, 4, 0), 0)["0.a"]
+    torch.testing.assert_close(last, torch.diag(torch.tensor([1.0, 1.0, 5.0])))
+    torch.testing.assert_close(largest["0.b"], torch.diag(torch.tensor([4.5, 2.0, 0.0])))
     torch.testing.assert_close(3 * middle["0.b"] @ middle["0.a"], torch.diag(torch.tensor([9.0, 4.0, 0.0])))
     torch.testing.assert_close(6 * smallest["0.b"] @ smallest["0.a"], torch.diag(torch.tensor([9.0, 0.0, 0.0])))
 
@@ -204,7 +207,7 @@ def test_equal_ranks() -> None:
 
 
 def test_hetlora_weighs_by_norms() -> None:
-    """Changes diag(3, 4, 0), diag(3, 0) and 3: norms 5, 3, 3, times the weights 1.25, 0.75 and 1.5, in all 3.5."""
+    """Changes diag(3, 4, 0), diag(3, 0) and 3: weights 5, 3 and 3 of 11, whatever the numbers of examples."""
     method = method_of("hetlora")
     uploads = {
         0: {"0.a": EYE, "0.b": torch.diag(torch.tensor([1.5, 2.0, 0.0]))},
@@ -212,11 +215,11 @@ def test_hetlora_weighs_by_norms() -> None:
         2: {"0.a": EYE[:1], "0.b": torch.tensor([[0.0], [0.5], [0.0]])},
     }
     new = after_round(method, method.initial_state(), uploads)
-    torch.testing.assert_close(new["0.a"], torch.diag(torch.tensor([1.0, 4 / 7, 5 / 14])))
-    torch.testing.assert_close(new["0.b"], torch.tensor([[0.75, 0.0, 0.0], [3 / 14, 5 / 7, 0.0], [0.0, 0.0, 0.0]]))
+    torch.testing.assert_close(new["0.a"], torch.diag(torch.tensor([1.0, 8 / 11, 5 / 11])))
+    torch.testing.assert_close(new["0.b"], torch.tensor([[21.0, 0.0, 0.0], [3.0, 20.0, 0.0], [0.0, 0.0, 0.0]]) / 22)
     still = {tier: narrowed(method, method.initial_state(), tier) for tier in range(3)}
     assert torch.equal(after_round(method, method.initial_state(), still)["0.a"], EYE)
-    assert new[NORM].item() == 3.5
+    assert new[NORM].item() == pytest.approx(11 / 3)
 
 
 @pytest.mark.parametrize(("factor", "rank"), [(0.5, 1), (2.0, 2)])
@@ -268,6 +271,38 @@ def test_scales_and_band_factors() -> None:
         tasks = [client(method, state, number, number).task for number in range(3)]
         notes = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))
         assert notes["band_factor"]["3"] == expected and notes["band_factor"]["1"] == 1.0
+
+
+def test_energy_beyond_each_rank() -> None:
+    """Singular values 9, 4 and 1: of the energy of 98 the last is beyond rank 2, and 17 are beyond rank 1."""
+    of_factors = {"0.a": EYE, "0.b": torch.diag(torch.tensor([4.5, 2.0, 0.5]))}
+    for aggregation, state in (("delta", change(9, 4, 1)), ("fedit", of_factors)):
+        method = method_of(aggregation)
+        tasks = [client(method, method.initial_state(), number, number).task for number in range(3)]
+        notes = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))
+        shares = notes["spectrum"]["beyond"]
+        assert [shares[tier] for tier in "321"] == [0.0, 0.0102, 0.1735]
+    assert "spectrum" not in method_of("flora").diagnostics({}, {}, Contributions(Phase(), 1, 0.1, tasks))
+
+
+@pytest.mark.parametrize(("aggregation", "held"), [("delta", 0), ("flora", 1264)])
+def test_the_plan(aggregation: str, held: int) -> None:
+    """64-16-12-4: 1,264 weights and 32 biases that are not trained, r (80 + 28) + 16 min(r, 4) more; a MAC for each."""
+    plan = forecast(small_config(*NET, "model.trained=none", f"method.aggregation={aggregation}"), 1)
+    assert plan.frozen_bytes_node == 4 * (1264 + 32)
+    stack = 928 + 496 + 2 * 248  # four of the eight clients; of the tiers are 2, 2 and 4
+    for tier, adapter in zip(plan.tiers, (928, 496, 248), strict=True):
+        assert (tier.params, tier.macs, tier.up_bytes) == (adapter + held, 1264 + adapter, 4 * adapter)
+        assert tier.down_bytes == 4 * (stack if held else adapter)
+
+
+def test_band_factors_of_weights_by_norms() -> None:
+    """B A is diag(3, 4, 12) at scales 2, 3 and 6: norms 26, 15 and 18 of 59."""
+    method = method_of("hetlora")
+    state = {"0.a": EYE, "0.b": torch.diag(torch.tensor([3.0, 4.0, 12.0])), NORM: torch.ones(1)}
+    tasks = [client(method, state, number, number).task for number in range(3)]
+    factors = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))["band_factor"]
+    assert [factors[tier] for tier in "321"] == pytest.approx([(26 / 59) ** 2, (41 / 59) ** 2, 1.0], rel=1e-4)
 
 
 NET = ("method.name=lora", "model.name=mlp", "model.hidden=[16,12]", "method.ranks=[8,4,2]")

@@ -180,7 +180,8 @@ def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
 MAIN_CASES = [case for case in method_cases.CASES if "-" not in case or case == "fedhm-dynamic"]
 VARIANTS = [case for case in method_cases.CASES if case not in MAIN_CASES]
 IN_CI = ("fedhm-coverage", "lgfedavg-pretrained", "fdnnc-both", "prism-cut")
-"""Several phases, sums of each tier, cut inputs: the other variants are for the nightly script."""
+IN_CI += tuple(case for case in VARIANTS if case.startswith("lora-"))
+"""Several phases, sums of each tier, cut inputs, all aggregations of adapters. The nightly script has the others."""
 
 
 @pytest.mark.parametrize(
