@@ -42,8 +42,10 @@ class AdapterOptions(MethodOptions):
     """Rank of each tier's adapters, largest first; at most the smaller side of a layer."""
     alpha: Positive = 16.0
     """Alpha of the scale of an adapter."""
-    scale: Literal["standard", "rslora"] = "standard"
-    """What multiplies an adapter of rank r: `standard` alpha / r, `rslora` alpha / sqrt(r)."""
+    scale: Literal["standard", "rslora", "equal"] = "standard"
+    """What multiplies an adapter of rank r: `standard` alpha / r, `rslora` alpha / sqrt(r), `equal` alpha / the largest
+    rank, so that a prefix of A and B means the same to all tiers.
+    """
     targets: Patterns = ("*",)
     """Name patterns (fnmatch) of the linear layers that get adapters; `model.trained` must not name their weights."""
     weighting: Literal["uniform", "samples"] = "samples"
@@ -73,8 +75,8 @@ class Adapters(Method):
 
     def scale(self, tier: int) -> float:
         """Returns s."""
-        r = self.options.ranks[tier]
-        return self.options.alpha / (r if self.options.scale == "standard" else r**0.5)
+        r = self.options.ranks[0 if self.options.scale == "equal" else tier]
+        return self.options.alpha / (r**0.5 if self.options.scale == "rslora" else r)
 
     def part_specs(self, *parts: str) -> dict[str, Spec]:
         """Returns names and shapes of these parts of all layers, factors at the largest rank."""

@@ -21,7 +21,8 @@ Server state of each layer: A and B at the largest rank, the change D of the wei
 Of the papers only the abstracts were at hand; of FedIT, FLoRA and FedEx the authors' code, too (on GitHub
 JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM, CERT-Lab/fedex-lora); of FFA, HetLoRA and FlexLoRA code of
 others; of raFLoRA nothing else. These points are our reading or our choice:
-- A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all clients one scale.
+- A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all clients one scale
+  (`scale: equal`).
 - Of a D that is sent as factors, rows of A are its right singular vectors and columns of B have the norm sigma / s, so
   that s B A is the truncation of D at every rank. Where sigma is zero, A has the rows of its start.
 - `fedit`, `ffa` and `fedex` are papers of one rank. Here smaller factors are padded with zeros, so ranks that a share c

@@ -265,6 +265,7 @@ def test_bytes(aggregation: str) -> None:
 def test_scales_and_band_factors() -> None:
     method = method_of("fedit", (4, 1), scale="rslora")
     assert (method.scale(0), method.scale(1), method.rank("0", 0)) == (3.0, 6.0, 3)
+    assert method_of("fedit", (4, 1), scale="equal").scale(1) == 1.5
     for aggregation, expected in (("fedit", 1 / 16), ("flexlora", 0.25), ("delta", 1.0)):
         method = method_of(aggregation)
         state = method.initial_state()
