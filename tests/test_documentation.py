@@ -3,14 +3,17 @@
 import re
 import shlex
 import signal
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from fedmpi import errors
 from fedmpi.config.load import load
+from fedmpi.devices.expected import Expected
 from fedmpi.main import parse
 from fedmpi.methods.protocol import Method
+from fedmpi.running.forecast import Forecast, TierForecast
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,6 +64,17 @@ def test_the_guide_to_methods_names_what_a_method_may_do() -> None:
     text = (ROOT / "fedmpi" / "methods" / "README.md").read_text()
     hooks = [name for name in vars(Method) if not name.startswith("_")]
     assert [name for name in hooks if f"`{name}`" not in text] == []
+
+
+def test_the_plan_as_json_has_every_field() -> None:
+    text = (
+        (ROOT / "fedmpi" / "running" / "README.md")
+        .read_text()
+        .partition("## The plan as JSON")[2]
+        .partition("\n## ")[0]
+    )
+    names = [field.name for kind in (Forecast, TierForecast, Expected) for field in fields(kind)]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 def test_the_table_of_events_has_every_exit_code() -> None:

@@ -253,8 +253,9 @@ class Evaluation(Section):
 
 
 class Stop(Section):
-    """Ends a run before its last round. It looks at the accuracy of the largest tested net; where clients have no
-    common net, at the mean over their own. The round that ends a run is saved, and the run counts as finished.
+    """Ends a run before its last round. It looks at the accuracy (r2 of a regression) of the largest tested net; where
+    clients have no common net, at the mean over their own. The round that ends a run is saved, and the run counts as
+    finished.
     """
 
     accuracy: Annotated[float, Field(ge=0, le=1)] = free(0.0)

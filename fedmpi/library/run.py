@@ -23,7 +23,7 @@ from fedmpi.export.formats import FormatName, format_of
 from fedmpi.export.nets import TrainedNet, cut_net, net_of, tier_name
 from fedmpi.export.saved import Round, SavedRound, chosen_round, saved_round
 from fedmpi.library.boundary import checked, restore_process_state
-from fedmpi.report.records import scalars
+from fedmpi.report.records import CLIENTS, scalars
 from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
 from fedmpi.results.show import figure_of
@@ -45,12 +45,15 @@ def _group_of(key: str) -> str:
 
 @dataclass(frozen=True)
 class Score:
-    """A test after one round. `accuracy` is a share; of the clients' own nets it is the mean, and `loss` is None."""
+    """A test after one round. `accuracy` is a share (r2 of a regression); of the clients' own nets it is the mean, and
+    `loss` is None."""
 
     round: int
     accuracy: float
     loss: float | None = None
-    """Mean cross-entropy."""
+    """The mean over the examples."""
+    num_tested: int | None = None
+    """Test examples, from the run's records; None of the clients' own nets."""
 
     def __repr__(self) -> str:
         loss = "" if self.loss is None else f", loss={self.loss:.4g}"
@@ -109,7 +112,8 @@ class Run(reader.Run):
         for name in self.tested:
             losses = points(self.records, name, "loss")["y"].to_dict()
             shares = points(self.records, name)["y"].to_dict()
-            tests = [Score(number, share, losses.get(number)) for number, share in shares.items()]
+            num_tested = None if name == CLIENTS else self.num_test
+            tests = [Score(number, share, losses.get(number), num_tested) for number, share in shares.items()]
             scores[name] = Scores(tests[-1], max(tests, key=lambda test: test.accuracy))
         return scores
 

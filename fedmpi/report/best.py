@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fedmpi.config.schema import Stop
-from fedmpi.report.records import CLIENTS, Record, accuracies
+from fedmpi.report.records import CLIENTS, Record, accuracies, score_name, scores_of
 
 
 @dataclass
@@ -23,6 +23,8 @@ class Best:
     """Tested round -> the mean over the nets that all clients share; if there are none, over the clients' own."""
     largest: dict[int, float] = field(default_factory=dict)
     """Tested round -> the accuracy of the largest of these nets; if there are none, the mean over the clients' own."""
+    score: str = "accuracy"
+    """The name of these scores in records: `r2` of a regression."""
 
     @classmethod
     def of(cls, records: Iterable[Record]) -> Best:
@@ -43,6 +45,7 @@ class Best:
             shares = [share for name, share in tested.items() if name != CLIENTS] or [*tested.values()]
             self.means[record["round"]] = sum(shares) / len(shares)
             self.largest[record["round"]] = shares[0]
+            self.score = score_name(scores_of(record, next(iter(tested))))
         self.seconds.update(record.get("seconds", {}))
 
     def best_of(self, saved: Collection[int]) -> int | None:
@@ -54,14 +57,18 @@ class Best:
         split = {stage: seconds for stage, seconds in self.seconds.items() if stage != "wall"}
         return {**split, "other": max(0.0, self.seconds["wall"] - sum(split.values()))}
 
+    def why_over(self, stop: Stop) -> str:
+        """Returns why a run with these tests ends, '' if it goes on."""
+        return why_over(stop, self.largest, self.score)
 
-def why_over(stop: Stop, tests: Mapping[int, float]) -> str:
+
+def why_over(stop: Stop, tests: Mapping[int, float], score: str = "accuracy") -> str:
     """Returns why a run with these tests (`Best.largest`, in the order of rounds) ends, '' if it goes on."""
     if not tests:
         return ""
     last = max(tests)
     if stop.accuracy and tests[last] >= stop.accuracy:
-        return f"accuracy {tests[last]:.4f} in round {last}, and stop.accuracy is {stop.accuracy:g}"
+        return f"{score} {tests[last]:.4f} in round {last}, and stop.accuracy is {stop.accuracy:g}"
     best = max(tests, key=tests.__getitem__)
     if stop.patience and sum(number > best for number in tests) >= stop.patience:
         return f"no test after round {best} was better than its {tests[best]:.4f}, and stop.patience is {stop.patience}"

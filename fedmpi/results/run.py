@@ -21,7 +21,7 @@ from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import DataError, RunDirError
-from fedmpi.report.best import Best, why_over
+from fedmpi.report.best import Best
 from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
 from fedmpi.report.records import CLIENTS, accuracies, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
@@ -131,7 +131,7 @@ class Run:
             stop = Stop.model_validate(self.values.get("stop", {}))
         except ValueError as error:
             raise RunDirError(str(self.dir.config_path), f"is no run's config: stop: {error}") from None
-        return why_over(stop, self.best.largest)
+        return self.best.why_over(stop)
 
     @cached_property
     def ending(self) -> Ending | None:
@@ -220,6 +220,11 @@ class Run:
         """Returns the digest of the examples that the run was computed with; empty if it does not say."""
         digests = [str(start["data_digest"]) for start in self.starts if start.get("data_digest")]
         return digests[-1] if digests else ""
+
+    @property
+    def num_test(self) -> int | None:
+        """Returns how many examples the nets that all clients share were tested on; None if the run does not say."""
+        return next((int(start["num_test"]) for start in reversed(self.starts) if "num_test" in start), None)
 
     def divided_data(self) -> tuple[Partition, Dataset]:
         """Returns whose the training examples are, and the data set as it is today, which must be the run's.

@@ -107,7 +107,7 @@ class Server:
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
-        over = why_over(config.stop, self._best.largest)
+        over = self._best.why_over(config.stop)
         if self._done < config.rounds and not over:
             # Said now, because a launcher that ends its ranks may pass on nothing that they say then.
             self.say(self._advice.to_resume("to continue after an interruption"))
@@ -130,6 +130,7 @@ class Server:
             ranks=ranks,
             job=slurm_job(),
             data_digest=setup.data_digest,
+            num_test=setup.data.info.num_test,
             mpi=setup.comm.library,
             **{manifest.LAUNCH: self._advice.launch, manifest.SIZES: [row.costs() for row in self._sizes]},
             **made_with.user_code(setup.config),
@@ -167,7 +168,7 @@ class Server:
         self._client_scores = result.client_scores or self._client_scores
         record = record_of(setup, round_number, result, times) | self._notes() | self._on_devices(result)
         self._best.round_done(record)
-        if over := why_over(setup.config.stop, self._best.largest):
+        if over := self._best.why_over(setup.config.stop):
             record["ended"] = over
         scores = zip(setup.method.tested(), result.scores or (), strict=result.scores is not None)
         self._statistics = {net.name: score.statistics for net, score in scores if score.statistics is not None}
@@ -288,7 +289,7 @@ class Server:
         scores = self._client_scores
         summary = scores.summary() if scores else None
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
-        over = why_over(self._setup.config.stop, self._best.largest)
+        over = self._best.why_over(self._setup.config.stop)
         closing_table(
             *(rows, self._best.split_s(), self._folder, summary, said), ended=over, state_digest=digest, stream=stream
         )

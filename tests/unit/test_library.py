@@ -178,6 +178,7 @@ def test_scores_and_rounds_are_those_of_the_records(made: fedmpi.Run) -> None:
         course = [record["tiers"][name]["accuracy"] for record in run.records]
         assert (scores.last.round, scores.last.accuracy) == (3, course[-1]) and scores.best.accuracy == max(course)
         assert scores.best.round == course.index(max(course)) + 1
+        assert scores.last.num_tested == scores.best.num_tested == 48
     clients, labels = run.partition(), load_data(run.config.data).train_y
     assert clients.classes.shape == (8, 4) and clients.classes.sum() == 120
     assert clients.classes[3].tolist() == np.bincount(labels[clients.client(3)], minlength=4).tolist()

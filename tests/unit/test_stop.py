@@ -9,7 +9,7 @@ from written_runs import a_run
 
 from fedmpi.check.small import finished
 from fedmpi.config.schema import Stop
-from fedmpi.report.best import why_over
+from fedmpi.report.best import Best, why_over
 from fedmpi.results.archive import fingerprint
 from fedmpi.results.launch import differences
 from fedmpi.results.page import page_of
@@ -34,6 +34,11 @@ def test_by_hand(accuracies: list[float], target: float, patience: int, why: str
     """Rounds 2, 4, 6 ... were tested: tests count, not rounds."""
     tests = {2 * place: accuracy for place, accuracy in enumerate(accuracies, 1)}
     assert why_over(Stop(accuracy=target, patience=patience), tests) == why
+
+
+def test_the_reason_names_the_score() -> None:
+    best = Best.of([{"round": 1, "tiers": {"1": {"r2": 0.6, "loss": 1.0}}}])
+    assert best.why_over(Stop(accuracy=0.5)) == "r2 0.6000 in round 1, and stop.accuracy is 0.5"
 
 
 def test_a_run_ends_at_its_target_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
