@@ -8,6 +8,8 @@ where (rank, round, client, stage) and ends every rank. Asserts are for our own 
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 # The exit codes of every command, beside 0; slurm/README.md says what to do. A process that a signal ends has none.
 FAILED = 1
@@ -84,6 +86,17 @@ def as_one_line(error: BaseException) -> str:
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     text = " ".join(str(error).split())
     return one_line(f"{type(error).__name__}{': ' if text else ''}{text}{place}")
+
+
+@contextmanager
+def users_code(where: str, what: str, kind: type[UserError] = UserError) -> Iterator[None]:
+    """Makes an error of one line, `WHERE: WHAT: the error and its place`, of all that a user's code raises within."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise kind(where, f"{what}: {as_one_line(error)}") from error
 
 
 class ConfigError(UserError):

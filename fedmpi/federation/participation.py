@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi import seeds
-from fedmpi.errors import ConfigError, one_line, reason
+from fedmpi.errors import ConfigError, one_line, reason, users_code
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.registry import import_object
 
@@ -91,10 +91,8 @@ class Participation:
         clients = self.config.clients
         where = f"{clients.sampling} for round {round_number}"
         assert self.function is not None
-        try:
+        with users_code(SAMPLING, where, ConfigError):
             chosen = {int(client) for client in self.function(round_number, self.config.seed)}
-        except Exception as error:
-            raise ConfigError(SAMPLING, one_line(f"{where}: {type(error).__name__}: {error}")) from error
         if bad := sorted(client for client in chosen if not 0 <= client < clients.count):
             raise ConfigError(SAMPLING, f"{where} returns client {bad[0]}; allowed: 0 to {clients.count - 1}")
         if len(chosen) > clients.per_round:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, UnknownError, as_one_line
+from fedmpi.errors import ConfigError, UnknownError, users_code
 
 if TYPE_CHECKING:
     from fedmpi.data.dataset import DataInfo
@@ -115,11 +115,8 @@ def check(names: Sequence[str], info: DataInfo) -> None:
         targets = (generator.random(outputs.shape) < 0.5).astype(np.float32)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
-            try:
+            with users_code("evaluation.metrics", f"{name} gives no number for {count} examples", ConfigError):
                 float(metric(targets.copy(), outputs.copy()))
-            except (Exception, SystemExit) as error:  # whatever the user's code does
-                problem = f"{name} gives no number for {count} examples: {as_one_line(error)}"
-                raise ConfigError("evaluation.metrics", problem) from error
 
 
 def measure(metrics: dict[str, Metric], labels: np.ndarray, logits: Tensor, class_names: Sequence[str]) -> Any:

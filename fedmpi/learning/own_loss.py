@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedmpi import registry
 from fedmpi.config.schema import Train
-from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line
+from fedmpi.errors import ConfigError, users_code
 
 if TYPE_CHECKING:
     from fedmpi.data.dataset import DataInfo
@@ -27,14 +27,8 @@ def check_loss(train: Train, info: DataInfo) -> None:
     outputs = torch.randn(_EXAMPLES, info.num_classes, generator=torch.Generator().manual_seed(0), requires_grad=True)
     is_class = info.task == "classification"
     targets = torch.zeros(_EXAMPLES, dtype=torch.int64) if is_class else torch.zeros(_EXAMPLES, info.num_classes)
-    try:
-        value = registry.import_object(train.loss)(outputs, targets)
-    except UnknownError as error:
-        raise ConfigError("train.loss", f"{error}; allowed: auto, package.module:function") from None
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the user's code does
-        raise ConfigError("train.loss", f"{train.loss} failed on {_EXAMPLES} examples: {as_one_line(error)}") from error
+    with users_code("train.loss", f"{train.loss} failed on {_EXAMPLES} examples", ConfigError):
+        value = registry.import_object(train.loss)(outputs, targets)  # that it can be imported is checked before
     is_loss = isinstance(value, Tensor) and value.shape in ((), (_EXAMPLES,)) and value.requires_grad
     if not is_loss or not math.isfinite(value.detach().mean()):
         given = f"{tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedmpi import registry
-from fedmpi.errors import ConfigError, UnknownError, UserError, as_one_line, type_in_words
+from fedmpi.errors import ConfigError, UnknownError, type_in_words, users_code
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import MethodContext, MethodOptions
 
@@ -18,12 +18,8 @@ def create(context: MethodContext) -> Method:
     made: type[Method] = registry.load_class("method", name)
     if registry.is_built_in("method", name):
         return made(context)
-    try:
+    with users_code("method.name", f"'{name}' cannot be made", ConfigError):
         method = made(context)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the user's code does
-        raise ConfigError("method.name", f"'{name}' cannot be made: {as_one_line(error)}") from error
     if not isinstance(method.layers, Mapping):
         found = f"'{name}': `layers` is {type_in_words(method.layers)}"
         raise ConfigError("method.name", f"{found}, expected a mapping from the names of layers to the layers")

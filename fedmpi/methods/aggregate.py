@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from fedmpi.config.fields import Section
-from fedmpi.errors import UnknownError
+from fedmpi.errors import ConfigError, UnknownError, type_in_words, users_code
 from fedmpi.exactsum import ExactSum
 from fedmpi.methods import robust
 from fedmpi.registry import import_object
@@ -68,6 +69,56 @@ def named(name: robust.Rule) -> Callable[[Specs, Mapping[str, float], float, str
     if isinstance(name, Section):
         return name.aggregate
     found = import_object(name)
-    if not isinstance(found, type) or not hasattr(found, "add") or not hasattr(found, "result"):
+    if not is_aggregate(found):
         raise UnknownError(f"{name!r} is not a class with add and result")
-    return found
+    made: type[Aggregate] = found
+    return made
+
+
+def is_aggregate(found: object) -> bool:
+    return isinstance(found, type) and hasattr(found, "add") and hasattr(found, "result")
+
+
+def is_own(name: robust.Rule) -> bool:
+    """Returns whether `method.aggregate` names a class of the user's."""
+    return isinstance(name, str) and name != "mean"
+
+
+def checked(rule: robust.Rule, name: str, value: object, otherwise: Tensor) -> Tensor:
+    """Returns what the aggregate of `rule` has made of the tensor `name`. Raises `ConfigError` where a user's own
+    returns something that cannot take the place of `otherwise`.
+    """
+    if not is_own(rule):
+        assert isinstance(value, Tensor)
+        return value
+    found = type_in_words(value)
+    if isinstance(value, Tensor):
+        found = _in_words(value)
+        if found == _in_words(otherwise):
+            if value.isfinite().all():
+                return value
+            found = "numbers that are not finite"
+    problem = f"{rule} returns {found} for {name!r}; expected finite numbers, {_in_words(otherwise)}, as `otherwise`"
+    raise ConfigError("method.aggregate", problem)
+
+
+def _in_words(tensor: Tensor) -> str:
+    return f"a tensor {tuple(tensor.shape)} of {tensor.dtype} on {tensor.device}"
+
+
+def check(rule: robust.Rule, num_clients: int) -> None:
+    """Tries a class of the user's on two small tensors that each client sends. Raises `ConfigError`."""
+    if not is_own(rule):
+        return
+    state = {"weight": torch.arange(6.0).reshape(3, 2), "bias": torch.ones(3)}
+    specs = {name: Spec(tuple(value.shape)) for name, value in state.items()}
+    bounds = dict.fromkeys(state, 64.0)
+    with users_code("method.aggregate", f"{rule} failed on the uploads of {num_clients} clients", ConfigError):
+        made = named(rule)(specs, bounds, float(num_clients), "cpu")
+        for client in range(num_clients):
+            for name, value in state.items():
+                made.add(client, name, value + client / num_clients, 1.0, None)
+        if hasattr(made, "begin"):
+            made.begin({**state})
+        for name, value in state.items():
+            checked(rule, name, made.result(name, float(num_clients), value.clone()), value)

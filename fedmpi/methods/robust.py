@@ -26,9 +26,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 import torch
 from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from fedmpi.config.fields import Count, Positive, Section
+from fedmpi.registry import is_in_full
 from fedmpi.tensors import Params, Region, Spec, region_on
 
 if TYPE_CHECKING:
@@ -175,6 +177,9 @@ class NormClip(_Rule):
 
 def _by_name(given: object) -> object:
     """Reads a bare name as the section with its defaults."""
+    if isinstance(given, dict) and is_in_full(given.get("name")):
+        text = "Input should be the class itself, which has no options: method.aggregate={name}"
+        raise PydanticCustomError("own_aggregate", text, {"name": given["name"]})
     if given in ("median", "trimmed_mean", "krum", "norm_clip"):
         return {"name": given}
     return {"name": "", **given} if isinstance(given, dict) else given

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.config.fields import AT_ROUND
-from fedmpi.errors import ConfigError, UserError, as_one_line
+from fedmpi.errors import ConfigError, users_code
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
@@ -97,7 +97,7 @@ def _read(options: Model) -> Mapping[str, Tensor]:
     """Reads a file of safetensors or of `torch.save`, or the newest or a given round of a run. Raises `ConfigError`."""
     text = options.weights
     path = Path(user_path(text))
-    try:
+    with users_code("model.weights", f"{text} cannot be read", ConfigError):  # a damaged file does so to its reader
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
@@ -106,10 +106,6 @@ def _read(options: Model) -> Mapping[str, Tensor]:
             return _state_dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True), text)
         if checkpoint := _of_run(text):
             return hdf5.read_tensors(checkpoint, "checkpoint")[1]["server"]
-    except UserError:
-        raise
-    except Exception as error:  # whatever a damaged file makes of its reader
-        raise ConfigError("model.weights", f"{text} cannot be read: {as_one_line(error)}") from error
     if fetched := options.fetched_weights():
         return _state_dict(torch.load(fetched, map_location="cpu", weights_only=True, mmap=True), text)
     allowed = "a file of safetensors or torch.save, a run's folder, or FOLDER@ROUND"

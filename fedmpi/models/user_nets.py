@@ -25,7 +25,7 @@ from torch import nn
 
 from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
-from fedmpi.errors import ConfigError, UnknownError, as_one_line, one_line
+from fedmpi.errors import ConfigError, UnknownError, one_line, users_code
 from fedmpi.models import create
 from fedmpi.models.admission import as_module
 from fedmpi.models.options import Inputs, Model, Multiplier
@@ -65,12 +65,9 @@ class BroughtModel(Model):
             known["width"] = width.times(own) if self.takes_rounding else width.factor * own
         named = {*type(self).model_fields} & {*self.keywords.parameters} - {*self.filled}
         options = self.keywords.given(self, sorted(named))
-        try:
+        given = ", ".join(f"{name}={value!r}" for name, value in {**known, **options}.items())
+        with users_code("model.name", f"'{self.name}' cannot be made with {given}", ConfigError):
             made = type(self).make_net(**known, **options)
-        except (Exception, SystemExit) as error:  # whatever the user's code does
-            given = ", ".join(f"{name}={value!r}" for name, value in {**known, **options}.items())
-            why = as_one_line(error)
-            raise ConfigError("model.name", f"'{self.name}' cannot be made with {given}: {why}") from error
         net = as_module(made, self.name)
         if any(vars(part).get("_made_before") for part in net.modules()):
             raise ConfigError("model.name", f"'{self.name}' gives modules that it has given before; make new ones")

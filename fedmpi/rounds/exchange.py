@@ -112,7 +112,11 @@ class Uploads:
         old = {name: state[tensor] for name, tensor in self._tensor_of.items()}
         if hasattr(self.aggregate, "begin"):
             self.aggregate.begin(old)
-        means = {name: self.aggregate.result(name, self._senders.of(name), value) for name, value in old.items()}
+        rule = self._setup.method.options.aggregate
+        means = {}
+        for name, value in old.items():
+            result = self.aggregate.result(name, self._senders.of(name), value)
+            means[name] = aggregate.checked(rule, name, result, value)
         by_client = sorted(reports, key=lambda report: report.client)
         return Results(tuple(by_client), means, self._senders.share)
 

@@ -40,6 +40,7 @@ from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
 from fedmpi.learning.own_loss import check_loss
+from fedmpi.methods import aggregate
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
 from fedmpi.models.trial import Trial, examples_of, tried
@@ -81,7 +82,6 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     """
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
-    together(comm, lambda: metrics.check(config.evaluation.metrics, info))
     trial = together(comm, lambda: check_model(config, info))
     _check_trials(comm, config, trial)
     _share_frozen(comm)
@@ -241,8 +241,12 @@ def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement
 
 
 def check_model(config: Config, info: DataInfo) -> Trial:
-    """Tries the loss, and the model as the run computes (`models.trial.tried`). Raises `ConfigError`."""
+    """Tries what the user brings: loss, metrics, aggregate, and the model as the run computes (`models.trial.tried`).
+    Raises `ConfigError`.
+    """
     check_loss(config.train, info)
+    metrics.check(config.evaluation.metrics, info)
+    aggregate.check(config.method.aggregate, config.clients.per_round)
     with settings_kept():
         make_deterministic(config.mpi.threads)
         return tried(config.model, info)

@@ -8,7 +8,8 @@ from narrow_nets import client_of, context, exchanged
 from small_runs import finished, run_alone, small_config
 from torch import nn
 
-from fedmpi.errors import ConfigError
+import fedmpi
+from fedmpi.errors import ConfigError, RoundError, StartupError
 from fedmpi.methods.aggregate import named
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.running.advice import launch_command
@@ -66,12 +67,43 @@ def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
         (("method.aggregate=medan",), "method.aggregate.*'medan'.*allowed: mean, median, .* or package.module:Class"),
         (("method.aggregate=nowhere:It",), "method.aggregate.*'nowhere:It' cannot be imported"),
         (("method.aggregate=trimmed_mean:SHARE",), "method.aggregate.*is not a class with add and result"),
+        ((f"method.aggregate.name={TRIMMED}",), f"method.aggregate.*no options: method.aggregate={TRIMMED}, got"),
         ((f"method.aggregate={TRIMMED}", "mpi.exchange=reduce"), "mpi.exchange.*allowed: gather, auto"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         small_config("method.name=fedavg", *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        (
+            "Flat",
+            r"wrong_aggregates:Flat returns a tensor \(2,\) of torch.float32 on cpu for 'weight'; expected .*\(3, 2\)",
+        ),
+        (
+            "Double",
+            r"returns a tensor \(3, 2\) of torch.float64 on cpu for 'weight'; expected .* of torch.float32 on cpu",
+        ),
+        ("Endless", "returns numbers that are not finite for 'weight'"),
+        ("Nothing", "returns nothing for 'weight'"),
+        ("Failing", r"failed on the uploads of 4 clients: KeyError: 'weight' \(.*wrong_aggregates.py:"),
+    ],
+)
+def test_what_it_returns_is_tried_before_a_run_has_a_folder(tmp_path: Path, name: str, line: str) -> None:
+    words = ("method.name=fedavg", f"method.aggregate=wrong_aggregates:{name}")
+    with pytest.raises(StartupError, match=f"method.aggregate: .*{line}") as caught:
+        run_alone(tmp_path / "run", *words)
+    assert "\n" not in caught.value.text() and not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=line):
+        fedmpi.plan(small_config(*words))
+
+
+def test_what_it_returns_in_a_round_is_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(RoundError, match="round 1, stage aggregation: method.aggregate: .* not finite for 'conv1"):
+        run_alone(tmp_path / "run", "method.name=fedavg", "method.aggregate=wrong_aggregates:EndlessLater")
 
 
 def test_a_run_directory_alone_imports_none(tmp_path: Path) -> None:

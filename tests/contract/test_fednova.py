@@ -8,6 +8,7 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from small_runs import one_round, small_setup
 
+import fedmpi
 from fedmpi.methods.fednova import STEPS, FedNova, FedNovaOptions, normalizer
 from fedmpi.methods.values import ClientLoad
 from fedmpi.rounds.state import ServerState
@@ -90,3 +91,15 @@ def test_partial_work_is_normalized(tmp_path: Path) -> None:
     sizes = {task.client: task.num_examples for task in result.tasks}
     total = sum(sizes[client] * normalizer(number, 0.9, 0.0) for client, number in steps.items())
     assert state.params[STEPS].item() == pytest.approx(total / sum(sizes.values()))
+
+
+def test_the_guide_to_methods_has_it_for_plain_sgd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file on the page is whole, and makes the same bits."""
+    page = (Path(fedmpi.__file__).parent / "methods" / "README.md").read_text()
+    (tmp_path / "from_page.py").write_text(page.partition("```python\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("partition.name=class_dirichlet", "train.momentum=0", "rounds=2")
+    ours = after(tmp_path / "ours", "method.name=fednova", "method.weighting=uniform", *words).server
+    theirs = after(tmp_path / "theirs", "method.name=from_page:Nova", *words).server
+    assert torch.equal(ours.pop(STEPS), theirs.pop("nova.steps"))
+    assert [*ours] == [*theirs] and all(torch.equal(value, theirs[name]) for name, value in ours.items())
