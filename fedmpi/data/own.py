@@ -36,12 +36,14 @@ from fedmpi.data.dataset import (
 )
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
-from fedmpi.errors import WHOLE_NUMBERS, DataError, UnknownError, UserError, as_one_line, counted, type_in_words
+from fedmpi.errors import WHOLE_NUMBERS, DataError, UnknownError, counted, type_in_words, users_code
 from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
 Arrays = Mapping[str, Any]
 MAX_TOKEN = np.iinfo(np.int16).max
+CLASS_NAMES = "class_names"
+"""The classes' names in the order of their numbers."""
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
@@ -62,12 +64,10 @@ class ArrayOptions(DataOptions):
     reads_to_know = True
 
     def arrays(self) -> Arrays | Dataset:
-        """Returns `train_x`, `train_y`, `test_x`, `test_y`, and `groups` and `test_groups` where they are known."""
+        """Returns `train_x`, `train_y`, `test_x`, `test_y`, and, where they are known, `groups`, `test_groups` and
+        `class_names`.
+        """
         raise NotImplementedError
-
-    def class_names(self) -> tuple[str, ...]:
-        """Returns the classes' names in the order of their numbers; empty where they have none."""
-        return ()
 
     def info(self) -> DataInfo:
         return known(self)
@@ -102,7 +102,7 @@ class FileOptions(ArrayOptions):
             return arrays
         if not self.test_share:
             raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
-        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups"))
+        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups", CLASS_NAMES))
         for name, axes in (("y", (1, 2)), ("groups", (1,))):
             if name in arrays and (arrays[name].ndim not in axes or arrays[name].shape[:1] != arrays["x"].shape[:1]):
                 raise DataError(where, f"x is {arrays['x'].shape}, but {name} {arrays[name].shape}, expected (N,)")
@@ -113,6 +113,8 @@ class FileOptions(ArrayOptions):
         divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
         if "groups" in arrays:
             divided |= {"groups": arrays["groups"][train], "test_groups": arrays["groups"][test]}
+        if CLASS_NAMES in arrays:
+            divided[CLASS_NAMES] = arrays[CLASS_NAMES]
         return divided
 
 
@@ -149,7 +151,10 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     )
     task = task_of(arrays["train_y"])
     assert task is not None, "targets for nothing were refused"
-    info = _info(where, options, kind, task, dataset)
+    names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
+    info = replace(_info(where, options, kind, task, dataset), class_names=names)
+    if names and (task != "classification" or len(names) != info.num_classes):
+        raise DataError(where, f"has {counted(len(names), 'class name')} for {info.in_words().rpartition('; ')[2]}")
     return check(where, dataset, info), with_examples(info, dataset)
 
 
@@ -166,7 +171,8 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         raise DataError(where, f"gave something that is no array: {error}") from error
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
         raise objects_in(objects[0], where)
-    _check_names(where, arrays, (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED, ARRAYS)
+    needed = (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED
+    _check_names(where, arrays, needed, (*ARRAYS, CLASS_NAMES))
     return arrays
 
 
@@ -258,7 +264,6 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
         flip=flip,
         num_groups=num_groups,
         task=task,
-        class_names=options.class_names(),
         shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
     )
     if kind == "tokens":
@@ -357,12 +362,8 @@ def _of_function(name: str, function: Function, base: type[Section]) -> type[Sec
 def _call(options: FunctionData | FunctionPartition, where: str, *given: Any, **more: Any) -> Any:
     """Calls the user's function. Raises DataError in one line with the function's own error and where that arose."""
     names = [key for key in type(options).model_fields if key in options.keywords.parameters]
-    try:
+    with users_code(where, "its function failed", DataError):
         return type(options).function(*given, **options.keywords.given(options, names), **more)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever the user's code does
-        raise DataError(where, f"its function failed: {as_one_line(error)}") from error
 
 
 def _checked_parts(where: str, given: Any, num_examples: int, num_clients: int) -> tuple[Ints, Ints]:

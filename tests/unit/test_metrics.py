@@ -86,6 +86,21 @@ def test_rows_of_a_group(tmp_path: Path) -> None:
         run.rounds("tier")
 
 
+def test_names_of_classes_in_a_table_are_in_records(tmp_path: Path) -> None:
+    """`ill` is class 0 and `well` class 1, because classes are numbered in sorted order."""
+    rows = [f"{age},{('well', 'ill')[age % 2]}" for age in range(40)]
+    (tmp_path / "mine.csv").write_text("\n".join(["age,label", *rows]))
+    words = (
+        "data.name=table",
+        f"data.path={tmp_path / 'mine.csv'}",
+        "data.test_share=0.5",
+        "evaluation.metrics=[confusion]",
+    )
+    net = ("model.name=mlp", "model.hidden=[4]", "partition.name=iid", "clients.count=4", "clients.per_round=4")
+    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1", *words, *net)
+    assert fedmpi.open_run(tmp_path / "run").records[0]["tiers"]["1"]["confusion"]["classes"] == ["ill", "well"]
+
+
 def test_classes_have_the_names_of_their_folders(tmp_path: Path) -> None:
     folder_of(tmp_path, {"train": {"cat": 3, "ant": 3}, "test": {"ant": 2, "cat": 2}})
     assert ImageFolder(path=str(tmp_path)).info().class_names == ("ant", "cat")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import Arrays, FileOptions, objects_in
+from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
@@ -67,7 +67,7 @@ class ImageFolder(FileOptions):
         has_parts = (root / "train").is_dir() and (root / "test").is_dir()
         parts = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
         classes = _folders(next(iter(parts.values())))
-        arrays: dict[str, Any] = {}
+        arrays: dict[str, Any] = {CLASS_NAMES: np.array(classes)}
         size: tuple[int, ...] | None = self.size
         for prefix, folder in parts.items():
             if strange := [name for name in _folders(folder) if name not in classes]:
@@ -85,10 +85,6 @@ class ImageFolder(FileOptions):
             arrays[f"{prefix}x"] = self._decoded(paths, size)
             arrays[f"{prefix}y"] = np.array(labels, np.int64)
         return self.divided(arrays)
-
-    def class_names(self) -> tuple[str, ...]:
-        root = Path(user_path(self.path))
-        return tuple(_folders(root / "train" if (root / "train").is_dir() and (root / "test").is_dir() else root))
 
     def _decoded(self, paths: list[Path], size: tuple[int, ...]) -> NDArray[np.uint8]:
         """Returns the pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""

@@ -6,7 +6,7 @@ reads what its `save_to_disk` wrote; both are imported when a config names such 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.files import guarded
-from fedmpi.data.own import Arrays, FileOptions
+from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions
 from fedmpi.errors import DataError, as_one_line
 from fedmpi.store.files import user_path
 
@@ -33,13 +33,19 @@ class _Columns(FileOptions):
     group: str = ""
     """The column that says whose an example is (writer, user, hospital); empty if no column says so."""
 
-    def joined(self, tables: dict[str, DataFrame], examples: Callable[[str], NDArray[Any]]) -> Arrays:
+    def joined(
+        self, tables: dict[str, DataFrame], examples: Callable[[str], NDArray[Any]], names: Sequence[str] = ()
+    ) -> Arrays:
         """Returns the arrays of the parts train and test, or of the one named '', which is divided. Raises DataError.
 
-        `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part.
+        `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part. `names`
+        are those that whole numbers of the labels' column stand for.
         """
+        labels, classes = self._labels(tables)
         arrays: dict[str, NDArray[Any]] = {}
-        labels = self._labels(tables)
+        named = [str(names[each] if names else each) for each in classes]
+        if named != [*map(str, range(len(named)))]:
+            arrays[CLASS_NAMES] = np.array(named)
         for part, table in tables.items():
             prefix = f"{part}_" if part else ""
             if self.group:
@@ -54,8 +60,8 @@ class _Columns(FileOptions):
         """Returns the columns that are no features."""
         return [name for name in (self.label, self.group) if name]
 
-    def _labels(self, tables: dict[str, DataFrame]) -> dict[str, NDArray[Any]]:
-        """Returns the labels of each part; classes have the same numbers in all of them."""
+    def _labels(self, tables: dict[str, DataFrame]) -> tuple[dict[str, NDArray[Any]], list[Any]]:
+        """Returns the labels of each part, and what the numbers of classes stand for; these are alike in all parts."""
         import pandas
 
         columns = {part: table[self.label] for part, table in tables.items()}
@@ -63,10 +69,11 @@ class _Columns(FileOptions):
         if together.isna().any():
             raise DataError(f"data.path={self.path}", f"the column {self.label!r} has empty cells")
         if pandas.api.types.is_float_dtype(together.dtype):
-            return {part: column.to_numpy() for part, column in columns.items()}
+            return {part: column.to_numpy() for part, column in columns.items()}, []
         classes = sorted(together.unique())
         number_of = {name: number for number, name in enumerate(classes)}
-        return {part: column.map(number_of).to_numpy(dtype=np.int64) for part, column in columns.items()}
+        labels = {part: column.map(number_of).to_numpy(dtype=np.int64) for part, column in columns.items()}
+        return labels, classes
 
     def check_roles(self, part: str, columns: Iterable[str]) -> None:
         """Raises DataError if a column that an option names is missing."""
@@ -140,7 +147,8 @@ class HuggingFace(_Columns):
         for part, rows in parts.items():
             self.check_roles(part, rows.column_names)
         tables = {part: rows.select_columns(self.roles).to_pandas() for part, rows in parts.items()}
-        return self.joined(tables, lambda part: self._examples(parts[part]))
+        names = getattr(next(iter(parts.values())).features[self.label], "names", ())
+        return self.joined(tables, lambda part: self._examples(parts[part]), names)
 
     def _parts(self, parts: dict[str, Any]) -> dict[str, Any]:
         """Returns train and test, or all rows as the part ''. Raises DataError."""
