@@ -15,7 +15,8 @@ that fails ends no other. The report is made of what is finished: report.md, tab
 when they are finished, the same command does the final runs.
 
 --methods makes a grid file of the shipped config of each method for the data set of CONFIG (default digits), or of
-configs by their paths, and writes it to --out; what CONFIG and the words set is set for all of them.
+configs by their paths, and writes it to --out, with the words; what CONFIG and these set is set for all of them.
+package.module:Class is a method of your own, on CONFIG or on the shipped config of fedavg.
 """
 
 from __future__ import annotations
@@ -34,14 +35,17 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
-from fedmpi.config.load import without_overrides
+from fedmpi.config.load import set_by, without_overrides
 from fedmpi.config.schema import is_setting
+from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
+from fedmpi.registry import is_in_full
 from fedmpi.report import table_text
+from fedmpi.report.terminal import warn
 from fedmpi.results import archive, launch, printed
 from fedmpi.results.archive import RunRecord
-from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, read, trials
+from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, grid_of, not_alike, read, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
@@ -257,16 +261,24 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
-    """Makes a grid file of methods and seeds, and writes it there."""
+    """Makes a grid of methods, seeds and what the words set, and writes its file, unless its runs are only listed."""
     methods: dict[str, dict[str, Any]] = {}
     for name, section in _methods(arguments.methods, arguments.file):
         if name in methods:
             raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
         methods[name] = section
+    shared = set_by(arguments.words)
+    if isinstance(shared.get("method"), dict):
+        own = shared.pop("method")
+        for section in methods.values():  # a name on top of `set` would empty it
+            section["set"] = {"method": {**section.get("set", {}).get("method", {}), **own}}
     document = {"title": "Methods compared", "methods": methods, "seeds": list(arguments.seeds or (0, 1, 2))}
-    path = make_folder(out.resolve()) / "grid.yaml"
-    write_text(path, yaml_text.dump(document))
-    return read(path)
+    document |= {"set": shared} if shared else {}
+    path = out.resolve() / "grid.yaml"
+    if not arguments.list:
+        make_folder(path.parent)
+        write_text(path, yaml_text.dump(document))
+    return grid_of(path, Tree.of(document, str(path)))
 
 
 def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -276,13 +288,14 @@ def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any
     for word in known if names == "all" else names.split(","):
         if is_address(word):
             yield label(word), {"config": located(str(Path(word).resolve()))}
-        elif base is not None:
-            yield word, {"config": str(base.resolve()), "set": {"method": {"name": word}}}
+        elif base is not None or is_in_full(word):  # a method of the user's own has no shipped config
+            config = shipped["fedavg"] if base is None else base.resolve()
+            yield re.sub(r"[.:]", "-", word)[-40:], {"config": str(config), "set": {"method": {"name": word}}}
         elif word in known:
             yield word, {"config": str(shipped[word])}
         else:
             problem = f"no method {yaml_text.found(word)}.{explain.suggest(word, known)}"
-            raise ConfigError("--methods", f"{problem} Known: {', '.join(known)}, or a path")
+            raise ConfigError("--methods", f"{problem} Known: {', '.join(known)}, package.module:Class or a path")
 
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
@@ -325,10 +338,14 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
 def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:
     """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
     all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
-    jobs = folder.jobs([run for run in _chosen(folder.grid, all_runs, arguments) if run not in folder.recorded])
+    chosen = _chosen(folder.grid, all_runs, arguments)
+    jobs = folder.jobs([run for run in chosen if run not in folder.recorded or folder.folder_of(run).has_config()])
     if all(job.run().is_finished for job in jobs.values()):
         return []
     folder.fix(jobs)
+    if arguments.methods:
+        for line in not_alike({run.method: job.config for run, job in jobs.items()}):
+            warn(line)
     return list(jobs.values())
 
 
@@ -364,4 +381,6 @@ def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[
             state = "finished"
         else:
             state = f"{here.state}, {here.done} of {here.num_rounds} rounds" if here.has_begun() else "not run"
+        if here.has_begun() and launch.differences(config_of(grid, run, folder.words, folder.budget), here.values):
+            state = "has another config"
         yield f"{state:30} {run.name} seed {run.seed}"

@@ -23,6 +23,7 @@ from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Folder, NotNegative, Section, Share
 from fedmpi.config.load import Override, load, read_yaml, report
 from fedmpi.config.schema import Config
+from fedmpi.config.schema import settings as settings_of
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import ConfigError
 from fedmpi.results import printed
@@ -310,7 +311,11 @@ class Grid:
 
 def read(path: Path) -> Grid:
     """Reads a grid file. Raises `ConfigError`: no such file, or a line for each problem in it."""
-    tree = read_yaml(path, str(path))
+    return grid_of(path, read_yaml(path, str(path)))
+
+
+def grid_of(path: Path, tree: Tree) -> Grid:
+    """Returns the grid of a file with this content, as `read` does."""
     values = tree.plain()
     if not isinstance(values, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {yaml_text.found(values)}")
@@ -324,6 +329,32 @@ def read(path: Path) -> Grid:
     if not content.measures:
         content = content.model_copy(update={"measures": DEFAULT_MEASURES})
     return Grid(path, content)
+
+
+def not_alike(configs: Mapping[str, Config]) -> Iterator[str]:
+    """Yields a line for each setting that the configs of methods do not share; those of the methods' own section are
+    no settings of all.
+    """
+    plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
+    for key in next(iter(plain.values()), {}):
+        values = {method: own[key] for method, own in plain.items() if key in own}
+        if not key.startswith("method.") and len(values) == len(plain) and len(set(values.values())) > 1:
+            yield f"not alike: {key} is {_majority(values)}"
+
+
+def _majority(values: Mapping[str, str]) -> str:
+    """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
+    methods = methods_by(values)
+    common, *others = sorted(methods, key=lambda text: -len(methods[text]))
+    return "; ".join([common, *(f"{', '.join(methods[text])} {text}" for text in others)])
+
+
+def methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
+    """Returns the methods that have each of these values."""
+    methods: dict[str, list[str]] = {}
+    for method, text in values.items():
+        methods.setdefault(text, []).append(method)
+    return methods
 
 
 # The runs that a file names: trials on validation data, then the final runs with the chosen trials.

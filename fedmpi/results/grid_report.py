@@ -8,14 +8,13 @@ and the tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 
 import pandas as pd
 
 from fedmpi.config import yaml_text
-from fedmpi.config.schema import settings as settings_of
 from fedmpi.errors import counted
 from fedmpi.report.records import CLIENTS, net_scores
 from fedmpi.results import frame, printed_report
@@ -24,7 +23,7 @@ from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
 from fedmpi.results.figure import Draw, Panel
 from fedmpi.results.frame import values
-from fedmpi.results.grid_file import Grid, Measure, finals
+from fedmpi.results.grid_file import Grid, Measure, finals, methods_by, not_alike
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
 from fedmpi.store.manifest import DIRTY
@@ -118,17 +117,9 @@ def mixed_lines(results: Results) -> Iterator[str]:
             for run in runs:
                 made_by[run.run.method] = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
             if differ:
-                groups = [f"{', '.join(methods)} by {text}" for text, methods in _methods_by(made_by).items()]
+                groups = [f"{', '.join(methods)} by {text}" for text, methods in methods_by(made_by).items()]
                 seed = runs[0].run.seed
                 yield f"**The runs of seed {seed} in {setting} were not made alike:** {'; '.join(groups)}."
-
-
-def _methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
-    """Returns the methods that have each of these values."""
-    methods: dict[str, list[str]] = {}
-    for method, text in values.items():
-        methods.setdefault(text, []).append(method)
-    return methods
 
 
 def _careful(results: Results) -> list[str]:
@@ -283,19 +274,7 @@ def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
 
 def _not_alike(results: Results, setting: str) -> Iterator[str]:
     """Yields a line for each setting of the methods' configs that differs."""
-    configs = {method: config for (of, method), config in results.configs.items() if of == setting}
-    plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
-    for key in next(iter(plain.values()), {}):
-        values = {method: own[key] for method, own in plain.items() if key in own}
-        if not key.startswith("method.") and len(values) == len(plain) and len(set(values.values())) > 1:
-            yield f"not alike: {key} is {_majority(values)}"
-
-
-def _majority(values: Mapping[str, str]) -> str:
-    """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
-    methods = _methods_by(values)
-    common, *others = sorted(methods, key=lambda text: -len(methods[text]))
-    return "; ".join([common, *(f"{', '.join(methods[text])} {text}" for text in others)])
+    return not_alike({method: config for (of, method), config in results.configs.items() if of == setting})
 
 
 def values_csv(results: Results) -> str:

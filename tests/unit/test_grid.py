@@ -152,6 +152,11 @@ def test_a_grid_without_questions_may_grow(
     assert float(rows[0]["largest"]) == records[-1]["tiers"]["1"]["accuracy"]
     moved = sum(record["protocol_down_bytes"] + record["protocol_up_bytes"] for record in records)
     assert (float(rows[0]["bytes"]), float(rows[0]["macs"])) == (moved, sum(one["training_macs"] for one in records))
+    code, printed, error = called(*words, "0,1", "--list", "train.lr=0.2")
+    assert code == 0 and printed.count("has another config") == 4, error
+    code, _, error = called(*words, "0,1", "train.lr=0.2")
+    assert code == 2 and "was run with another config: train.lr" in error and len(runs_here) == 6
+    assert called(*words, "0,1,2")[0] == 0 and len(runs_here) == 6
     smaller = ["out/grid.yaml", "--only", "fedhm", "--seeds", "0", "--budget", "0.5", "train.lr=0.2"]
     assert called(*smaller)[0] == 0 and len(runs_here) == 7
     (folder,) = (tmp_path / "runs").iterdir()
@@ -190,7 +195,39 @@ def test_mistakes_are_one_line(
 def test_all_are_the_shipped_configs_without_their_bases(tmp_path: Path, called: Called) -> None:
     code, printed, error = called("--methods", "all", "--seeds", "0", "--out", tmp_path / "out", "--list")
     assert code == 0 and "final-all-fedavg seed 0" in printed and "final-all-fdnnc_switch seed 0" in printed, error
-    assert "base" not in printed
+    assert "base" not in printed and not (tmp_path / "out").exists()
+
+
+def test_words_stand_in_the_file_and_jobs_are_written_without_slurm(
+    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "examples")
+    write_config(tmp_path / "tiny.yaml", "method.name=fedavg", "rounds=4")
+    words = ["train.lr=0.2", "method.aggregate=median", "--seeds", "0", "--out", "out", "--slurm"]
+    code, _, error = called("tiny.yaml", "--methods", "fedavg,fedavgm:FedAvgM", *words)
+    assert code == 0 and Path("out/job.sbatch").is_file(), error
+    written = yaml_text.parse(Path("out/grid.yaml").read_text()).plain()
+    assert written["set"] == {"train": {"lr": 0.2}}
+    own = {"name": "fedavgm:FedAvgM", "aggregate": "median"}
+    assert written["methods"]["fedavgm-FedAvgM"]["set"] == {"method": own}
+    (config,) = Path("out/final-all-fedavgm-FedAvgM-seed0").iterdir()
+    made = yaml_text.parse(config.read_text()).plain()
+    assert (made["train"]["lr"], made["method"]["aggregate"]["name"], made["rounds"]) == (0.2, "median", 4)
+
+
+def test_methods_whose_configs_are_unlike_are_named(
+    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, lr in (("one", 0.1), ("two", 0.1), ("three", 0.2)):
+        write_config(tmp_path / f"{name}.yaml", "method.name=fedavg", f"train.lr={lr}")
+    words = ["--seeds", "0", "--out", "out", "--slurm"]
+    code, _, error = called("--methods", "one.yaml,two.yaml,three.yaml", *words)
+    assert code == 0 and "warning: not alike: train.lr is 0.1; three 0.2" in error
+    code, _, error = called("--methods", "one.yaml,two.yaml", *words[:-2], "same", "--slurm")
+    assert code == 0 and "not alike" not in error
 
 
 def git(folder: Path, *arguments: str) -> None:
