@@ -53,6 +53,16 @@ def noise(count: int = 80) -> dict[str, np.ndarray]:
     return {"train_x": x[:count], "train_y": y[:count], "test_x": x[count:], "test_y": y[count:]}
 
 
+def in_turn(number: np.integer, seed: object) -> list[int]:
+    """Chooses two clients."""
+    return [int(number) % 8, int(number + 1) % 8]
+
+
+def in_no_turn(number: np.integer, seed: object) -> list[int]:
+    """Chooses clients that are not there."""
+    return [100]
+
+
 def dealt(labels: np.ndarray, num_clients: int, seed: int) -> list[np.ndarray]:
     """In random order, one after the other."""
     return np.array_split(np.random.default_rng(seed).permutation(len(labels)), num_clients)

@@ -1,9 +1,9 @@
 """fedmpi check [PACKAGE.MODULE:NAME] [section.key=value ...]
 
-With a name: puts what you bring (a method, a model, a data set, a partition, an observer) to contract checks and bits
-checks, in a small federation on synthetic data, and prints a line for each: `ok` and what holds, or `FAIL` and what is
-wrong. The bits of a run that is resumed after round 2 must be those of a run in one go: in one process, and on 3 ranks
-where there is an mpirun.
+With a name: puts what you bring (a method, a model, a data set, a partition, an observer, an aggregate, a loss, a
+metric, a function that samples clients) to contract checks and bits checks, in a small federation on synthetic data,
+and prints a line for each: `ok` and what holds, or `FAIL` and what is wrong. The bits of a run that is resumed after
+round 2 must be those of a run in one go: in one process, and on 3 ranks where there is an mpirun.
 
 Without a name: says whether this machine, container or allocation is ready for a run, alone or under the launcher that
 a run would have (mpirun -n 5 fedmpi check): a line for each thing, `ok`, `warning` or `problem`, with what to do. At
@@ -11,7 +11,8 @@ the end all ranks make a run of a few seconds, whose bits must be those of one p
 
   section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); without a name,
                       of the run that is to be made, as is CONFIG.yaml
-  --kind KIND         method, model, data, partition or observer, where the name could be several of them
+  --kind KIND         method, model, data, partition, observer, aggregate, loss, metric or sampling, where the name
+                      could be several of them
   --run-dir DIR       where runs are to live, instead of output.dir (without a name)
   --json              one JSON object instead of the page (without a name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import re
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.errors import ConfigError, UnknownError
+from fedmpi.methods.aggregate import is_aggregate
 from fedmpi.models import create
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import observers
@@ -27,25 +29,38 @@ from fedmpi.running.start import check_model
 from fedmpi.store.hdf5 import digest_of
 
 SECTIONS = ("method", "model", "data", "partition")
-KINDS = (*SECTIONS, "observer")
+_WORDS = {
+    "observer": "output.observers=[{}]",
+    "aggregate": "method.aggregate={}",
+    "loss": "train.loss={}",
+    "metric": "evaluation.metrics=[{}]",
+    "sampling": "clients.sampling={}",
+}
+"""The word that names a thing which is no section of a config."""
+KINDS = (*SECTIONS, *_WORDS)
 _NETS = {"image": (), "vector": ("model.name=mlp", "model.hidden=[16]"), "tokens": ("model.name=lstm_imdb",)}
 
 Check = Callable[[], None]
 
 
 def kind_of(place: str) -> str:
-    """Returns the one section of a config that `place` can name. Raises `ConfigError` if it is none, or more than one.
+    """Returns the one kind that `place` can be of. Raises `ConfigError` if it is none, or more than one.
 
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
+    thing: object = None
     if registry.is_in_full(place):
         try:
-            registry.import_object(place)
+            thing = registry.import_object(place)
         except UnknownError as error:
             raise ConfigError(place, str(error)) from None
     found = [kind for kind in SECTIONS if _may_be(kind, place)]
+    if not found and is_aggregate(thing):
+        return "aggregate"
     if not found and _may_be("observer", place):
         return "observer"
+    if not found and inspect.isfunction(thing):
+        raise ConfigError(place, "may be a loss, a metric or a sampling of clients; say which with --kind")
     if len(found) > 1 and "data" in found:
         found.remove("data")
     if len(found) > 1:
@@ -69,7 +84,8 @@ def _may_be(kind: str, place: str) -> bool:
 
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     """Returns the overrides of the small federation that it is tried in; what is `given` comes last."""
-    words = ["output.progress=plain", f"output.observers=[{place}]"] if kind == "observer" else [f"{kind}.name={place}"]
+    words = [_WORDS.get(kind, f"{kind}.name={{}}").format(place)]
+    words += ["output.progress=plain"] if kind == "observer" else []
     words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         of_data = [word for word in given if word.startswith("data.")]
@@ -129,8 +145,8 @@ def divides_the_same(config: Config) -> None:
     require(bool(in_range), f"examples are 0 to {len(data.train_y) - 1}; the partition has others, or none")
 
 
-def hears_a_run(config: Config) -> None:
-    """Checks that its hooks take what a run says"""
+def runs(config: Config) -> None:
+    """Checks that a run takes it without a warning"""
     with TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as errors:
         run_all(config, SerialComm(), Path(folder) / "watched")
     lines = re.sub(r"\n +", " ", errors.getvalue()).splitlines()
@@ -143,5 +159,5 @@ CHECKS: dict[str, tuple[Callable[..., None], ...]] = {
     "model": (takes_the_data, builds_the_same),
     "data": (reads_the_same,),
     "partition": (divides_the_same,),
-    "observer": (hears_a_run,),
+    **dict.fromkeys(_WORDS, (runs,)),
 }

@@ -1,7 +1,7 @@
 """The devices that fedmpi knows by name, and those of a user's CSV file.
 
-`profiles.csv` has the ones with names. The letter behind a number says where it is from: p, printed by the maker;
-d, derived from printed numbers; a, assumed. `README.md` of this folder has sources and derivations.
+`profiles.csv` has the ones with names. The letter that may stand behind a number says where it is from: p, printed by
+the maker; d, derived from printed numbers; a, assumed. `README.md` of this folder has sources and derivations.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ COLUMNS = {
     "wait_w": ("wait_mw", 1e3),
 }
 """Column of the file -> field of `Profile`, and what a number is multiplied by."""
+_EXPECTED = f"expected a CSV file with the columns class,{','.join(COLUMNS)} and a row for each device"
 _MAY_BE_ZERO = {"step_us", "layer_us", "latency_ms", "compute_w", "radio_w", "wait_w"}
 _LARGEST = 1e9
 _DIGITS = 4
@@ -88,8 +89,7 @@ def _rounded(value: float) -> int:
 def built_in() -> dict[str, Profile]:
     """Returns the devices of `profiles.csv` by name."""
     text = (files(__package__) / "profiles.csv").read_text(encoding="utf-8")
-    unmarked = [",".join(cell.rstrip("pda") if cell[0].isdigit() else cell for cell in row) for row in _cells(text)]
-    return {profile.name: profile for profile in _profiles("\n".join(unmarked), "profiles.csv")}
+    return {profile.name: profile for profile in _profiles(text, "profiles.csv")}
 
 
 def read(path: str) -> tuple[tuple[Profile, ...], str]:
@@ -97,9 +97,9 @@ def read(path: str) -> tuple[tuple[Profile, ...], str]:
     try:
         with open(user_path(path), encoding="utf-8-sig", newline="") as file:
             text = file.read()
-    except (OSError, ValueError) as error:
-        raise ConfigError(PATH, f"{path} cannot be read: {reason(error)}") from error
-    return _profiles(text, path), blake2b(text.encode(), digest_size=16).hexdigest()
+        return _profiles(text, path), blake2b(text.encode(), digest_size=16).hexdigest()
+    except (OSError, ValueError, csv.Error) as error:
+        raise ConfigError(PATH, one_line(f"{path} cannot be read: {reason(error)}; {_EXPECTED}")) from error
 
 
 def _cells(text: str) -> list[list[str]]:
@@ -109,9 +109,9 @@ def _cells(text: str) -> list[list[str]]:
 def _profiles(text: str, path: str) -> tuple[Profile, ...]:
     head, *rows = _cells(text) or [[]]
     if missing := [name for name in ("class", *COLUMNS) if name not in head]:
-        raise ConfigError(PATH, one_line(f"{path}: no column {missing[0]}; expected class,{','.join(COLUMNS)}"))
+        raise ConfigError(PATH, one_line(f"{path}: no column {missing[0]}; {_EXPECTED}"))
     if not rows:
-        raise ConfigError(PATH, one_line(f"{path}: no device; expected a row for each"))
+        raise ConfigError(PATH, one_line(f"{path}: no device; {_EXPECTED}"))
     return tuple(_profile(head, row, f"{path}: device {number}") for number, row in enumerate(rows, 1))
 
 
@@ -121,7 +121,7 @@ def _profile(head: Sequence[str], row: Sequence[str], where: str) -> Profile:
     for column, (name, factor) in COLUMNS.items():
         text = cells.get(column, "")
         try:
-            number = float(text)
+            number = float(text.rstrip("pda"))
         except ValueError:
             number = math.nan
         least = 0.0 if column in _MAY_BE_ZERO else 1e-6

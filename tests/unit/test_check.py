@@ -86,6 +86,7 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["broken_methods:Nothing"], "has no attribute 'Nothing'"),
         (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
         (["brought_things"], "package.module:Class"),
+        (["brought_things:in_turn"], "may be a loss, a metric or a sampling of clients; say which with --kind"),
         (["brought_things:NotANet"], "--kind"),
         (["brought_things:NotANet", "--kind", "model"], "NotANet"),
         (["broken_methods:Remembers", "method.no_such=1"], "no_such"),
@@ -108,6 +109,7 @@ def test_a_mistake_in_the_words_ends_with_code_2(
         ("brought_things:dealt", "partition", 1),
         ("iid", "partition", 1),
         ("brought_things:Watcher", "observer", 1),
+        ("wrong_aggregates:Last", "aggregate", 1),
     ],
 )
 def test_models_data_and_partitions_have_checks_of_their_own(
@@ -116,6 +118,14 @@ def test_models_data_and_partitions_have_checks_of_their_own(
     assert things.kind_of(place) == kind
     said = lines(place, tmp_path, capsys)
     assert [line.partition(" ")[0] for line in said] == ["ok"] * count, said
+
+
+def test_a_function_that_samples_clients_is_tried_in_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, starts in (("in_turn", "ok"), ("in_no_turn", "FAIL")):
+        words = things.words_of("sampling", f"brought_things:{name}", ())
+        ((said, check),) = things.checks_of("sampling", tmp_path, words)
+        assert command.passes(said, check) == (starts == "ok")
+        assert capsys.readouterr().out.startswith(starts)
 
 
 @pytest.mark.parametrize(

@@ -394,6 +394,25 @@ def test_an_odd_file_is_one_line(tmp_path: Path, case: str) -> None:
     assert expected in caught.value.text() and "\n" not in caught.value.text()
 
 
+def test_the_files_of_names_can_be_ones_own(tmp_path: Path) -> None:
+    """A copy of `profiles.csv`, whose numbers have letters behind them."""
+    text = (files("fedmpi.devices") / "profiles.csv").read_text()
+    (tmp_path / "devices.csv").write_text(text)
+    assert read(str(tmp_path / "devices.csv"))[0] == tuple(built_in().values())
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x89PNG\r\n\xff", b"PK\x03\x04\0\0", b'{"class": "a"}', b"class: a\n", b"", b"a" * 200_000]
+)
+def test_another_format_is_told_what_is_allowed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "devices").write_bytes(content)
+    with pytest.raises(
+        ConfigError, match="expected a CSV file with the columns class,gmacs_per_s,.*a row for each"
+    ) as caught:
+        read(str(tmp_path / "devices"))
+    assert "\n" not in caught.value.text()
+
+
 SETTINGS: dict[str, Callable[[], Any]] = {
     "devices.name": lambda: small_config("devices.deadline_s=3"),
     "devices.shares": lambda: small_config("devices.name=classes", "devices.shares=[0.5]"),
