@@ -16,7 +16,6 @@ from fedmpi.command.manners import describe_failure, say, shorten_failure
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, DivergenceError, UserError, cause_of
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.report.terminal import instead_of_live_line
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.limits import OTHER_ENDS_S
@@ -46,7 +45,7 @@ class Job:
         """
         stopping = _stopping(config)
         if threading.current_thread() is threading.main_thread():
-            stopping.listen(lambda line: print_line(instead_of_live_line(line)))  # loading torch takes seconds
+            stopping.listen(print_line)  # loading torch takes seconds
         repeatable_cublas()
         from fedmpi.mpi.starting import world
 

@@ -308,18 +308,14 @@ class Output(Section):
     """Rounds between checkpoints; the last round is always saved."""
     keep_checkpoints: Count = free(2)
     """How many of the newest checkpoints stay. The checkpoint of the best saved round stays, too."""
-    on_save_error: Literal["stop", "warn"] = free("stop")
-    """What a record or checkpoint that cannot be written (disk full) does: end the run, or warn and try again after the
-    next round. Client memories and the last round must always be written.
-    """
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
     report: bool = free(True)
     """Write `report/report.html` at the end: the whole run on one page (`fedmpi show`)."""
     observers: Places = free(())
     """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
-    progress: Literal["auto", "live", "plain", "off"] = free("auto")
-    """`live` is one line that updates, `plain` a line a round. `auto` is `live` in a terminal, else `plain`."""
+    progress: Literal["plain", "off"] = free("plain")
+    """`plain`: a line for each round, and within a long round now and then one with the clients that are done."""
 
 
 class Change(Section):

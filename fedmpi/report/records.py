@@ -48,28 +48,19 @@ class Records:
             missing = counted(sum(last - first + 1 for first, last in gaps), "round")
             lacking = f"{self._path.name} lacks {missing}, from round {gaps[0][0]} on"
             warn(f"{lacking}: sums over all rounds are not shown")
-        content = "".join(map(_line, records)).encode()
-        write_atomic(self._path, content)
-        self._whole_bytes = len(content)
-        self._unwritten = b""
+        write_atomic(self._path, "".join(map(_line, records)).encode())
 
-    def round_done(self, record: Record | None) -> None:
-        """Appends a record to the file. Records that an earlier call failed to write come first; with None there is no
-        new one.
+    def round_done(self, record: Record) -> None:
+        """Appends a record to the file, which must still be there.
 
         `record["round"]` is its round. Numbers that JSON has no word for become null. Raises RunDirError if it is not
-        on disk. It opens the file anew: a run directory that is gone is noticed, and one that was away is found.
+        on disk.
         """
-        self._unwritten += b"" if record is None else _line(record).encode()
-        with writing(self._path, len(self._unwritten)), open(open_file(self._path, os.O_RDWR), "r+b") as file:
-            # A full disk may have torn a line last time; it is cut off.
-            file.truncate(min(self._whole_bytes, file.seek(0, os.SEEK_END)))
-            file.seek(0, os.SEEK_END)
-            file.write(self._unwritten)
+        line = _line(record).encode()
+        with writing(self._path, len(line)), open(open_file(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._whole_bytes += len(self._unwritten)
-        self._unwritten = b""
 
 
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from typing import TextIO
 
-from fedmpi.report.terminal import DEFAULT_COLUMNS, columns_of_terminal
+from fedmpi.report.terminal import COLUMNS
 
 Line = Sequence[str]
 _BETWEEN = "  "
 
 
-def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO) -> None:
+def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO | None) -> None:
     """Prints `text_lines`, as wide as the terminal is, or 80 columns, with a line below the heads."""
-    columns = max(columns_of_terminal(stream), DEFAULT_COLUMNS)  # a line that wraps in a narrow window beats a cut one
+    is_terminal = stream is not None and stream.isatty()
+    columns = max(shutil.get_terminal_size().columns, COLUMNS) if is_terminal else COLUMNS
     print(*text_lines(heads, lines, num_left, columns, rule="-"), sep="\n", file=stream, flush=True)
 
 
 def text_lines(
-    heads: Line, lines: Sequence[Line], num_left: int, columns: int = DEFAULT_COLUMNS, *, rule: str = ""
+    heads: Line, lines: Sequence[Line], num_left: int, columns: int = COLUMNS, *, rule: str = ""
 ) -> list[str]:
     """Returns a table whose first `num_left` columns are text; the others stand to the right, two spaces apart.
 

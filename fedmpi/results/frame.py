@@ -264,7 +264,7 @@ def cautions(groups: Iterable[Group]) -> list[str]:
             if run.ending:
                 shown = f"shown up to round {run.done:,} of {run.num_rounds:,}"
                 how_far = shown if run.tested else "not shown: no round was tested"
-                lines.append(f"{run.name} {run.ending.briefly()}; {how_far}")
+                lines.append(f"{run.name} {run.briefly()}; {how_far}")
             lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]
     return lines
 

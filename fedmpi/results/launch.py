@@ -33,9 +33,8 @@ from fedmpi.config.load import read_tree
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError, UserError, counted, one_line, reason
 from fedmpi.mpi.mpirun import environment, launcher_words, mpirun_beside_python, start_words
-from fedmpi.report.ending import RUNNING
 from fedmpi.report.terminal import wrapped
-from fedmpi.results.run import Run
+from fedmpi.results.run import RUNNING, Run
 from fedmpi.running.stopping import SIGNAL
 from fedmpi.store.files import make_folder, write_text, writing
 from fedmpi.store.run_dir import RunDir

@@ -77,8 +77,7 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
     """Returns the HTML of one run. `classes` draws which client has examples of which classes: the folder's files do
     not show them without the data.
     """
-    ending = run.ending
-    own_notes = [ending.paragraph()] if ending else []
+    own_notes = [run.paragraph()] if run.ending else []
     own_notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
     own_notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
@@ -91,8 +90,8 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
     except UserError as error:
         own_notes.append(error.text())
     how_far = f"{run.done:,} of {run.num_rounds:,} rounds"
-    if ending and ending.saved != run.done:
-        how_far += f" ({ending.saved:,} saved)"
+    if run.ending and run.dir.last_saved() != run.done:
+        how_far += f" ({run.dir.last_saved():,} saved)"
     places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
     busy_s = pd.DataFrame([record["busy_s"] for record in run.records]).sum().to_dict()
     texts = {"The resolved config": run.config_text}
@@ -100,9 +99,9 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
         texts["The last start"] = json.dumps(run.working_starts[-1], indent=2)
     return _rendered(
         title=run.name,
-        state=f"{ending.state}, {how_far}" if ending else "finished",
+        state=f"{run.ending}, {how_far}" if run.ending else "finished",
         run=run,
-        how_far=how_far if ending or run.done < run.num_rounds else f"All {run.num_rounds:,} rounds",
+        how_far=how_far if run.ending or run.done < run.num_rounds else f"All {run.num_rounds:,} rounds",
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*own_notes, *notes],

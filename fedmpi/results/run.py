@@ -1,8 +1,9 @@
 """Reads a run's folder: config, records, sizes, how it ended. The page, `show`, grids and the library use it.
 
 Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record, or those
-up to the test that ended it (`stop`), and its report is written, which is the last thing that a run does. Accuracies
-are shares.
+up to the test that ended it (`stop`), and its report is written, which is the last thing that a run does. A rank that
+ends the job leaves a note (`.failed`): a word, then a line with the failure and its place, then one with what to do. A
+run that was killed leaves none. Accuracies are shares.
 """
 
 from __future__ import annotations
@@ -20,16 +21,30 @@ from fedmpi.config.load import Override
 from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
-from fedmpi.errors import DataError, RunDirError
+from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
 from fedmpi.report.best import Best
-from fedmpi.report.ending import RUNNING, Ending, ending, recent_seconds, state_of
 from fedmpi.report.records import CLIENTS, accuracies, gaps_of, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
-from fedmpi.store import manifest
+from fedmpi.store import lock, manifest
 from fedmpi.store.files import read_json, read_whole
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below, suggestion
 
-FINISHED, QUEUED, REQUEUED = "finished", "queued", "requeued"
+FINISHED = "finished"
+QUEUED = "queued"
+REQUEUED = "requeued"
+RUNNING = "running"
+STOPPED = "stopped"
+INTERRUPTED = "interrupted"
+SILENT = "silent"
+# A run on another host touches its lock once a second, unless its file system is slow: a few rounds' time more.
+_PATIENCE = 3.0
+_MOST_NOTE_BYTES = 65_536
+_RECENT_ROUNDS = 20
+_IN_WORDS = {
+    RUNNING: "is still running",
+    SILENT: "has shown no sign of life for long: it was interrupted, or its host cannot be reached",
+    INTERRUPTED: "was interrupted: it ended without a word (Ctrl-C, a kill, or a machine that went down)",
+}
 
 
 @dataclass(frozen=True)
@@ -134,19 +149,14 @@ class Run:
         return self.best.why_over(stop)
 
     @cached_property
-    def ending(self) -> Ending | None:
-        """Says how the run ended, or that it is running. Returns None for a finished run."""
-        return None if self.is_finished else ending(self.dir, self.records)
-
-    @cached_property
     def state(self) -> str:
         """Names `finished`, `queued` (submitted, not begun since), `requeued` (its job went back into the queue by
-        itself), or the state of its `Ending`. A job that was cancelled in the queue leaves no word, so its run stays
-        `queued`.
+        itself), or how a run with rounds to go has ended (`ending`). A job that was cancelled in the queue leaves no
+        word, so its run stays `queued`.
         """
         if self.is_finished:
             return FINISHED
-        state = state_of(self.dir, self.records)
+        state = self.ending
         if state == RUNNING:
             return state
         if self.submission and len(self.starts) <= self.submission.get("starts", 0):
@@ -158,6 +168,67 @@ class Run:
         note, begun = self.dir.requeued_path, self.dir.manifest_path
         return note.exists() and not (begun.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns)
 
+    @cached_property
+    def _note(self) -> list[str]:
+        """Reads the lines of `.failed`; [] where there is none."""
+        content = read_whole(self.dir.failure_path, _MOST_NOTE_BYTES) or b""
+        return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()]
+
+    @cached_property
+    def ending(self) -> str:
+        """Names how a run with rounds to go has ended: `running`, `silent` (no sign of life from another host),
+        `stopped` (saved, to be started again), `diverged`, `failed` (a rank noted so) or `interrupted` (without a
+        word). Returns '' for a finished run.
+        """
+        if self.is_finished:
+            return ""
+        patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in self._recent_s)])
+        holder, lives = lock.seen(self.dir, patience_s) or (None, False)
+        if self._note:
+            return NOTE_DIVERGED if self._note[0] == NOTE_DIVERGED else NOTE_FAILED
+        if lives:
+            return RUNNING
+        if holder is not None and not holder.is_local:
+            return SILENT
+        return STOPPED if "stopped" in self.last_start else INTERRUPTED
+
+    @property
+    def cause(self) -> str:
+        """Returns the failure and its place, as `round 3, client 17, stage local_training: ...`, or why the run was
+        stopped; '' for nothing.
+        """
+        if self.ending == STOPPED:
+            return one_line(str(self.last_start["stopped"].get("why", "")))
+        return "".join(self._note[1:2])
+
+    @property
+    def advice(self) -> str:
+        """Returns what to do next, a line with a command; '' for nothing."""
+        if self.ending in (STOPPED, INTERRUPTED, SILENT):
+            return f"to continue: {manifest.resume_command(self.dir)}"
+        return "".join(self._note[2:3])
+
+    def how_it_ended(self) -> str:
+        """Returns `diverged in round 3, client 17, stage local_training: ...`, after the name of a run."""
+        if self.ending in _IN_WORDS:
+            return _IN_WORDS[self.ending]
+        words = f"was stopped after round {self.done}" if self.ending == STOPPED else self.ending
+        if not self.cause:
+            return words
+        return f"{words} in {self.cause}" if self.cause.startswith("round ") else f"{words}: {self.cause}"
+
+    def briefly(self) -> str:
+        """Returns `how_it_ended` without its cause: `diverged in round 3, client 17, stage local_training`."""
+        return self.how_it_ended().partition(": ")[0]
+
+    def paragraph(self) -> str:
+        """Returns sentences for the top of a page: what happened, what is saved, and what to do."""
+        # The advice of a rank whose run diverged begins with what is saved.
+        saved = [] if self.ending == NOTE_DIVERGED else [self.dir.what_is_saved()]
+        parts = [part for part in (f"this run {self.how_it_ended()}", *saved, self.advice) if part]
+        end = "" if self.advice else "."
+        return ". ".join(part[:1].upper() + part[1:] for part in parts) + end
+
     @property
     def continues_after(self) -> int:
         """Returns the last round that counts: of a run that has ended early, the one after which a resume continues."""
@@ -166,10 +237,15 @@ class Run:
     @property
     def eta_s(self) -> float | None:
         """Estimates the seconds of work to go by the last rounds; the time in a queue comes on top."""
-        recent_s = recent_seconds(self.records)
+        recent_s = self._recent_s
         if not (self.has_begun() and recent_s) or self.state in (FINISHED, NOTE_DIVERGED, NOTE_FAILED):
             return None
         return (self.num_rounds - self.continues_after) * sum(recent_s) / len(recent_s)
+
+    @property
+    def _recent_s(self) -> list[float]:
+        """Returns how long each of the last rounds took."""
+        return [float(record.get("seconds", {}).get("wall") or 0.0) for record in self.records[-_RECENT_ROUNDS:]]
 
     @property
     def silent_s(self) -> float | None:
@@ -289,6 +365,6 @@ def _problem_of(run: Run) -> str:
         _ = run.values
         if run.records:
             return ""
-        return f"{run.name} {run.ending.briefly() if run.ending else 'is finished'}, and has no round"
+        return f"{run.name} {run.briefly() or 'is finished'}, and has no round"
     except RunDirError as error:
         return error.text()

@@ -28,7 +28,7 @@ def ending_with(words: Callable[[int], str]) -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         # An exception raised here would be lost if the signal interrupts a destructor.
         with contextlib.suppress(Exception):
-            start = "\n" if os.isatty(2) else ""  # a terminal has a ^C, and perhaps a live line, in the line it is at
+            start = "\n" if os.isatty(2) else ""  # a terminal has a ^C in the line it is at
             os.write(2, f"{start}{words(number)}\n".encode(errors="replace"))
         end_silently()
         os.kill(os.getpid(), number)  # to a launcher, an exit code would be no death

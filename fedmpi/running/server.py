@@ -56,8 +56,8 @@ class Server:
         self._request = request
         self._advice = advice
         self._done = snapshot.round if snapshot else 0
-        mode = "off" if request.quiet else config.output.progress
-        self._progress = stack.enter_context(Progress(mode, config.rounds, done_rounds=self._done))
+        is_shown = not request.quiet and config.output.progress != "off"
+        self._progress = Progress(config.rounds, done_rounds=self._done, is_shown=is_shown)
         self.say = self._progress.say
         self._write_config_and_partition()
         self._records = Records(folder, resume_after=self._done or None)
@@ -67,10 +67,8 @@ class Server:
         self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
         self._memories = setup.memories.versions() if setup.method.keeps_memory else set()
-        self._is_due = False
         self._has_untrained = False
         self._losses: list[Mapping[str, Any]] = []
-        self._save_errors: list[dict[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(lock.beat)
@@ -163,10 +161,13 @@ class Server:
         return bool(why_over(self._setup.config.stop, tests))
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
-        """Records the round, shows it, and saves if it is time, or if the run `stops` (why, else '')."""
+        """Records the round, shows it, and saves it if it is time or the run `stops` (why, else '')."""
         setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
-        record = record_of(setup, round_number, result, times) | self._notes() | self._on_devices(result)
+        record = record_of(setup, round_number, result, times) | self._on_devices(result)
+        if self._losses:
+            record["losses"] = self._losses
+            self._losses = []
         self._best.round_done(record)
         if over := self._best.why_over(setup.config.stop):
             record["ended"] = over
@@ -176,11 +177,12 @@ class Server:
             (report.client, round_number, report.memory_digest) for report in result.reports if report.memory_digest
         }
         self._warn_of_what_changed_nothing(round_number, record, result)
-        must_hold = bool(stops or over) or round_number == setup.config.rounds
-        self._is_due |= must_hold or round_number % setup.config.output.checkpoint_every == 0
-        with setup.clock.stage("saving", round_number):
+        ends = bool(stops or over) or round_number == setup.config.rounds
+        with setup.clock.stage("saving", round_number), writing(self._folder.path):
             self._lock.refresh()
-            self._keep(round_number, state, record, must_hold=must_hold)
+            self._records.round_done(record)  # no checkpoint is of a round that has no record
+            if ends or round_number % setup.config.output.checkpoint_every == 0:
+                self._save(round_number, state)
         self._progress.round_done(record)
         self._observers.call("round_done", record)
         if stops:
@@ -212,31 +214,6 @@ class Server:
             self._has_untrained = True
             warn(line)
 
-    def _notes(self) -> dict[str, Any]:
-        """Returns what the record has beside the round's results."""
-        notes = {"save_errors": self._save_errors, "losses": self._losses}
-        self._save_errors = []
-        self._losses = []
-        return {name: entries for name, entries in notes.items() if entries}
-
-    def _keep(self, round_number: int, state: ServerState, record: Record | None, *, must_hold: bool) -> None:
-        """Writes the record, then the checkpoint if it is due: no checkpoint is of a round that has no record.
-
-        Raises RunDirError where that fails and `must_hold` or `output.on_save_error` says so; else the next round tries
-        again.
-        """
-        try:
-            with writing(self._folder.path):
-                self._records.round_done(record)
-                if self._is_due:
-                    self._save(round_number, state)
-                    self._is_due = False
-        except RunDirError as error:
-            if must_hold or self._setup.config.output.on_save_error == "stop":
-                raise
-            self._save_errors.append({"round": round_number, "error": error.text()})
-            warn(f"round {round_number} is not saved, the next round tries again: {error.text()}")
-
     def _save(self, round_number: int, state: ServerState) -> None:
         config = self._setup.config
         snapshot = checkpoint.Snapshot(
@@ -262,9 +239,8 @@ class Server:
     def stop_early(self, done: int, before: ServerState, why: str) -> None:
         """Ends the run in the middle of a round; the last one that is `done`, with the state `before`, is saved."""
         if not self._folder.checkpoint_path(done).exists():
-            self._is_due = True
-            with self._setup.clock.stage("saving", done):
-                self._keep(done, before, None, must_hold=True)
+            with self._setup.clock.stage("saving", done), writing(self._folder.path):
+                self._save(done, before)
         self._say_stopped(done, why)
 
     def _say_stopped(self, round_number: int, why: str) -> None:
@@ -276,7 +252,6 @@ class Server:
 
     def close_run(self) -> None:
         """Prints the closing table and writes the report files."""
-        self._progress.erase()
         self._if_possible("the report", self._write_report)
         self._run_ended(rounds_done(read_records(self._folder)))
         if self._setup.config.output.report and self._folder.page_path.exists():

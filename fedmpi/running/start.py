@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -220,15 +221,9 @@ def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
 
 
 def _difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Returns how the parameters of their net differ from those of ours; '' if they do not."""
-    if missing := [name for name in ours if name not in theirs]:
-        return f"has no parameter {missing[0]}"
-    if more := [name for name in theirs if name not in ours]:
-        return f"has another parameter, {more[0]}"
-    if ours == theirs:
-        return ""
-    before, after = next(pair for pair in zip(ours, theirs, strict=True) if pair[0] != pair[1])
-    return f"has its parameters in another order, {after} where {before} is"
+    """Returns the first of their parameters that differs from ours, in words; '' if none does."""
+    pairs = zip_longest(ours, theirs, fillvalue="no parameter")
+    return next((f"has {after} where {before} is" for before, after in pairs if before != after), "")
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:

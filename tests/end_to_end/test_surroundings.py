@@ -4,7 +4,6 @@ import errno
 import os
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import failing_disk
@@ -23,7 +22,7 @@ from launched import (
     only_starts,
     paused,
 )
-from small_runs import SMALL, Finished, finished, run_all, small_config, undisturbed
+from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.errors import RoundError, RunDirError
 from fedmpi.mpi.communicator import SerialComm
@@ -33,12 +32,6 @@ from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
 TOPK = ("method.name=topk",)
-
-
-def without_notes(run: Finished) -> Finished:
-    """As if every save had held."""
-    records = [{key: value for key, value in record.items() if key != "save_errors"} for record in run.records]
-    return replace(run, records=records)
 
 
 @pytest.mark.parametrize("ranks", fast(1, of=(1, 2)))
@@ -114,12 +107,11 @@ def test_a_folder_that_goes_away_is_noticed_at_the_next_round(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", fast("warn", of=("stop", "warn"), slow=()))
-def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Path, policy: str) -> None:
-    """Whatever the policy: without it the client's next round would have other bits. The rank that trains says so."""
+def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Path) -> None:
+    """The rank that trains says so."""
     saved = str(RunDir(run_dir).checkpoint_path(1))
     patch = failing_disk.PATCH.format(part="/.2-", error="EDQUOT", after=saved)  # memories of round 2
-    launched = start(2, *TOPK, f"output.on_save_error={policy}", run_dir=run_dir, patch=patch)
+    launched = start(2, *TOPK, run_dir=run_dir, patch=patch)
     family = descendants(launched.process.pid)
     assert launched.wait() not in (0, 2)
     assert all_end(family, time.monotonic() + ENDS_WITHIN_S)
@@ -132,65 +124,8 @@ def test_a_memory_that_cannot_be_written_ends_the_run(start: Start, run_dir: Pat
     assert finished(run_dir).records[-1]["round"] == 1
 
 
-ERRORS = ("ENOSPC", "EDQUOT", "EIO", "ESTALE", "EROFS", "EFBIG")
-
-
-@pytest.mark.parametrize("error", fast("ENOSPC", of=ERRORS, slow=()))
-@pytest.mark.parametrize("part", fast("round-", of=("rounds.jsonl", "round-")))
-def test_any_save_may_fail_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd, error: str, part: str) -> None:
-    """Under `warn`: the records or the checkpoints of rounds 2 and 3 fail, the next ones hold; bits are the same."""
-    words = (*TOPK, "rounds=5")
-    expected = undisturbed(tmp_path, *words)
-    failures: list[str] = []
-
-    def is_broken(path: str) -> bool:
-        rounds = len(read_records(RunDir(tmp_path / "run")))
-        is_it = part in path and "/run/" in path and rounds - ("jsonl" in part) >= 1 and len(failures) < 2
-        failures.extend([path] * is_it)
-        return is_it
-
-    with monkeypatch.context() as patch:
-        failing_disk.fail(patch, getattr(errno, error), is_broken)
-        run_all(small_config(*words, "output.on_save_error=warn"), SerialComm(), tmp_path / "run")
-    shown = capfd.readouterr()
-    assert len(failures) == 2 and shown.err.count(" is not saved, ") == 2
-    assert without_notes(finished(tmp_path / "run")) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", ["rounds.jsonl", "round-000003"])
-def test_the_last_round_must_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """Under `warn`, too; what was saved before stays, and a resume has the rest."""
-    words = (*TOPK, "output.on_save_error=warn")
-
-    def is_last(path: str) -> bool:
-        return part in path and len(read_records(RunDir(tmp_path / "run"))) >= 3
-
-    with monkeypatch.context() as patch:
-        failing_disk.fail(patch, errno.EIO, is_last)
-        with pytest.raises(RoundError) as caught:
-            run_all(small_config(*words), SerialComm(), tmp_path / "run")
-    assert (caught.value.stage, caught.value.round_number) == ("saving", 3)
-    assert isinstance(caught.value.__cause__, RunDirError)
-    snapshot = checkpoint.load_newest_intact(RunDir(tmp_path / "run"), pytest.fail)
-    assert snapshot is not None and snapshot.round == 2
-    half_written = tmp_path / "run" / "memory" / "0" / "0" / f".9-{'0' * 32}.h5.{'a' * 16}.tmp"
-    half_written.touch()  # as a worker leaves that is killed while it writes
-    run_all(small_config(*words), SerialComm(), tmp_path / "run", resume=True)
-    assert finished(tmp_path / "run") == undisturbed(tmp_path, *words) and not half_written.exists()
-
-
-@pytest.mark.slow
-def test_a_checkpoint_that_failed_is_made_a_round_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when the next one would be due; which is then made as well, and none in between."""
-    words = ("rounds=8", "output.checkpoint_every=3", "output.keep_checkpoints=9", "output.on_save_error=warn")
-    failing_disk.fail(monkeypatch, errno.EIO, lambda path: "round-000003" in path)
-    run_all(small_config(*words), SerialComm(), tmp_path)
-    assert [number for number, _ in RunDir(tmp_path).checkpoints()] == [8, 6, 4]
-
-
 def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it writes another byte there, and whatever the policy; the heartbeat continues through a round."""
+    """Before it writes another byte there; the heartbeat continues through a round."""
     beats: list[int] = []
 
     def taken(lock: RunLock) -> None:
@@ -199,7 +134,7 @@ def test_a_run_whose_directory_another_one_took_ends(tmp_path: Path, monkeypatch
     monkeypatch.setattr(RunLock, "refresh", taken)
     monkeypatch.setattr(RunLock, "beat", lambda lock: beats.append(1))
     with pytest.raises(RoundError) as caught:
-        run_all(small_config("output.on_save_error=warn"), SerialComm(), tmp_path)
+        run_all(small_config(), SerialComm(), tmp_path)
     assert caught.value.stage == "saving" and "pid 7" in str(caught.value.__cause__)
     assert read_records(RunDir(tmp_path)) == [] and len(beats) == 4
 

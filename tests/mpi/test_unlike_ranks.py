@@ -66,8 +66,8 @@ def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all
 @pytest.mark.parametrize(
     ("net", "how"),
     [
-        ("Ordered", "it has its parameters in another order, b.weight (64, 64) where a.weight (64, 64) is; make"),
-        ("Grown", "it has another parameter, more.weight (3, 3)"),
+        ("Ordered", "it has b.weight (64, 64) where a.weight (64, 64) is; make"),
+        ("Grown", "it has more.weight (3, 3) where no parameter is"),
         ("Sums", "it gives other outputs for the first examples"),
     ],
 )

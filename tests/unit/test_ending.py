@@ -10,8 +10,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.ending import Ending, ending
-from fedmpi.report.records import divergences, read_records
+from fedmpi.report.records import divergences
 from fedmpi.report.terminal import as_message
 from fedmpi.results import show
 from fedmpi.results.page import page_of, page_of_several
@@ -35,7 +34,7 @@ def run(tmp_path: Path) -> RunDir:
     return found
 
 
-def noted(run: RunDir, error: BaseException) -> Ending:
+def noted(run: RunDir, error: BaseException) -> Run:
     """As a rank notes it that ends the job."""
     advice = Advice(small_config())
     advice.run_is_in(run, 3)
@@ -45,14 +44,14 @@ def noted(run: RunDir, error: BaseException) -> Ending:
     return seen(run)
 
 
-def seen(run: RunDir) -> Ending:
-    return ending(run, read_records(run))
+def seen(run: RunDir) -> Run:
+    return Run(run.path)
 
 
 def test_a_run_that_diverged(run: RunDir, told: Told) -> None:
     """Cause and advice are in one line each, the command as the rank has printed it."""
     found = noted(run, DivergenceError(LOSS))
-    assert (found.state, found.done, found.saved) == ("diverged", 2, 2)
+    assert (found.state, found.done, found.continues_after) == ("diverged", 2, 2)
     assert found.cause == f"{WHERE}: {LOSS}" and found.briefly() == f"diverged in {WHERE}"
     assert found.advice.endswith(f"mpirun -n 3 python -m fedmpi.main --init-from {run.path} train.lr=0.005")
     told(found.paragraph())
@@ -91,7 +90,7 @@ def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
     head = text.partition('<p class="note">')[2].partition("</p>")[0]
     assert WHERE in head and LOSS in head and f"--init-from {run.path}" in head
     finished = Run(a_run(run.path.parent / "whole", [{"1": 0.5}]))
-    assert finished.ending is None and 'class="note"' not in page_of(finished)
+    assert finished.ending == "" and 'class="note"' not in page_of(finished)
 
 
 def test_several_runs_say_which_are_left_out(

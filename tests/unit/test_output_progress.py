@@ -1,21 +1,15 @@
-"""What rank 0 prints: plain lines in files and pipes, one live line where a terminal shows it."""
+"""What rank 0 prints: a line for each round, and the closing table."""
 
 import errno
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from in_terminal import terminal
-from launched import environment
 
 from fedmpi.clock import STAGES
-from fedmpi.mpi.launch import _VARIABLES
 from fedmpi.report.closing import TierRow, closing_table
 from fedmpi.report.progress import Progress
-from fedmpi.report.terminal import columns_of_terminal
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration, short_duration, si, size
 
@@ -31,19 +25,18 @@ def record(number: int, wall_s: float, loss: float | None, **accuracy: float) ->
     return {"round": number, "seconds": {"wall": wall_s}, "train_loss": loss, **tiers}
 
 
-def run(progress: Progress, rounds: int = 2) -> None:
-    with progress:
-        for number in range(1, rounds + 1):
-            progress._updated_s -= 1
-            progress.clients(1, 2)
-            progress.round_done(record(number, 1.5, 0.5, full=0.9))
-        progress.say("a word [bold]")
+def run(progress: Progress) -> None:
+    for number in (1, 2):
+        progress.clients(1, 2)
+        progress.round_done(record(number, 1.5, 0.5, full=0.9))
+    progress.say("a word [bold]")
 
 
 def test_plain_lines() -> None:
-    """Two rounds of ten at 1.5 s each: 9 * 1.5 = 13.5 and 8 * 1.5 = 12 s to go."""
+    """Two rounds of ten at 1.5 s each: 9 * 1.5 = 13.5 and 8 * 1.5 = 12 s to go. One that is off prints nothing."""
     stream = io.StringIO()
-    progress = Progress("auto", 10, stream=stream)
+    run(Progress(10, is_shown=False, stream=stream))
+    progress = Progress(10, stream=stream)
     run(progress)
     progress.round_done(record(3, 1.5, None))
     assert stream.getvalue().splitlines() == [
@@ -55,20 +48,12 @@ def test_plain_lines() -> None:
     ]
 
 
-def test_off_is_silent_and_live_can_be_forced() -> None:
-    off, live = io.StringIO(), io.StringIO()
-    run(Progress("off", 10, stream=off))
-    assert off.getvalue() == ""
-    run(Progress("live", 10, stream=live))
-    assert "\x1b[" in live.getvalue() and "clients 1/2" in live.getvalue() and "a word [bold]" in live.getvalue()
-
-
 @pytest.mark.parametrize("num_tiers", [1, 4, 5, 40])
 def test_every_line_fits_80_columns(num_tiers: int) -> None:
     """Of many tiers the accuracies stand on several lines."""
     stream = io.StringIO()
     tiers = {f"{number / num_tiers:g}": number / num_tiers for number in range(1, num_tiers + 1)}
-    Progress("plain", 1000, stream=stream).round_done(record(999, 12345.678, 0.123456, **tiers))
+    Progress(1000, stream=stream).round_done(record(999, 12345.678, 0.123456, **tiers))
     text = stream.getvalue()
     assert max(map(len, text.splitlines())) <= 80 and "12345.68 s  ETA 3:25:46" in text
     assert ", ".join(tiers) in " ".join(line.strip() for line in text.splitlines()) and text.endswith("100.0 %\n")
@@ -79,7 +64,7 @@ def test_a_long_round_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     now_s = [100.0]
     monkeypatch.setattr("fedmpi.report.progress.time.monotonic", lambda: now_s[0])
     stream = io.StringIO()
-    progress = Progress("plain", 3, stream=stream)
+    progress = Progress(3, stream=stream)
     for second in range(1, 100):
         now_s[0] = 100.0 + second
         progress.clients(second, 100)
@@ -101,9 +86,8 @@ class HungUp(io.StringIO):
         raise BrokenPipeError
 
 
-@pytest.mark.parametrize("mode", ["plain", "live"])
-def test_a_reader_that_went_away_does_not_end_the_run(mode: str, tmp_path: Path) -> None:
-    run(Progress(mode, 5, stream=HungUp()))
+def test_a_reader_that_went_away_does_not_end_the_run(tmp_path: Path) -> None:
+    run(Progress(5, stream=HungUp()))
     run_dir = RunDir.open_for(tmp_path, resume=False)
     closing_table(ROWS, SPLIT_S, run_dir, stream=HungUp())
     assert (run_dir.report_dir / "summary.json").exists()
@@ -118,50 +102,11 @@ def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
     stream = Full()
-    progress = Progress("plain", 10, stream=stream)
+    progress = Progress(10, stream=stream)
     progress.say("one")
     stream.is_full = False
     progress.say("two")
     assert stream.getvalue().endswith("two\n")
-
-
-SHOW = """
-from fedmpi.report.progress import Progress
-with Progress("auto", 2) as progress:
-    progress._updated_s -= 1
-    progress.clients(1, 2)
-    progress.round_done({"round": 1, "seconds": {"wall": 1.0}, "train_loss": 0.5})
-"""
-COMMAND = [sys.executable, "-c", SHOW]
-PLAIN = b"round 1/2  1.00 s  ETA 0:01  loss 0.5\n"
-
-
-def in_terminal(folder: Path, *words: str, columns: int = 80) -> bytes:
-    with terminal(folder, words, columns) as shown:
-        return shown.read_all()
-
-
-def test_a_pipe_gets_plain_lines_and_a_terminal_a_live_one(tmp_path: Path) -> None:
-    piped = subprocess.run(COMMAND, capture_output=True, check=True, env=environment(), timeout=600).stdout
-    assert piped == PLAIN
-    shown = in_terminal(tmp_path, *COMMAND)
-    assert b"\x1b[" in shown and b"clients 1/2" in shown
-    assert in_terminal(tmp_path, "env", "TERM=dumb", *COMMAND) == piped.replace(b"\n", b"\r\n")
-
-
-def test_every_launcher_is_known() -> None:
-    """`fedmpi.mpi.launch` and the terminal agree on what a launcher leaves in the environment."""
-
-    class Tty(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-        def fileno(self) -> int:
-            raise OSError
-
-    assert columns_of_terminal(Tty(), {}) == 80 and columns_of_terminal(io.StringIO(), {}) == 0
-    for rank, count in _VARIABLES:
-        assert columns_of_terminal(Tty(), {rank: "0", count: "2"}) == 0
 
 
 def test_closing_table(tmp_path: Path) -> None:
