@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Literal, get_args
 
 from fedmpi.errors import RankLossError, RoundError, where
@@ -81,26 +80,21 @@ class Clock:
         self._here: tuple[str, int | None, int | None] = ("start", None, None)
 
     @contextmanager
-    def stage(
-        self, stage: Stage, round_number: int | None = None, client: int | None = None
-    ) -> Iterator[SimpleNamespace]:
-        """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where. What it
-        yields has `seconds` once the stage has ended.
-        """
+    def stage(self, stage: Stage, round_number: int | None = None, client: int | None = None) -> Iterator[None]:
+        """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where."""
         started = self._traffic.now()
         before = {**self._traffic.seconds}
-        timer = SimpleNamespace(seconds=0.0)
         self._here = stage, round_number, client
         try:
-            yield timer
+            yield
         except (RoundError, RankLossError):
             raise
         except (Exception, SystemExit) as error:  # a user's own code may call sys.exit
             raise RoundError(stage, round_number=round_number, client=client) from error
         finally:
             elsewhere_s = {name: seconds - before[name] for name, seconds in self._traffic.seconds.items()}
-            timer.seconds = self._traffic.now() - started - sum(elsewhere_s.values())
-            for name, seconds in ((stage, timer.seconds), *elsewhere_s.items()):
+            own_s = self._traffic.now() - started - sum(elsewhere_s.values())
+            for name, seconds in ((stage, own_s), *elsewhere_s.items()):
                 self._seconds[name] += seconds
 
     def where(self) -> str:

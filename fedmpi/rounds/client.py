@@ -38,7 +38,7 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
         if not task.arrives:
             return _finished(setup, client, ClientReport(task.client, LOST)), None
         method.narrow(published.params, task.tier, trainer.net.params, client)
-    with setup.clock.stage("local_training", *where) as timer:
+    with setup.clock.stage("local_training", *where):
         with seeds.global_generators(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
@@ -48,7 +48,6 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
         status=DROPPED if upload is None else CONTRIBUTED,
         steps=outcome.steps,
         loss=outcome.loss,
-        training_s=timer.seconds,
         restored=int(client.is_restored),
         left_out=outcome.left_out,
         memory_digest=memory_digest,

@@ -24,7 +24,6 @@ class ClientReport:
     status: int
     steps: int = 0
     loss: float = 0.0
-    training_s: float = 0.0
     down_bytes: int = 0
     up_bytes: int = 0
     """Protocol bytes: what this client would have moved."""

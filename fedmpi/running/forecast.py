@@ -106,17 +106,16 @@ class Forecast:
         return _text(self)
 
 
-def forecast(config: Config, num_ranks: int, method: methods.Method | None = None) -> Forecast:
-    """Returns the costs of `config` on `num_ranks` ranks; `method` may have been built from it already.
+def forecast(config: Config, num_ranks: int) -> Forecast:
+    """Returns the costs of `config` on `num_ranks` ranks.
 
     Reads data only where nothing else says their sizes (a user's own file, folder or function), and, for a partition of
     the user's own, where that takes no file. Raises `ConfigError` if the model cannot take the data.
     """
     info = config.data.used()
     blocks = start.blocks(config)
-    if method is None:
-        start.check_model(config, info)
-        method = methods.create(start.method_context(config, info))
+    start.check_model(config, info)
+    method = methods.create(start.method_context(config, info))
     nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     fleet = Fleet.of(config, method, nets, blocks)
     participation = _participation(config, info, fleet)

@@ -185,10 +185,10 @@ def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
         return None
 
 
-def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(path: Path) -> Any:
     """Reads a file of JSON; returns None if there is none, or if the text is no JSON. Raises RunDirError."""
     try:
-        return json.loads(read_whole(path, most_bytes) or b"null")
+        return json.loads(read_whole(path) or b"null")
     except (ValueError, RecursionError):
         return None
 

@@ -14,7 +14,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,13 +64,12 @@ class RunLock:
     ...     lock.beat()  # now and then
     """
 
-    def __init__(self, run_dir: RunDir, *, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
         self._path = run_dir.lock_path
         self._me = Holder.this_process()
-        self._now = now
         self._handle = -1
-        self._beaten_s = now()
+        self._beaten_s = time.monotonic()
 
     def __enter__(self) -> RunLock:
         """Raises RunDirError if another run holds the directory."""
@@ -87,7 +85,7 @@ class RunLock:
 
     def beat(self) -> None:
         """Calls `refresh`, but once a second at most: may be called at any time."""
-        if self._now() - self._beaten_s >= _BEAT_EVERY_S:
+        if time.monotonic() - self._beaten_s >= _BEAT_EVERY_S:
             self.refresh()
 
     def refresh(self) -> None:
@@ -96,7 +94,7 @@ class RunLock:
         Raises RunDirError if another run has taken it (somebody deleted the file). An error of the file system, such as
         a run directory that is gone, shows when the run writes its next file.
         """
-        self._beaten_s = self._now()
+        self._beaten_s = time.monotonic()
         with contextlib.suppress(OSError):
             if not self._is_in_place() and self._run_dir.holds_run():
                 self._close()
