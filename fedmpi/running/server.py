@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 from fedmpi.config import yaml_text
@@ -288,23 +289,16 @@ class Server:
 
 def _own_observers(setup: Setup, folder: RunDir) -> Makers:
     """Returns fedmpi's own observers; what they show is in the records, too."""
+
+    def write_page(ended: Ended) -> None:
+        if not ended.stopped:
+            # By its name, because `results` is above this room; at the end, because pandas takes a second to load.
+            import_module("fedmpi.results.page").write_final_page(setup, folder)
+
     makers: dict[str, Callable[[], object]] = {}
     if setup.config.output.tensorboard:
         makers["TensorBoard"] = Events
     if setup.config.output.report:
-        makers[f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"] = lambda: _FinalPage(setup, folder)
+        name = f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"
+        makers[name] = lambda: SimpleNamespace(run_ended=write_page)
     return makers
-
-
-class _FinalPage:
-    """Writes `report/report.html` when a run has come to its last round: an observer."""
-
-    def __init__(self, setup: Setup, folder: RunDir) -> None:
-        self._setup = setup
-        self._folder = folder
-
-    def run_ended(self, ended: Ended) -> None:
-        """Writes the page. Raises RunDirError."""
-        if not ended.stopped:
-            # By its name, because `results` is above this room; at the end, because pandas takes a second to load.
-            import_module("fedmpi.results.page").write_final_page(self._setup, self._folder)
