@@ -7,7 +7,6 @@ know, so the file reads as if nothing had happened.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -44,10 +43,8 @@ class Records:
         self._path = run_dir.records_path
         last_round = resume_after or 0
         records = [record for record in read_records(run_dir) if record["round"] <= last_round]
-        if gaps := gaps_of(records, last_round):
-            missing = counted(sum(last - first + 1 for first, last in gaps), "round")
-            lacking = f"{self._path.name} lacks {missing}, from round {gaps[0][0]} on"
-            warn(f"{lacking}: sums over all rounds are not shown")
+        if lacking := last_round - len(records):
+            warn(f"{self._path.name} lacks {counted(lacking, 'round')}: sums over all rounds are not shown")
         write_atomic(self._path, "".join(map(_line, records)).encode())
 
     def round_done(self, record: Record) -> None:
@@ -90,12 +87,6 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 def _line(record: Record) -> str:
     return json.dumps(json_safe(record), allow_nan=False) + "\n"
-
-
-def gaps_of(records: Sequence[Record], last_round: int) -> list[tuple[int, int]]:
-    """Returns (first, last) of each stretch of rounds up to `last_round` that these records, in their order, lack."""
-    rounds = [0, *(record["round"] for record in records), last_round + 1]
-    return [(before + 1, after - 1) for before, after in itertools.pairwise(rounds) if after > before + 1]
 
 
 def rounds_done(records: Sequence[Record]) -> int:

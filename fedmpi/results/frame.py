@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fedmpi.config.schema import settings
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 from fedmpi.report.records import Record, divergences, is_whole, net_scores, score_name, scores_of
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line, Panel
@@ -270,9 +270,9 @@ def cautions(groups: Iterable[Group]) -> list[str]:
 
 
 def missing(run: Run) -> list[str]:
-    """Returns a line for each stretch of rounds without records."""
-    gaps = [f"rounds {first} to {last}" for first, last in run.gaps]
-    return [f"rounds.jsonl has no record of {gap}; sums leave missing rounds out" for gap in gaps]
+    """Returns a line where rounds have no record; [] where all have one."""
+    lacking = run.done - len(run.records)
+    return [f"rounds.jsonl lacks {counted(lacking, 'round')}; sums leave them out"] if lacking else []
 
 
 def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()) -> list[Panel]:

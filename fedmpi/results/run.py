@@ -23,7 +23,7 @@ from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
 from fedmpi.report.best import Best
-from fedmpi.report.records import CLIENTS, accuracies, gaps_of, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, accuracies, read_records, rounds_done, scores_of
 from fedmpi.running.folder import config_of
 from fedmpi.store import lock, manifest
 from fedmpi.store.files import read_json, read_whole
@@ -114,11 +114,6 @@ class Run:
     def done(self) -> int:
         """Returns the last round on record."""
         return rounds_done(self.records)
-
-    @property
-    def gaps(self) -> list[tuple[int, int]]:
-        """Returns the first and last round of each stretch without records."""
-        return gaps_of(self.records, self.done)
 
     @cached_property
     def starts(self) -> list[dict[str, Any]]:

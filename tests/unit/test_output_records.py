@@ -15,7 +15,6 @@ from fedmpi.report.observer import Started
 from fedmpi.report.records import (
     Records,
     accuracies,
-    gaps_of,
     is_whole,
     net_scores,
     read_records,
@@ -70,7 +69,7 @@ def test_missing_rounds_are_said(run_dir: RunDir, told: Told, capsys: pytest.Cap
         told(capsys.readouterr().err)
         records = read_records(run_dir)
         assert [record["round"] for record in records] == [2, 5, 6] and not is_whole(records)
-        assert rounds_done(records) == 6 and gaps_of(records, 8) == [(1, 1), (3, 4), (7, 8)]
+        assert rounds_done(records) == 6
     write(run_dir, range(9, 11), resume_after=8)
     assert [record["round"] for record in read_records(run_dir)] == [2, 5, 6, 9, 10]
 

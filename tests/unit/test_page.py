@@ -73,7 +73,7 @@ def test_damage_is_a_note(tmp_path: Path) -> None:
     (run / "rounds.jsonl").write_text(kept[0] + kept[2])
     (run / "partition.h5").write_bytes(b"no file of ours")
     text = page_of(Run(run))
-    assert text.count('<p class="note">') == 2 and "no record of rounds 2 to 2" in text
+    assert text.count('<p class="note">') == 2 and "rounds.jsonl lacks 1 round" in text
 
 
 def test_starts_and_ranks(tmp_path: Path) -> None:
