@@ -36,6 +36,11 @@ from fedmpi.tensors import specs_of
 
 # Settings that shape what clients remember.
 _SHAPING = ("method.", "model.", "clients.", "data.", "partition.", "seed:")
+_FILES = (
+    (made_with.FROZEN, "model.weights", "the file of values that are not trained"),
+    (made_with.DEVICES, PATH, "the file of the clients' devices"),
+)
+"""Files beside the data that a run is computed with: the key of the digest, the option, and words."""
 
 
 def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
@@ -108,7 +113,6 @@ def begin(
     """
     if saved is not None:
         check_data(setup, run_dir, saved)
-        _check_devices(setup, saved)
         for line in (
             made_with.changes(saved.versions, setup.computed_with),
             made_with.changed_sources(run_dir, setup.config),
@@ -132,11 +136,13 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
     if run_dir.partition_path.exists():
         saved, digest = partition.saved(run_dir.partition_path)
         digests.add(digest)
-    before = snapshot.versions.get(made_with.FROZEN, "")
-    now = setup.computed_with.get(made_with.FROZEN, "")
-    if before != now:
-        has = f"digest {now or 'of none'}; those of the run: {before or 'none'}"
-        raise RunDirError("model.weights", f"the values that are not trained are others ({has}); put back the file")
+    for key, where, what in _FILES:
+        before = snapshot.versions.get(key, "")
+        now = setup.computed_with.get(key, "")
+        if before != now:
+            has = f"digest {now or 'of none'}; that of the run: {before or 'none'}"
+            todo = "put back the file, or begin another run with another --run-dir"
+            raise RunDirError(where, f"{what} has changed since the run began ({has}); {todo}")
     if digests != {setup.data_digest}:
         data = snapshot.config["data"]
         key = next((key for key in DATA_PLACES if key in data), "")
@@ -153,16 +159,6 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
             str(run_dir.partition_path),
             "is not the partition that this config gives with this numpy and these data; use those of the run",
         )
-
-
-def _check_devices(setup: Setup, saved: Snapshot) -> None:
-    """Raises `RunDirError` if the file of the clients' devices is another than the run began with."""
-    before = saved.versions.get(made_with.DEVICES, "")
-    now = setup.computed_with.get(made_with.DEVICES, "")
-    if before != now:
-        has = f"digest {short_digest(now)}; that of the run: {short_digest(before)}"
-        todo = "put back the file, or begin another run with another --run-dir"
-        raise RunDirError(PATH, f"{setup.config.devices.path} has changed since the run began ({has}); {todo}")
 
 
 def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot, dict[str, Any]]:
