@@ -22,7 +22,7 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import percent, short_duration, si, size
 
 _HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
-_CAPTION = "share: of the full net's capacity, or the adapters' rank; down and up: bytes of a client in a round"
+_CAPTION = "share: of the full net's capacity, or a rank; down and up: bytes of a client in a round"
 
 
 @dataclass(frozen=True)

@@ -296,7 +296,7 @@ def _text(plan: Forecast) -> str:
     heads = ("tier", "share", "clients", "params", "MACs", "down", "up", "compute")
     lines = [
         f"examples: {plan.examples}",
-        "share: of the full net's capacity, or the adapters' rank; down and up: bytes of a client in a round",
+        "share: of the full net's capacity, or a rank; down and up: bytes of a client in a round",
         "compute: MACs x examples that pass in training, of a mean client in a round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs",
