@@ -86,15 +86,6 @@ def _sections_in(kind: Any) -> Iterator[type[Section]]:
         yield from [member] if is_section(member) else _sections_in(member)
 
 
-def summary(section: type[Section]) -> str:
-    """Returns one line about what the name of a section with these options stands for."""
-    return described(section.model_fields["name"]).rstrip(".")
-
-
-def described(field: FieldInfo) -> str:
-    return " ".join((field.description or "").split())
-
-
 def keys(path: str, section: type[Section]) -> Iterator[str]:
     """Returns every key below `path`, dotted."""
     for key, info in section.model_fields.items():

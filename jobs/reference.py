@@ -1,9 +1,11 @@
-"""The reference of every key, out of the schema: `python -m fedmpi.config.reference > configs/README.md`."""
+"""The reference of every key, out of the schema: `python jobs/reference.py > configs/README.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
+
+from pydantic.fields import FieldInfo
 
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
@@ -13,7 +15,7 @@ from fedmpi.config.schema import NAMED_SECTIONS, Config, Train, canonical
 _INTRO = """\
 # Configurations, and a reference of every key
 
-Generated: `python -m fedmpi.config.reference > configs/README.md`.
+Generated: `python jobs/reference.py > configs/README.md`.
 
 - **A YAML file stands alone**, or on the files that it `extends` (a path relative to its own folder, or a list of
   paths): what the file says goes on top. What is left out takes the defaults below. Without a file,
@@ -56,6 +58,10 @@ def allowed(schema: Mapping[str, Any]) -> str:
     return {"boolean": "true/false", "string": "text", "null": "null"}.get(str(kind), "section")
 
 
+def _described(field: FieldInfo) -> str:
+    return " ".join((field.description or "").split())
+
+
 def _sections() -> Iterator[str]:
     yield from ["## Top level\n", *_lines([row for row in _rows(Config) if row.key in ("seed", "rounds")])]
     for section, info in Config.model_fields.items():
@@ -65,7 +71,7 @@ def _sections() -> Iterator[str]:
         elif explain.is_section(info.annotation):
             kinds = {"": info.annotation}
         if kinds:
-            yield f"## `{section}`: {explain.described(info)}\n"
+            yield f"## `{section}`: {_described(info)}\n"
             yield from _names(f"{section}.name", kinds, next(iter(kinds)))
             for key, field in (Train.model_fields if section == "train" else {}).items():
                 yield from _names(
@@ -80,7 +86,7 @@ def _names(key: str, kinds: Mapping[str, type[Section]], default: str) -> Iterat
         return
     yield f"`{key}` (default `{default}`):\n"
     for name, kind in kinds.items():
-        yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {explain.summary(kind)}"
+        yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {_described(kind.model_fields['name']).rstrip('.')}"
     yield ""
 
 
@@ -109,7 +115,7 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
         if not info.is_required():
             value = info.get_default(call_default_factory=True)
             default = yaml_text.flow(canonical(list(value) if isinstance(value, tuple) else value))
-        meaning = explain.described(info).rstrip(".")
+        meaning = _described(info).rstrip(".")
         extra = info.json_schema_extra
         if isinstance(extra, dict) and extra.get("changes_results") is False:
             meaning += " *resume*"
