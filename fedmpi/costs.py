@@ -55,6 +55,11 @@ class Costs:
     layers: tuple[LayerCosts, ...] = field(default=(), compare=False)
     """In the order of use, for a clock of devices."""
 
+    @property
+    def weight(self) -> float:
+        """Returns its MACs, or its parameters where nothing is counted, to compare nets by what they take."""
+        return float(self.macs or self.params)
+
 
 @dataclass(frozen=True)
 class LayerCosts:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ from fedmpi.tensors import Params, Spec
 if TYPE_CHECKING:
     from fedmpi.clock import Clock
     from fedmpi.config.schema import Config
+    from fedmpi.costs import Costs
     from fedmpi.data.batches import DeviceData
     from fedmpi.data.partition import Partition
     from fedmpi.devices.fleet import Fleet
@@ -54,8 +55,8 @@ class Setup:
     partition: Partition
     participation: Participation
     blocks: tuple[int, ...]
-    macs: tuple[float, ...]
-    """Multiply-accumulates per example of each of the method's nets."""
+    nets: Sequence[Costs]
+    """What each of the method's nets costs."""
     trainers: tuple[LocalTrainer, ...]
     """One for each of the method's nets (none on a rank 0 that does not train)."""
     evaluation: EvaluationPlan
@@ -67,6 +68,11 @@ class Setup:
     """Which test examples are each client's own, where clients are tested with nets of their own."""
     show_progress: Callable[[int, int], None] = lambda done, total: None
     """Is called after each wave with how many of a phase's clients are done, and how many there are."""
+
+    @cached_property
+    def macs(self) -> tuple[float, ...]:
+        """Returns the multiply-accumulates per example of each net."""
+        return tuple(net.weight for net in self.nets)
 
     @property
     def workers(self) -> range:

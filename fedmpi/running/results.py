@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fedmpi import costs
 from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning import metrics
 from fedmpi.learning.evaluate import TierScore
 from fedmpi.methods.values import ClientLoad
-from fedmpi.models.trial import examples_of
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
@@ -88,9 +86,8 @@ def sizes(setup: Setup) -> list[TierRow]:
     rows = []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
-    examples = examples_of(setup.data.info)
     for name, (number, capacity) in (tiers | others).items():
-        cost = costs.measure(method.net(number, empty=True), examples)
+        cost = setup.nets[number]
         row = TierRow(name, capacity, cost.params, cost.macs or None)
         if name in tiers:
             turn = method.costs(ClientLoad(number))

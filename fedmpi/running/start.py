@@ -292,8 +292,6 @@ def prepare(
     skeletons = material.skeletons
     together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
     together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
-    # An uncounted net weighs as its parameters.
-    macs = tuple(float(count.macs or count.params) for count in material.nets)
     resident = DeviceData(info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
@@ -307,9 +305,9 @@ def prepare(
         partition=partition,
         participation=material.participation,
         blocks=blocks(config),
-        macs=macs,
+        nets=material.nets,
         trainers=_trainers(config, comm, method, skeletons, resident),
-        evaluation=_evaluation(config, method, skeletons, macs, material),
+        evaluation=_evaluation(config, method, skeletons, material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
         fleet=material.fleet,
@@ -415,18 +413,14 @@ def _trainers(
 
 
 def _evaluation(
-    config: Config,
-    method: methods.Method,
-    skeletons: Sequence[nn.Module],
-    macs: Sequence[float],
-    material: TrainingData,
+    config: Config, method: methods.Method, skeletons: Sequence[nn.Module], material: TrainingData
 ) -> EvaluationPlan:
     tested = [net.net for net in method.tested()]
     order = seeds.numpy_generator("restat order", config.seed)
     # Shuffled once and for all: in a file sorted by class each batch would be one class.
     shuffled = order.permutation(np.sort(material.partition.indices))
     return EvaluationPlan(
-        costs=tuple(macs[number] for number in tested),
+        costs=tuple(material.nets[number].weight for number in tested),
         num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
