@@ -27,8 +27,6 @@ class UserError(Exception):
     """
 
     exit_code = MISTAKE
-    is_long = False
-    """Whether a command shows it in lines of 80 columns: with paths, reasons, and a command at the end."""
 
     def __init__(self, where: str, *problems: str) -> None:
         self.where = where
@@ -119,18 +117,8 @@ class RunDirError(UserError):
     """The run directory cannot be used as asked (occupied, unreadable, of another config)."""
 
 
-class RunStateError(RunDirError):
-    """What a run has come to does not go with what is asked: a text with settings, rounds and what to do."""
-
-    is_long = True
-
-
 class StartupError(UserError):
     """A user's mistake that every rank knows of: rank 0 says it, all exit with code 2."""
-
-    def __init__(self, where: str, *problems: str, is_long: bool = False) -> None:
-        super().__init__(where, *problems)
-        self.is_long = is_long
 
     def text(self) -> str:
         return "\n".join(self.problems)

@@ -135,12 +135,6 @@ def _joined(text: str) -> str:
     return re.sub(r"\n +", " ", text)
 
 
-def narrow(text: str) -> bool:
-    """Whether its lines have at most 80 columns, but for commands, and for those of one word, as a path may be."""
-    lines = [line for line in text.splitlines() if " -m fedmpi.main " not in line]
-    return all(len(line) <= 80 or len(line.split()) == 1 for line in lines)
-
-
 @dataclass
 class Launched:
     """A command under way; its output goes to files, so it never waits for us to read. Commands in it are unfolded."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedmpi.errors import INTERRUPTED, ConfigError, DivergenceError, RoundError, UserError, cause_of, reason
 from fedmpi.mpi.launch import code_in_order
-from fedmpi.report.terminal import as_message, filled, wrapped
+from fedmpi.report.terminal import filled, wrapped
 from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
@@ -99,10 +99,10 @@ def report(error: UserError, rank: int = 0) -> int:
 
 
 def complain(error: UserError, rank: int) -> None:
-    """Prints the error on rank 0: in one line, or in lines of 80 columns if it `is_long`."""
+    """Prints the error on rank 0."""
     if rank == 0:
         try:
-            sys.stderr.write(f"{as_message(error.text()) if error.is_long else error.text()}\n")
+            sys.stderr.write(f"{error.text()}\n")
             sys.stderr.flush()
         except OSError:  # full; the exit code says it, too
             _forget(2)

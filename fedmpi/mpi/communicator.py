@@ -155,5 +155,5 @@ def together(comm: Communicator, action: Callable[[], Value]) -> Value:
     problems = list(dict.fromkeys(filter(None, comm.allgather_text(own))))
     if problems or isinstance(outcome, UserError):
         lines = (line for problem in problems for line in problem.splitlines())
-        raise StartupError("start", *lines, is_long=isinstance(outcome, UserError) and outcome.is_long)
+        raise StartupError("start", *lines)
     return outcome

@@ -50,12 +50,3 @@ def folded(text: str) -> str:
         return text
     prose, _, command = text.partition(": ")
     return "\n".join([*wrapped(f"{prose}:"), f"  {command}"])
-
-
-def as_message(text: str) -> str:
-    """Returns a message in lines of at most 80 columns; its last words may be `; to continue: COMMAND` (`folded`)."""
-    prose, then, command = text.partition("; to continue")
-    lines = wrapped(*prose.splitlines())
-    if then:
-        lines.append(folded(f"to continue{command}"))
-    return "\n".join(lines)

@@ -20,7 +20,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.devices.profiles import PATH
-from fedmpi.errors import RunDirError, RunStateError
+from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.best import Best, why_over
 from fedmpi.report.records import read_records
@@ -55,14 +55,14 @@ def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
     asked = config.mpi.server_device
     _, had = _server_device(snapshot)
     if asked not in ("auto", had):
-        raise RunStateError(
+        raise RunDirError(
             str(run_dir.path),
             f"the run has computed the server's part on {'a GPU' if had == 'cuda' else 'the CPU'}, by its checkpoint "
             f"of round {snapshot.round}, and you ask mpi.server_device={asked}; {had} or auto continues it; "
             f"{begin_anew}, with {asked}",
         )
     if differences := _as_begun(config, snapshot).diff(snapshot.config):
-        raise RunStateError(
+        raise RunDirError(
             str(run_dir.path),
             f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
             f"--resume needs the same; {begin_anew} with these settings",
@@ -168,7 +168,7 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot
     state = setup.method.initial_state()
     where = str(origin.run_dir.path)
     if problem := checkpoint.unfit(parent.server, specs_of(state.items(), channels_last=False)):
-        raise RunStateError(where, f"does not fit this config: its round {parent.round} {problem}")
+        raise RunDirError(where, f"does not fit this config: its round {parent.round} {problem}")
     changes = config.diff(parent.config)
     is_alike = not any(line.startswith(_SHAPING) for line in changes)
     server = dict(parent.server) if is_alike else {name: parent.server[name] for name in state}
@@ -204,7 +204,7 @@ def _load(origin: Origin) -> Snapshot:
     which = "" if origin.round is None else f" of round {origin.round}"
     saved = ", ".join(str(number) for number, _ in origin.run_dir.checkpoints()) or "none"
     problem = f"holds no whole checkpoint{which} to begin from; saved rounds: {saved}"
-    raise RunStateError(str(origin.run_dir.path), problem)
+    raise RunDirError(str(origin.run_dir.path), problem)
 
 
 def initial_state(setup: Setup, snapshot: Snapshot | None) -> ServerState:

@@ -10,7 +10,6 @@ from written_runs import a_run, with_records
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
 from fedmpi.report.records import divergences
-from fedmpi.report.terminal import as_message
 from fedmpi.results import show
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run, read_runs
@@ -135,13 +134,3 @@ def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
     assert "7 and 12 more:" in many
     run = with_records(a_run(tmp_path / "run", [{"1": 0.5}]), rounds[0])
     assert "2 of 2 trainings" in page_of(Run(run))
-
-
-def test_a_long_refusal_ends_in_its_command() -> None:
-    """By hand: words up to 80 columns, then the command on its own line; a path is not cut."""
-    path = "/" + 90 * "a"
-    command = f"cd '/home/me/my work' && mpirun -n 3 python -m fedmpi.main --run-dir {path} --resume"
-    lines = as_message(f"{path}: {20 * 'word '}end; to continue: {command}").splitlines()
-    words = [f"{path}:", f"  {' '.join(15 * ['word'])}", f"  {5 * 'word '}end"]
-    assert lines == [*words, "to continue:", f"  {command}"]
-    assert as_message("short: no command") == "short: no command"
