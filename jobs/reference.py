@@ -86,7 +86,7 @@ def _names(key: str, kinds: Mapping[str, type[Section]], default: str) -> Iterat
         return
     yield f"`{key}` (default `{default}`):\n"
     for name, kind in kinds.items():
-        yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {_described(kind.model_fields['name']).rstrip('.')}"
+        yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {explain.summary(kind)}"
     yield ""
 
 

@@ -86,6 +86,11 @@ def _sections_in(kind: Any) -> Iterator[type[Section]]:
         yield from [member] if is_section(member) else _sections_in(member)
 
 
+def summary(section: type[Section]) -> str:
+    """Returns one line about what the name of a section with these options stands for."""
+    return " ".join((section.model_fields["name"].description or "").split()).rstrip(".")
+
+
 def keys(path: str, section: type[Section]) -> Iterator[str]:
     """Returns every key below `path`, dotted."""
     for key, info in section.model_fields.items():
