@@ -16,8 +16,6 @@ from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.mpirun import environment, files_in, start_words
 
 _LIMIT_S = 600.0
-# Two rounds by gather and, resumed, a third by reduce.
-_STARTS = (("rounds=2", "mpi.exchange=gather"), ("rounds=3", "mpi.exchange=reduce"))
 _PERSONAL = "evaluation.personal=on"
 
 
@@ -43,8 +41,11 @@ def straight_run(folder: Path, words: Sequence[str]) -> Finished:
 
 
 def interrupted_run(folder: Path, words: Sequence[str], ranks: int) -> None:
-    """Trains the same rounds in two starts, on several ranks by the command `run`."""
-    for number, start in enumerate(_STARTS):
+    """Trains the same rounds in two starts, on several ranks by the command `run`: two rounds by gather, and a third by
+    reduce, which only adds up means.
+    """
+    last = "reduce" if small_config(*words).method.aggregate == "mean" else "gather"
+    for number, start in enumerate((("rounds=2", "mpi.exchange=gather"), ("rounds=3", f"mpi.exchange={last}"))):
         resume = number > 0
         if ranks == 1:
             run_all(small_config(*words, _PERSONAL, *start), SerialComm(), folder, resume=resume)

@@ -85,7 +85,7 @@ def _may_be(kind: str, place: str) -> bool:
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     """Returns the overrides of the small federation that it is tried in; what is `given` comes last."""
     words = [_WORDS.get(kind, f"{kind}.name={{}}").format(place)]
-    words += ["output.progress=plain"] if kind == "observer" else []
+    words += {"observer": ["output.progress=plain"], "loss": ["train.masked_loss=false"]}.get(kind, [])
     words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         of_data = [word for word in given if word.startswith("data.")]

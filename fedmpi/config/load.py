@@ -244,7 +244,10 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
         words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
         without = " (or output.observers=[] to continue without them)" if ("output", "observers") in missing else ""
         raise ConfigError(where, f"{why} {words}{without}")
-    kept = {path: value for path, value in again.items() if path and in_full.get(path) != value}
+    kept = {}
+    for path, value in again.items():
+        if path and (path[-1] != "name" or in_full.get(path) != value):
+            kept[path] = value
     return Tree.of(nested(kept.items()), top.origin)
 
 

@@ -47,9 +47,12 @@ def test_a_mistake_is_found_in_one_line(name: str, tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.slow
-def test_the_command_on_one_and_three_ranks() -> None:
-    """The example of the README passes; an option of its own is set; exit code 0."""
-    words = ["fedavgm:FedAvgM", "method.beta=0.5"]
+@pytest.mark.parametrize(
+    ("kind", "words", "count"),
+    [("method", ["fedavgm:FedAvgM", "method.beta=0.5"], 12), ("aggregate", ["trimmed_mean:TrimmedMean"], 3)],
+)
+def test_the_command_on_one_and_three_ranks(kind: str, words: list[str], count: int) -> None:
+    """The examples of the README pass; an option of its own is set; exit code 0."""
     paths = os.pathsep.join([str(EXAMPLES), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "fedmpi.check", *words],
@@ -59,8 +62,8 @@ def test_the_command_on_one_and_three_ranks() -> None:
         timeout=600,
     )
     first, *others = done.stdout.splitlines()
-    assert (first, done.returncode) == ("method fedavgm:FedAvgM", 0), done.stdout + done.stderr
-    assert len(others) == 12 and all(line.startswith(("ok", "--")) for line in others)
+    assert (first, done.returncode) == (f"{kind} {words[0]}", 0), done.stdout + done.stderr
+    assert len(others) == count and all(line.startswith(("ok", "--")) for line in others)
 
 
 def test_what_differs_is_named(told: Told) -> None:
