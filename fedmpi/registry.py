@@ -36,6 +36,7 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "image_folder": "fedmpi.data.sets.own_files:ImageFolder",
         "table": "fedmpi.data.sets.tables:Table",
         "huggingface": "fedmpi.data.sets.tables:HuggingFace",
+        "text": "fedmpi.data.sets.text:Text",
     },
     "partition": {
         "iid": "fedmpi.data.partitions.plain:Iid",

@@ -175,8 +175,9 @@ class Train(Section):
     """How the learning rate changes from round to round."""
     loss: Annotated[str, Field(max_length=200)] = "auto"
     """`auto`: cross-entropy for classes, mean squared error for numbers, binary cross-entropy for labels. Or
-    `package.module:function(outputs, targets)`: float32 (B, outputs) and targets (classes int64 (B,), else float32
-    (B, outputs)) to the mean loss or one of each example (B,), whose mean is taken; tests take it, too.
+    `package.module:function(outputs, targets)`: float32 (B, outputs), for tokens (B, length, outputs), and targets
+    (classes int64 (B,) or (B, length), -100 for none, else float32 (B, outputs)) to the mean loss or one of each
+    example (B,), whose mean is taken; tests take it, too.
     """
     masked_loss: bool = False
     """Masked cross-entropy (HeteroFL, FedHM): in training, logits of classes that the client does not have are
@@ -381,7 +382,7 @@ NAMED_SECTIONS = ("data", "partition", "model", "method")
 
 _CODE = (
     *((section, "name") for section in NAMED_SECTIONS),
-    *(("method", "aggregate"), ("clients", "sampling"), ("train", "loss")),
+    *(("method", "aggregate"), ("clients", "sampling"), ("train", "loss"), ("data", "tokenizer")),
 )
 """The keys that may name the user's code."""
 _CODE_OF_TRAINING = (("output", "observers"), ("evaluation", "metrics"))

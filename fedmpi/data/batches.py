@@ -91,8 +91,8 @@ class DeviceData:
         return Draws(order.to(self.device, non_blocking=True), corners, flips)
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Returns examples start..stop of one epoch (from 0) of `draws`, and their targets: int64 (B,), or
-        float32 (B, outputs).
+        """Returns examples start..stop of one epoch (from 0) of `draws`, and their targets: int64 (B,), of tokens
+        (B, length), or float32 (B, outputs).
 
         Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors:
         float32 (B, features). Tokens: int64 (B, length).
@@ -101,16 +101,16 @@ class DeviceData:
         x = self.train_x.index_select(0, examples)
         if draws.corners is not None and draws.flips is not None:
             x = crop(x, draws.corners[epoch, start:stop], draws.flips[epoch, start:stop], self.padding)
-        return self._ready(x), self.train_y.index_select(0, examples)
+        return self._ready(x), _as_targets(self.train_y.index_select(0, examples))
 
     def test_batch(self, start: int, stop: int) -> tuple[Tensor, Tensor]:
         """Returns test examples start..stop in stored order, and targets, like `train_batch`, never augmented."""
         copied = self.test_x[start:stop].clone()  # a net may write over its inputs
-        return self._ready(copied), self.test_y[start:stop]
+        return self._ready(copied), _as_targets(self.test_y[start:stop])
 
     def test_batch_of(self, examples: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""
-        return self._ready(self.test_x.index_select(0, examples)), self.test_y.index_select(0, examples)
+        return self._ready(self.test_x.index_select(0, examples)), _as_targets(self.test_y.index_select(0, examples))
 
     def _ready(self, x: Tensor) -> Tensor:
         """Converts stored examples to a net's input; images uint8 (B, H, W, C) -> float32 (B, C, H, W)."""
@@ -119,6 +119,11 @@ class DeviceData:
         scale, shift = self._normalization
         normalized = x.reshape(len(x), -1).to(torch.float32).mul_(scale).add_(shift)
         return normalized.view(x.shape).permute(0, 3, 1, 2)
+
+
+def _as_targets(stored: Tensor) -> Tensor:
+    """Returns classes as int64, which losses need; others as they are."""
+    return stored if stored.is_floating_point() else stored.long()
 
 
 def with_examples(info: DataInfo, dataset: Dataset) -> DataInfo:

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
-Task = Literal["classification", "regression", "multi_label"]
-"""What a net is to say of an example: its class, some numbers, or for each of some labels whether it has it."""
+Task = Literal["classification", "token_classification", "regression", "multi_label"]
+"""What a net is to say of an example: its class, the class of each token, some numbers, or for each of some labels
+whether it has it."""
 Arrays: TypeAlias = "Mapping[str, NDArray[Any] | None]"
 
-DTYPES = {"image": "uint8", "vector": "float32", "tokens": "int16"}
+DTYPES = {"image": "uint8", "vector": "float32"}
+IGNORED = -100
+"""The target of a token that has none, as in torch and transformers."""
 PARTS: tuple[Part, ...] = ("train", "test")
 COUNTS = ("num_train", "num_test", "num_groups")
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
@@ -80,9 +83,21 @@ class DataInfo:
             shape = f"rows of {counted(sizes[0], 'token')} from 0 to {self.vocabulary_size - 1}, int64"
         if self.task == "classification":
             return f"{shape}; {self.num_classes} classes"
+        if self.task == "token_classification":
+            return f"{shape}; {self.num_classes} classes of each token"
         if self.task == "regression":
             return f"{shape}; {counted(self.num_classes, 'number')} to predict (regression)"
         return f"{shape}; {counted(self.num_classes, 'label')} of 0 or 1 (multi-label)"
+
+    @property
+    def dtype(self) -> str:
+        """Returns the type in which examples are stored."""
+        return DTYPES.get(self.kind) or integer_type(self.vocabulary_size)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Returns the shape of what a net gives for an example: (outputs,), or (length, classes) for tokens."""
+        return (*self.example_shape, self.num_classes) if self.task == "token_classification" else (self.num_classes,)
 
     @property
     def num_strata(self) -> int:
@@ -94,9 +109,10 @@ class DataInfo:
 class Dataset:
     """N training and M test examples.
 
-    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens int16 (N, length). Targets are classes int64
-    (N,), or float32 (N, outputs): numbers to predict, or a 0 or 1 for each label. `groups` int64 (N,), where a data
-    set has them, says whose a training example is (writer, subject, role), numbered from 0 without gaps;
+    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens (N, length) of `integer_type`. Targets
+    are classes int64 (N,); classes of tokens (N, length) of `integer_type`, IGNORED where a token has none; or float32
+    (N, outputs): numbers to predict, or a 0 or 1 for each label. `groups` int64 (N,), where a data set has them, says
+    whose a training example is (writer, subject, role), numbered from 0 without gaps;
     `test_groups` int64 (M,) the same for test examples, with the numbers of the training groups where these are the
     same people.
     """
@@ -182,10 +198,12 @@ class DataOptions(Section):
 def _problems_of_task(task: Task, config: Config) -> Iterator[tuple[str, str]]:
     """Yields what cannot be done with targets for this task."""
     asks = f"{config.data.name} has targets for {task}"
+    of_tokens = task == "token_classification"  # a metric would need the outputs for each token of all test examples
     for name in config.evaluation.metrics:
-        if task not in METRICS.get(name, (task,)):
-            allowed = ", ".join(metric for metric, tasks in METRICS.items() if task in tasks)
-            yield "evaluation.metrics", f"{name}, but {asks}; allowed: {allowed}, package.module:function"
+        if task not in METRICS.get(name, () if of_tokens else (task,)):
+            metrics = [metric for metric, tasks in METRICS.items() if task in tasks]
+            allowed = "none" if of_tokens else ", ".join([*metrics, "package.module:function"])
+            yield "evaluation.metrics", f"{name}, but {asks}; allowed: {allowed}"
     if task == "classification":
         return
     allowed_values = {f"method.{key}": allowed for key, allowed in config.method.needs_classes().items()}
@@ -284,11 +302,14 @@ def _subset_problem(number: int, has: int, least: int, kind: str) -> str:
 # ---- targets, groups, and the check
 
 
-def task_of(targets: NDArray[Any]) -> Task | None:
+def task_of(targets: NDArray[Any], tokens: tuple[int, ...] | None = None) -> Task | None:
     """Returns what targets of this type and shape are for; None if they are for nothing.
 
     Whole numbers (N,) are classes, floats (N,) or (N, outputs) numbers to predict, rows of 0 and 1 (N, labels) labels.
+    Whole numbers in the shape of the examples, if these are `tokens` (N, length), are the tokens' classes.
     """
+    if targets.dtype.kind in "iu" and targets.shape == tokens:
+        return "token_classification"
     if targets.dtype.kind == "f" and targets.ndim in (1, 2):
         return "regression"
     if targets.dtype.kind in "iu" and targets.ndim == 1:
@@ -301,6 +322,11 @@ def classes_of(targets: NDArray[Any]) -> Ints:
     """Returns class numbers int64 (N,): all 0 where the targets are no classes."""
     is_class = targets.ndim == 1 and targets.dtype.kind in "iu"
     return targets.astype(np.int64, copy=False) if is_class else np.zeros(len(targets), np.int64)
+
+
+def integer_type(size: int) -> Literal["int16", "int32"]:
+    """Returns the type that stores whole numbers below `size`: the smaller one where they fit."""
+    return "int16" if size <= 2**15 else "int32"
 
 
 def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDArray[Any]) -> tuple[Ints, Ints]:
@@ -334,8 +360,14 @@ def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[
     shape = info.example_shape
     if info.kind == "image":
         shape = (*shape[1:], shape[0])
-    yield from _problems(f"{words} examples", x, (count, *shape), DTYPES[info.kind], info.vocabulary_size)
-    if info.task == "classification":
+    yield from _problems(f"{words} examples", x, (count, *shape), info.dtype, info.vocabulary_size)
+    if info.task == "token_classification":
+        counted_ones = np.where(labels == IGNORED, 0, labels)
+        dtype = integer_type(info.num_classes)
+        yield from _problems(f"{words} labels", counted_ones, (count, *shape), dtype, info.num_classes)
+        if (empty := (labels == IGNORED).all(axis=-1)).any():
+            yield f"no token of {words} example {empty.argmax()} has a label; all are {IGNORED}, so leave it out"
+    elif info.task == "classification":
         yield from _problems(f"{words} labels", labels, (count,), "int64", info.num_classes)
     else:
         yield from _problems(f"{words} targets", labels, (count, info.num_classes), "float32", 0)

@@ -23,6 +23,7 @@ from fedmpi.data.batches import with_examples
 from fedmpi.data.dataset import (
     ARRAYS,
     DTYPES,
+    IGNORED,
     DataInfo,
     DataOptions,
     Dataset,
@@ -30,6 +31,7 @@ from fedmpi.data.dataset import (
     Task,
     check,
     classes_of,
+    integer_type,
     number_groups,
     place_of,
     task_of,
@@ -41,7 +43,7 @@ from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
 Arrays = Mapping[str, Any]
-MAX_TOKEN = np.iinfo(np.int16).max
+MAX_TOKEN = np.iinfo(np.int32).max
 CLASS_NAMES = "class_names"
 """The classes' names in the order of their numbers."""
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
@@ -51,8 +53,8 @@ _EXPECTED = (
 )
 _NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
 _TARGETS = (
-    "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); or labels, rows of 0 and 1 "
-    "(N, labels)"
+    "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); labels, rows of 0 and 1 "
+    "(N, labels); or classes of tokens, whole numbers in their shape (N, length)"
 )
 _CHUNK_PIXELS = 2**20
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
@@ -68,6 +70,10 @@ class ArrayOptions(DataOptions):
         `class_names`.
         """
         raise NotImplementedError
+
+    def least_vocabulary(self) -> int:
+        """Returns how many tokens there are at least, whichever occur."""
+        return 0
 
     def info(self) -> DataInfo:
         return known(self)
@@ -141,20 +147,24 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     groups = test_groups = None
     if "groups" in arrays:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
+    train_tokens, test_tokens = (arrays[x].shape if kind == "tokens" else None for x in ("train_x", "test_x"))
     dataset = Dataset(
         _stored(arrays["train_x"], kind),
-        _targets(where, "train_y", arrays["train_y"]),
+        _targets(where, "train_y", arrays["train_y"], train_tokens),
         _stored(arrays["test_x"], kind),
-        _targets(where, "test_y", arrays["test_y"]),
+        _targets(where, "test_y", arrays["test_y"], test_tokens),
         groups,
         test_groups if "test_groups" in arrays else None,
     )
-    task = task_of(arrays["train_y"])
+    task = task_of(arrays["train_y"], train_tokens)
     assert task is not None, "targets for nothing were refused"
     names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
     info = replace(_info(where, options, kind, task, dataset), class_names=names)
-    if names and (task != "classification" or len(names) != info.num_classes):
+    has_classes = task in ("classification", "token_classification")
+    if names and not (has_classes and len(names) == info.num_classes):
         raise DataError(where, f"has {counted(len(names), 'class name')} for {info.in_words().rpartition('; ')[2]}")
+    if kind == "tokens":
+        dataset = _narrowed(dataset, info)
     return check(where, dataset, info), with_examples(info, dataset)
 
 
@@ -221,14 +231,31 @@ def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
 
 def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
     with_channel = array[..., None] if kind == "image" and array.ndim == 3 else array
-    return np.require(with_channel, DTYPES[kind], ["C", "A", "W"])
+    return np.require(with_channel, DTYPES.get(kind), ["C", "A", "W"])
 
 
-def _targets(where: str, name: str, targets: NDArray[Any]) -> NDArray[Any]:
-    """Returns classes as int64 (N,), other targets as float32 (N, outputs). Raises DataError."""
-    task = task_of(targets)
+def _narrowed(dataset: Dataset, info: DataInfo) -> Dataset:
+    """Returns the data set with tokens and their classes in the smallest types that hold them."""
+    x = {name: getattr(dataset, name).astype(info.dtype, copy=False) for name in ("train_x", "test_x")}
+    if info.task != "token_classification":
+        return replace(dataset, **x)
+    dtype = integer_type(info.num_classes)
+    return replace(dataset, **x, train_y=dataset.train_y.astype(dtype), test_y=dataset.test_y.astype(dtype))
+
+
+def _targets(where: str, name: str, targets: NDArray[Any], tokens: tuple[int, ...] | None) -> NDArray[Any]:
+    """Returns classes as int64 (N,), those of tokens as they are, other targets as float32 (N, outputs).
+
+    `tokens` is the shape of the examples if they are tokens. Raises DataError.
+    """
+    task = task_of(targets, tokens)
     if task == "classification":
         return targets.astype(np.int64)
+    if task == "token_classification":
+        if ((targets < 0) & (targets != IGNORED) | (targets > MAX_TOKEN)).any():
+            found = f"{name} reaches from {targets.min()} to {targets.max()}"
+            raise DataError(where, f"{found}; expected classes of tokens, 0 to {MAX_TOKEN}, or {IGNORED} for none")
+        return targets
     if task is None:
         raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}; {_NUMBERED}")
     rows = targets.reshape(len(targets), -1).astype(np.float32)
@@ -254,10 +281,13 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
     crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
+    num_classes = y.shape[1] if y.ndim == 2 else _num_classes(where, y)
+    if task == "token_classification":
+        num_classes = max(2, options.least_vocabulary(), 1 + int(max(y.max(), dataset.test_y.max(initial=0))))
     info = DataInfo(
         kind,
         x.shape[1:],
-        _num_classes(where, y) if task == "classification" else y.shape[1],
+        num_classes,
         len(x),
         len(dataset.test_x),
         crop_padding=crop_padding,
@@ -268,7 +298,7 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
     )
     if kind == "tokens":
         largest = max(x.max(initial=0), dataset.test_x.max(initial=0))
-        return replace(info, vocabulary_size=int(largest) + 1)
+        return replace(info, vocabulary_size=max(options.least_vocabulary(), int(largest) + 1))
     if kind == "image":
         mean, std = pixel_statistics(x)
         return replace(info, example_shape=(x.shape[3], x.shape[1], x.shape[2]), mean=mean, std=std)

@@ -29,6 +29,7 @@ Answers = Callable[[Tensor], Tensor]
 """Inputs (B, ...) -> logits (B, num_classes)."""
 _OUTPUTS = {
     "classification": "a logit for each class; the largest is the answer",
+    "token_classification": "for each token a logit for each class; the largest is the answer",
     "multi_label": "a logit for each label; the answer is those above 0",
     "regression": "the predicted numbers",
 }
@@ -220,7 +221,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "input_shape": list(info.example_shape),
         "mean": list(info.mean),
         "std": list(info.std),
-        "output": f"float32 (batch, {info.num_classes}): {_OUTPUTS[info.task]}",
+        "output": f"float32 (batch, {', '.join(map(str, info.output_shape))}): {_OUTPUTS[info.task]}",
         "classes": info.num_classes,
         "class_names": list(info.class_names),
         "round": saved.number,
@@ -241,7 +242,8 @@ def usage(path: Path, trained: TrainedNet, form: Pt2, overrides: Sequence[str] =
     are the command's.
     """
     info = trained.saved.setup.data.info
-    answer = {"classification": ".argmax(1)", "multi_label": " > 0", "regression": ""}[info.task]
+    of_classes = {"classification": ".argmax(1)", "token_classification": ".argmax(-1)"}
+    answer = {**of_classes, "multi_label": " > 0", "regression": ""}[info.task]
     inputs = _inputs(info, form.arrays)
     return form.snippet.format(path=str(path), inputs=inputs, made=_made(trained, overrides), answer=answer)
 

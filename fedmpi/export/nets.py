@@ -152,7 +152,7 @@ def _tested_by_client(
     size = setup.config.evaluation.batch_size
     points = points_of(flat, setup.data, scoring, own, size, restat)
     as_tested = points_of(flat, setup.data, scoring, own, size, None) if in_batches else points
-    reported = scoring.score(as_tested, len(own)) if len(own) else None
+    reported = scoring.score(as_tested, scoring.num_counted(own.cpu().numpy())) if len(own) else None
     if scoring.task != "classification":
         return Accuracy(0, 0, reported, in_batches)
     return Accuracy(int(points), len(own), reported, in_batches)

@@ -37,7 +37,7 @@ AllreduceSum = Callable[[Tensor], None]
 
 @dataclass(frozen=True)
 class TierScore:
-    """Test accuracy (share of all examples; r2 of a regression) and mean loss of one tier's net."""
+    """Test accuracy (share of all examples or tokens; r2 of a regression) and mean loss of one tier's net."""
 
     accuracy: float
     loss: float
@@ -49,23 +49,32 @@ class TierScore:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a net is tested: its loss, and points that make its score, the accuracy (of each label) or r2."""
+    """How a net is tested: its loss, and points that make its score, the accuracy (of each label or token) or r2."""
 
     task: Task
     loss: Loss
     """The mean over a batch."""
     unit: float = 1.0
     """What the points are divided by beside the number of examples: labels, or the variance of the test's targets."""
+    tokens: np.ndarray | None = field(default=None, compare=False, repr=False)
+    """How many tokens of each test example have a target, int64 (N,); None where an example has one target."""
 
     @classmethod
     def of(cls, train: Train, task: Task, test_targets: np.ndarray) -> Scoring:
-        """Returns the scoring of nets that are tested with such targets, (N,) or (N, outputs)."""
+        """Returns the scoring of nets that are tested with such targets, (N,), (N, length) or (N, outputs)."""
         unit = 1.0
+        tokens = None
+        if task == "token_classification":
+            tokens = (test_targets >= 0).sum(axis=1)  # IGNORED is negative
         if task == "multi_label":
             unit = float(test_targets.shape[1])
         elif task == "regression":
             unit = float(test_targets.var(axis=0, dtype=np.float64).sum())
-        return cls(task, loss_of(train, task), unit)
+        return cls(task, loss_of(train, task), unit, tokens)
+
+    def num_counted(self, examples: np.ndarray) -> int:
+        """Counts what the score of these test examples is a mean over: themselves, or their tokens with a target."""
+        return len(examples) if self.tokens is None else int(self.tokens[examples].sum())
 
     @property
     def name(self) -> str:
@@ -74,8 +83,8 @@ class Scoring:
 
     def points(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Counts classes or labels that are right, or adds up squared errors; float64 (), on the device."""
-        if self.task == "classification":
-            return (outputs.argmax(1) == targets).sum().double()
+        if self.task in ("classification", "token_classification"):
+            return (outputs.argmax(-1) == targets).sum().double()
         if self.task == "multi_label":
             return ((outputs > 0) == (targets > 0)).sum().double()
         return (outputs.double() - targets).square().sum()
@@ -85,12 +94,13 @@ class Scoring:
         if isinstance(self.loss, MaskedCrossEntropy):
             loss = F.cross_entropy(outputs, targets, reduction="sum").double()
         else:
-            loss = self.loss(outputs, targets).double() * len(targets)
+            num_counted = len(targets) if self.tokens is None else (targets >= 0).sum()
+            loss = self.loss(outputs, targets).double() * num_counted
         return torch.stack([self.points(outputs, targets), loss])
 
-    def score(self, points: float, num_examples: int) -> float:
+    def score(self, points: float, num_counted: int) -> float:
         """Returns the share of classes or labels that are right; of numbers 1 - the mean squared error / variance."""
-        share = points / (num_examples * self.unit)
+        share = points / (num_counted * self.unit)
         return 1 - share if self.task == "regression" else share
 
 
@@ -111,6 +121,11 @@ class EvaluationPlan:
     """The tiers whose nets are tested after the others', because they come later (`Method.late`)."""
     keeps_logits: bool = False
     """True if metrics need the logits of all test examples."""
+
+    @property
+    def num_counted(self) -> int:
+        """Returns what scores on all test examples are a mean over."""
+        return self.scoring.num_counted(np.arange(self.num_test))
 
 
 def my_units(
@@ -177,8 +192,8 @@ def test_nets(
     scores = []
     for tier, (points, loss) in enumerate(sums.total().view(-1, 2).tolist()):
         is_held = loss < StatisticSum.LARGEST
-        mean_loss = loss / plan.num_test if is_held else float("inf")
-        score = plan.scoring.score(points, plan.num_test)
+        mean_loss = loss / plan.num_counted if is_held else float("inf")
+        score = plan.scoring.score(points, plan.num_counted)
         scores.append(TierScore(score, mean_loss, statistics.get(tier), kept.of(tier)))
     return scores
 

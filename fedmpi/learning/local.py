@@ -32,7 +32,22 @@ LARGEST_LOSS = 1000.0
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Backward = Callable[[FlatNet, Tensor, Tensor, Loss], Tensor]
-_OF_TASK: Mapping[str, Loss] = {"regression": F.mse_loss, "multi_label": F.binary_cross_entropy_with_logits}
+
+
+def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Returns the mean cross-entropy of the tokens of a batch that have a target.
+
+    `logits` float32 (B, length, classes), `targets` int64 (B, length), -100 where there is none.
+    """
+    # As rows: torch's kernel for more axes adds up in no fixed order on a GPU.
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+_OF_TASK: Mapping[str, Loss] = {
+    "token_classification": token_cross_entropy,
+    "regression": F.mse_loss,
+    "multi_label": F.binary_cross_entropy_with_logits,
+}
 
 
 class MaskedCrossEntropy:
@@ -96,7 +111,7 @@ class LocalTrainer:
             if train.optimizer == "adamw"
             else net.optimizer(momentum=train.momentum, **decay)
         )
-        is_cross_entropy = train.loss == "auto" and data.info.task == "classification"
+        is_cross_entropy = train.loss == "auto" and data.info.task in ("classification", "token_classification")
         self._largest_loss = LARGEST_LOSS if is_cross_entropy else math.inf
         self._clips = math.isfinite(train.clip_norm)
         self._stops_early = train.on_divergence == "upload_last_finite"

@@ -24,9 +24,10 @@ def check_loss(train: Train, info: DataInfo) -> None:
     """
     if train.loss == "auto":
         return
-    outputs = torch.randn(_EXAMPLES, info.num_classes, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    is_class = info.task == "classification"
-    targets = torch.zeros(_EXAMPLES, dtype=torch.int64) if is_class else torch.zeros(_EXAMPLES, info.num_classes)
+    shape = (_EXAMPLES, *info.output_shape)
+    outputs = torch.randn(shape, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    is_class = info.task in ("classification", "token_classification")
+    targets = torch.zeros(shape[:-1], dtype=torch.int64) if is_class else torch.zeros(shape)
     with users_code("train.loss", f"{train.loss} failed on {_EXAMPLES} examples", ConfigError):
         value = registry.import_object(train.loss)(outputs, targets)  # that it can be imported is checked before
     is_loss = isinstance(value, Tensor) and value.shape in ((), (_EXAMPLES,)) and value.requires_grad

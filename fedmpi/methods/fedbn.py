@@ -38,7 +38,7 @@ class FedBN(KeptParts):
         norms = {name for name, part in context.make(empty=True).named_modules() if isinstance(part, _BatchNorm)}
         self._own = tuple(name for name in self.model_specs if name.rpartition(".")[0] in norms)
         if not self._own:
-            raise ConfigError("method.name", "fedbn keeps BatchNorm layers, and this net has none; take lgfedavg")
+            raise ConfigError("method.name", "fedbn keeps BatchNorm layers, and this net trains none; take lgfedavg")
 
     def kept(self, round_number: int | None) -> tuple[str, ...]:
         return self._own

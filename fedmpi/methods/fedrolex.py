@@ -35,14 +35,13 @@ clients are tested with the windows of the round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Literal
 
 from fedmpi.config.fields import Shares
 from fedmpi.methods.values import Client, MethodContext, TestedNet
 from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.surgery.groups import Index
-from fedmpi.models.surgery.rolling import Axis, followed, rolling_axes
+from fedmpi.models.surgery.rolling import rolling_axes
 from fedmpi.models.width import Rounding
 
 
@@ -65,15 +64,11 @@ class FedRolex(WidthMethod):
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        followed(self._widest)
+        nets = [self.net(number, empty=True) for number in range(len(self.net_widths))]
+        self._axes = [rolling_axes(self._widest, net) for net in nets]
 
     def tested(self) -> tuple[TestedNet, ...]:
         return (TestedNet("full", len(self.tiers), 1.0),)
-
-    @cached_property
-    def _axes(self) -> list[dict[str, tuple[Axis, ...]]]:
-        nets = (self.net(number, empty=True) for number in range(len(self.net_widths)))
-        return [rolling_axes(self._widest, net) for net in nets]
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
         """Returns the window of the client's round; for a test that of the first."""

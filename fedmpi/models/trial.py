@@ -159,10 +159,11 @@ def _refusal(net: nn.Module, model: str, tensor: str, problem: str) -> ConfigErr
 
 
 def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tensor:
-    """Returns what `net` gives for the examples. Raises `ConfigError` unless it is a number for each class."""
+    """Returns what `net` gives for the examples. Raises `ConfigError` unless it is a number for each class, of each
+    token where tokens have classes."""
     with _users_code(info, model, examples.dtype):
         output = net(examples)
-    shape = len(examples), info.num_classes
+    shape = (len(examples), *info.output_shape)
     if isinstance(output, Tensor) and output.shape == shape and output.is_floating_point():
         return output
     found = f"{tuple(output.shape)} of type {output.dtype}" if isinstance(output, Tensor) else type_in_words(output)

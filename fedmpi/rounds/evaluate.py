@@ -105,8 +105,8 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             points[task.client] = points_of(net, setup.data, scoring, own, batch_size, statistics_of)
         setup.comm.allreduce_sum(points.view(torch.int64))  # one rank fills in each: the bits of the others are 0
     requested = setup.config.evaluation.clients or tests.num_clients
-    sizes = tests.sizes[clients].tolist()
-    pairs = zip(points[torch.from_numpy(clients)].tolist(), sizes, strict=True)
+    counted = [scoring.num_counted(tests.client(client)) for client in clients.tolist()]
+    pairs = zip(points[torch.from_numpy(clients)].tolist(), counted, strict=True)
     scores = np.array([scoring.score(found, size) for found, size in pairs])
     return ClientScores(clients, scores, max(0, requested - len(clients)), scoring.name)
 

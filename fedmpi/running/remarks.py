@@ -70,7 +70,8 @@ def weighs_alike(method: Method) -> bool:
 
 def remarks_on_data(config: Config, info: DataInfo) -> list[str]:
     """Returns a line where data of the user are taken for tokens."""
-    return [f"data: {WHOLE_NUMBERS}"] if info.kind == "tokens" and config.data.reads_to_know else []
+    may_be_features = info.kind == "tokens" and info.task != "token_classification"
+    return [f"data: {WHOLE_NUMBERS}"] if may_be_features and config.data.reads_to_know else []
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:

@@ -18,6 +18,8 @@ from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
 
+_LARGEST_EXPONENT = 700.0
+"""Of a float64: exp of 710 is infinite."""
 Times = Mapping[str, Mapping[str, float]]
 """What a record has of the time of a round: its `seconds` by stage, the mean over the ranks, and `busy_s` of each rank,
 without waiting for others."""
@@ -57,8 +59,10 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
 
 
 def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:
-    """Returns accuracy (or r2), loss and `evaluation.metrics` of a net."""
+    """Returns accuracy (or r2), loss, of sequences perplexity, and `evaluation.metrics` of a net."""
     values: dict[str, Any] = {setup.evaluation.scoring.name: score.accuracy, "loss": score.loss}
+    if setup.data.info.task == "token_classification" and setup.config.train.loss == "auto":
+        values["perplexity"] = math.exp(score.loss) if score.loss < _LARGEST_EXPONENT else math.inf
     if score.logits is not None:
         data = setup.data
         named = metrics.named(setup.config.evaluation.metrics)

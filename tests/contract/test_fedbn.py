@@ -45,5 +45,5 @@ def test_the_servers_batchnorm_never_changes(tmp_path: Path) -> None:
 
 
 def test_a_net_without_batchnorm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="method.name.*this net has none; take lgfedavg"):
+    with pytest.raises(StartupError, match="method.name.*this net trains none; take lgfedavg"):
         small_setup(tmp_path, "method.name=fedbn", "model.norm=group")

@@ -121,19 +121,21 @@ def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
     bits.check(bits.alone(small_config(*words)))
 
 
+MLP = ("model.name=mlp", "model.hidden=[8]")
 TASKS = {
-    "numbers": ("data.name=other_tasks:numbers", "data.outputs=2", "train.loss=other_tasks:huber"),
-    "tags": ("data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
+    "numbers": (*MLP, "data.name=other_tasks:numbers", "data.outputs=2", "train.loss=other_tasks:huber"),
+    "tokens": ("model.name=sequences:Tagger", "data.name=sequences:parity"),
+    "tags": (*MLP, "data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
 }
 TASKS_OF_METHODS = tuple((task, method) for task in TASKS for method in ("fedavg", "fedhm", "heterofl", "standalone"))
 
 
 @pytest.mark.parametrize(
-    ("task", "method"), fast(("numbers", "fedhm"), ("tags", "heterofl"), ("numbers", "standalone"), of=TASKS_OF_METHODS)
+    ("task", "method"), fast(("numbers", "fedhm"), ("tags", "heterofl"), ("tokens", "standalone"), of=TASKS_OF_METHODS)
 )
-def test_numbers_and_labels_keep_the_bits(bits: Bits, task: str, method: str) -> None:
-    """Squared errors are added up exactly, over ranks and over one process."""
-    words = ("model.name=mlp", "model.hidden=[8]", "train.masked_loss=false", "rounds=2", f"method.name={method}")
+def test_other_tasks_keep_the_bits(bits: Bits, task: str, method: str) -> None:
+    """Squared errors and tokens that are right are added up exactly, over ranks and over one process."""
+    words = ("train.masked_loss=false", "rounds=2", f"method.name={method}")
     words = (*words, "partition.name=iid", "evaluation.batch_size=7", *TASKS[task])
     bits.run(small_config(*words))
     bits.check(bits.alone(small_config(*words)))
@@ -199,6 +201,16 @@ def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
 def test_nets_of_others_keep_the_bits(bits: Bits, net: str) -> None:
     """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
     config = small_config(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
+    bits.run(config)
+    bits.check(bits.alone(config))
+
+
+@pytest.mark.slow
+def test_a_net_of_transformers_keeps_the_bits(bits: Bits) -> None:
+    """Its tokens have a class each, its adapters unequal ranks, and its dropout draws."""
+    words = ("model.name=hub_nets:Gpt", "data.name=hub_nets:sentences", "train.masked_loss=false")
+    words = (*words, "partition.name=iid")
+    config = small_config(*words, "method.name=lora", "method.ranks=[4,2]", "model.trained=none", "rounds=2")
     bits.run(config)
     bits.check(bits.alone(config))
 

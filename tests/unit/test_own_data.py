@@ -109,7 +109,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "class in test alone": {"test_y": np.full(12, 5)},
     "channels first": {"train_x": np.zeros((30, 3, 8, 8), np.uint8), "test_x": np.zeros((12, 8, 8, 3), np.uint8)},
     "bands first": {"train_x": np.zeros((30, 13, 64, 32), np.uint8)},
-    "token": {"train_x": np.full((30, 7), 40_000), "test_x": np.zeros((12, 7), int)},
+    "token": {"train_x": np.full((30, 7), 2**31), "test_x": np.zeros((12, 7), int)},
     "groups": {"groups": np.zeros(4, int)},
     "test groups alone": {"test_groups": np.zeros(12, int)},
     "a misspelled name": {"group": np.zeros(30, int)},

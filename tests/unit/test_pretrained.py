@@ -75,6 +75,9 @@ def test_values_that_do_not_fit(weights: Path, change, problem: str) -> None:
         (("model.weights=nowhere.pt",), "nowhere.pt: no such file or run"),
         (("model.trained=[clasifier.*]",), "no parameter matches 'clasifier.*'; did you mean classifier"),
         (("model.trained=[classifier.*]", "method.name=heterofl"), "fit no net of width"),
+        (("model.trained=[classifier.*]", "method.name=fedrolex"), "fit no net of width"),
+        (("model.trained=[classifier.*]", "method.name=hermes"), "features.0.weight is not trained, but hermes prunes"),
+        (("model.trained=[classifier.*]", "method.name=fedbn"), "keeps BatchNorm layers, and this net trains none"),
         (("model.name=torchvision:resnet18", "model.weights=IMAGENET1K_V1"), "is not on this machine: fetch https://"),
     ],
 )
@@ -99,6 +102,18 @@ def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path
     with pytest.raises(StartupError, match="values that are not trained has changed"):
         run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
     assert len(finished(tmp_path / "run").records) == 1
+
+
+AVERAGES = ("fedprox", "scaffold", "fednova", "feddyn", "moon", "topk", "lgfedavg", "perfedavg", "standalone", "fdnnc")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [*AVERAGES, "fedhm", "prism", "orthdrop"])
+def test_methods_that_average_train_a_head(tmp_path: Path, method: str) -> None:
+    more = {"scaffold": ["train.momentum=0"], "fdnnc": ["method.pattern=both"], "perfedavg": ["method.beta=lr"]}
+    run_alone(tmp_path / "run", *NET[:2], f"method.name={method}", HEAD, "rounds=1", *more.get(method, ()))
+    state = checkpoint.load(tmp_path / "run/checkpoints/round-000001.h5").server
+    assert any("classifier" in name for name in state) and not any("features" in name for name in state)
 
 
 def test_all_nets_share_one_copy(tmp_path: Path) -> None:

@@ -17,13 +17,12 @@ from pydantic import Field
 
 from fedmpi.data.dataset import Dataset, number_groups
 from fedmpi.data.files import guarded, track
-from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Number = TypeVar("Number", bound=np.generic)
-ByName = dict[str, tuple[NDArray[Any], Ints]]
-"""The examples and the labels of each writer or role."""
+ByName = dict[str, tuple[NDArray[Any], NDArray[Any]]]
+"""The examples and the labels of each writer, role or file."""
 _AGAIN = "write it again by LEAF's preprocess.sh"
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
@@ -68,7 +67,7 @@ def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:
     return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
 
 
-def _joined(parts: ByName) -> tuple[NDArray[Any], Ints, NDArray[np.str_]]:
+def _joined(parts: ByName) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]]:
     names = sorted(parts)
     taken = [parts.pop(name) for name in names]
     whose = np.repeat(names, [len(labels) for _, labels in taken])

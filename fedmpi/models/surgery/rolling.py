@@ -43,7 +43,7 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
 
     Raises `ConfigError` for a net whose channels cannot be followed.
     """
-    structure = followed(wide)
+    structure = follow(wide, (_BatchNorm, nn.GroupNorm))
     blocks = _blocks(structure)
     found = {}
     for name, parameter in narrow.named_parameters():
@@ -54,12 +54,6 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
             axes = zip(lengths, held, each, strict=False)
             found[name] = tuple(Axis(length // block, kept // block, block) for length, kept, block in axes)
     return found
-
-
-def followed(net: nn.Module) -> Structure:
-    """Returns the structure of a net whose windows can roll. Raises `ConfigError` for one whose channels cannot be
-    followed."""
-    return follow(net, (_BatchNorm, nn.GroupNorm))
 
 
 def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
