@@ -69,6 +69,8 @@ class LayerCosts:
     macs: int
     activation_bytes: int
     parameter_bytes: int
+    channels: int = 0
+    """Output channels of a layer with parameters; 0 for another."""
 
 
 class UncountedError(Exception):
@@ -225,8 +227,10 @@ class _Tally:
         moves = macs or not isinstance(module, MOVE_NOTHING)
         if moves:
             activation_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in passed)
-            parameter_bytes = FLOAT32_BYTES * sum(parameter.numel() for parameter in module.parameters())
-            self.layers.append(LayerCosts(self.names[module], macs, activation_bytes, parameter_bytes))
+            parameters = list(module.parameters())
+            parameter_bytes = FLOAT32_BYTES * sum(parameter.numel() for parameter in parameters)
+            channels = len(parameters[0]) if parameters else 0
+            self.layers.append(LayerCosts(self.names[module], macs, activation_bytes, parameter_bytes, channels))
 
 
 def tensors_in(values: object) -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from fedmpi.devices.fleet import Fleet, Spent
@@ -60,9 +60,16 @@ class Expected:
                 yield f"training tier {turn.tier} takes {needs}"
 
 
-def expected(fleet: Fleet, samples: float, share: float, cohorts: Sequence[Cohort], num_rounds: int) -> Expected:
+def expected(
+    fleet: Fleet,
+    samples: float,
+    share: float,
+    cohorts: Sequence[Cohort],
+    arrives: Callable[[int, int, str], bool],
+    num_rounds: int,
+) -> Expected:
     """Returns what to expect of `num_rounds` rounds, by these cohorts of the first ones. A client has `samples`
-    examples and does `share` of its work.
+    examples and does `share` of its work; `arrives` says of (client, round, phase) whether its upload is not lost.
     """
     loads = [ClientLoad(tier.index, samples, share=share) for tier in fleet.method.tiers]
     per_phase = max([1, *(len(cohort) for _, _, cohort in cohorts)])
@@ -85,7 +92,7 @@ def expected(fleet: Fleet, samples: float, share: float, cohorts: Sequence[Cohor
             load = replace(loads[own], round_number=number)
             late = fleet.is_late(client, load, number, len(cohort))
             num_late += late
-            if not late:
+            if not late and arrives(client, number, phase):
                 up_bytes += fleet.method.costs(load).up_bytes
             task = Task(client, own, number, phase, round(samples), 0.0, cohort_size=len(cohort), is_late=late)
             tasks.append(task)

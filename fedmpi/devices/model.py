@@ -2,9 +2,10 @@
 
 A turn is download + steps + upload. A mini-batch of B examples that passes a net forward takes, for each layer,
 
-    max(B macs / macs_per_s, (B activation_bytes + parameter_bytes) / memory_bytes_per_s) + layer_ns
+    max(B whole macs / macs_per_s, (B whole activation_bytes + parameter_bytes) / memory_bytes_per_s) + layer_ns
 
-and with its gradients three times that (backward is twice forward), and `step_ns`. An update of the optimizer moves the
+where `whole` is its output channels rounded up to whole vectors (`lanes`), divided by its output channels. With its
+gradients it takes three times that (backward is twice forward), and `step_ns`. An update of the optimizer moves the
 parameters as often as the optimizer reads and writes them, and a method's regularizer adds its own (`Training`). A
 transfer takes its latency, and its bytes over the slower of the device's link and its share of the server's. Energy is
 the time of each part times its watts. Times round up; energies and shares of the server's link round down.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedmpi.config.schema import Train
 from fedmpi.costs import FLOAT32_BYTES, Costs, LayerCosts
@@ -76,7 +77,7 @@ def _remaining(layers: Sequence[LayerCosts], training: Training) -> Sequence[Lay
         left, whole = training.kept.get(layer.name, (1, 1))
         macs = layer.macs * left // whole
         parameter_bytes = layer.parameter_bytes * left // whole
-        remaining.append(LayerCosts(layer.name, macs, layer.activation_bytes, parameter_bytes))
+        remaining.append(replace(layer, macs=macs, parameter_bytes=parameter_bytes))
     return remaining
 
 
@@ -103,8 +104,11 @@ def batch_ns(profile: Profile, layers: Sequence[LayerCosts], passes: Passes) -> 
     """Returns the nanoseconds of one mini-batch of these passes, without an update."""
     forward_ns = 0
     for layer in layers:
-        computes_ns = _ratio_ns(passes.size * layer.macs, profile.macs_per_s)
-        moved_bytes = passes.size * layer.activation_bytes + layer.parameter_bytes
+        vectors = -(-layer.channels // profile.lanes)
+        channels = layer.channels or 1
+        whole = vectors * profile.lanes or 1
+        computes_ns = _ratio_ns(passes.size * layer.macs * whole // channels, profile.macs_per_s)
+        moved_bytes = passes.size * layer.activation_bytes * whole // channels + layer.parameter_bytes
         forward_ns += max(computes_ns, _ratio_ns(moved_bytes, profile.memory_bytes_per_s)) + profile.layer_ns
     return profile.step_ns + forward_ns * (1 + _BACKWARD if passes.backward else 1)
 

@@ -23,6 +23,7 @@ from fedmpi.store.files import user_path
 PATH = "devices.path"
 COLUMNS = {
     "gmacs_per_s": ("macs_per_s", 1e9),
+    "lanes": ("lanes", 1),
     "memory_gb_per_s": ("memory_bytes_per_s", 1e9),
     "step_us": ("step_ns", 1e3),
     "layer_us": ("layer_ns", 1e3),
@@ -48,6 +49,8 @@ class Profile:
     name: str
     """Its class."""
     macs_per_s: int
+    lanes: int
+    """Numbers that its vectors hold: a layer with parameters takes as long as one of the next multiple of channels."""
     memory_bytes_per_s: int
     step_ns: int
     """Fixed cost of a mini-batch."""

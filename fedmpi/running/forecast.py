@@ -185,7 +185,7 @@ def _on_devices(fleet: Fleet, participation: Participation, blocks: Sequence[int
     for number in range(1, min(rounds, _ROUNDS_ON_DEVICES) + 1):
         for phase in fleet.method.phases(number):
             cohorts.append((number, phase.name, draw_cohort(participation, blocks, number, phase)))
-    return expected(fleet, samples, participation.mean_work_share, cohorts, rounds)
+    return expected(fleet, samples, participation.mean_work_share, cohorts, participation.arrives, rounds)
 
 
 def _warnings(plan: Forecast) -> Iterator[str]:

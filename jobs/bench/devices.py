@@ -1,11 +1,13 @@
 """Fits the clock of devices (`fedmpi/devices`) on FedHM's tiers as they run here, and predicts other methods' steps.
 
     python jobs/bench/devices.py [--turns 5]
+    python jobs/bench/devices.py --clock CONFIG [key=value ...]     # instead: how much CPU time the clock adds to a run
 
 A turn is a client's local training in one thread, in CPU seconds; cases are interleaved, and the shortest of their
 turns counts. Four constants (MACs and bytes a second, fixed costs of a step and of a layer) are fitted to FedHM's turns
-by least squares of logarithms. Mini-batches of 32 and of 4 tell fixed costs from traffic. The yardstick is a line
-a + b MACs that is fitted to FedHM's turns with mini-batches of 32; all others that it predicts have these, too.
+by least squares of logarithms; the fifth, `lanes`, is that of the processor (`--lanes 1`: the model without it).
+Mini-batches of 32 and of 4 tell fixed costs from traffic. The yardstick is a line a + b MACs that is fitted to FedHM's
+turns with mini-batches of 32; all others that it predicts have these, too.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 
+import fedmpi
 from fedmpi.config.load import load
 from fedmpi.devices.fleet import Fleet
 from fedmpi.devices.profiles import Profile
@@ -42,6 +46,7 @@ PREDICTED = (
     "method.name=heterofl method.widths=[1,0.5,0.25,0.125]",
     "method.name=prism method.keep_ratio=[0.8,0.6,0.4,0.2]",
 )
+_LANES = {"AVX2": 8, "AVX512": 16}
 
 
 @dataclass
@@ -80,9 +85,9 @@ def cases_of(words: str, folder: Path, width: float, batch_size: int = 32) -> li
     return cases
 
 
-def fitted(cases: list[Case]) -> Profile:
+def fitted(cases: list[Case], lanes: int) -> Profile:
     """Fits the constants one after the other, by ever smaller factors."""
-    profile = replace(cases[0].fleet.server, step_ns=100_000, layer_ns=10_000)
+    profile = replace(cases[0].fleet.server, step_ns=100_000, layer_ns=10_000, lanes=lanes)
 
     def error(profile: Profile) -> float:
         return sum(math.log(case.predicted_s(profile) / case.turn_s) ** 2 for case in cases)
@@ -95,12 +100,43 @@ def fitted(cases: list[Case]) -> Profile:
     return profile
 
 
+def share_of_clock(words: list[str]) -> tuple[float, float]:
+    """Makes a run with devices in this process. Returns the CPU seconds of the clock's calls, and of all else."""
+    clock_s = 0.0
+
+    def timed(call: Callable[..., object]) -> Callable[..., object]:
+        @wraps(call)
+        def timing(*arguments: object) -> object:
+            nonlocal clock_s
+            began_s = time.process_time()
+            result = call(*arguments)
+            clock_s += time.process_time() - began_s
+            return result
+
+        return timing
+
+    for name in ("tier", "is_late", "turn", "round_record"):  # what a round calls; none calls another
+        setattr(Fleet, name, timed(getattr(Fleet, name)))
+    config = load(words[0], words[1:])
+    with TemporaryDirectory() as folder:
+        began_s = time.process_time()
+        fedmpi.run(config, Path(folder) / "run")
+        return clock_s, time.process_time() - began_s - clock_s
+
+
 def main() -> None:
     """Prints each case: measured, predicted by the model, predicted by the line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--width", type=float, default=0.25, help="of the ResNet-18")
+    lanes = _LANES.get(torch.backends.cpu.get_cpu_capability(), 4)
+    parser.add_argument("--lanes", type=int, default=lanes, help="float32 in a vector of this processor")
+    parser.add_argument("--clock", nargs="+", metavar="CONFIG", help="a config with devices, and overrides")
     arguments = parser.parse_args()
+    if arguments.clock:
+        clock_s, others_s = share_of_clock(arguments.clock)
+        print(f"clock {clock_s:.4f} s of CPU time, all else {others_s:.1f} s: {100 * clock_s / others_s:.3f} % more")
+        return
     with TemporaryDirectory() as folder:
         own = cases_of(FITTED, Path(folder), arguments.width)
         small = cases_of(FITTED, Path(folder), arguments.width, 4)
@@ -110,7 +146,7 @@ def main() -> None:
                 began_s = time.process_time()
                 case.train()
                 case.turn_s = min(case.turn_s, time.process_time() - began_s)
-    profile = fitted([*own, *small])
+    profile = fitted([*own, *small], arguments.lanes)
     slope, level = np.polyfit([case.macs for case in own], [case.turn_s for case in own], 1)
     print(
         f"fitted: {profile.macs_per_s / 1e9:.2f} GMAC/s, {profile.memory_bytes_per_s / 1e9:.2f} GB/s, "

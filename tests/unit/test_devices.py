@@ -1,9 +1,10 @@
 """Devices: times and energies by hand for every method on a net of two layers, memory, deadline, own files.
 
 The device of these tests multiplies in 1 ns, moves a float32 in 1 ns and a byte over its link in 1,000 ns; a transfer
-begins after 5,000 ns, a mini-batch costs 1,000 ns and a layer in a pass 10 ns. It takes 3 W to compute, 2 W to send and
-1 W to wait. So a layer of `macs` that moves `moved` numbers an example and has `params` takes, for B examples,
-max(B macs, B moved + params) + 10 ns forward, a step 1,000 + 3 times the sum, and a test 1,000 + the sum.
+begins after 5,000 ns, a mini-batch costs 1,000 ns and a layer in a pass 10 ns. Its vectors have one
+lane. It takes 3 W to compute, 2 W to send and 1 W to wait. So a layer of `macs` that moves `moved` numbers an example
+and has `params` takes, for B examples, max(B macs, B moved + params) + 10 ns forward, a step 1,000 + 3 times the sum,
+and a test 1,000 + the sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
 from fedmpi.devices.profiles import COLUMNS, built_in, read
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
+from fedmpi.federation.participation import Participation
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client, ClientLoad
@@ -36,13 +38,13 @@ from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import short_duration
+from fedmpi.store.units import short_duration, si
 
 Layers = Sequence[tuple[int, int, int]]
 """(macs, moved, params) of each."""
 CUT_TIERS = ("method.name=orthdrop", "method.keep_ratio=[0.8,0.6,0.4,0.2]", "method.cut_inputs=true")
 HEAD = f"class,{','.join(COLUMNS)}"
-ROW = "slow,1,4,1,0.01,1,8,8,0.005,3,2,1"
+ROW = "slow,1,1,4,1,0.01,1,8,8,0.005,3,2,1"
 
 
 @pytest.fixture
@@ -173,6 +175,16 @@ def test_fedavg_in_numbers(own_file: str) -> None:
     assert BY_HAND["fedavg"][2] == 5314 + 2146 + 2 * 860 == 9180
 
 
+def test_vectors_that_are_not_full_take_as_long(tmp_path: Path) -> None:
+    """16 lanes: the 8 channels of the first layer count twice, the 4 of the second four times; a ReLU has none.
+    B = 8: 2048 + 10, 138, 1024 + 10, together 3230, a step 10690. B = 2: 522, 42, 266, together 830, a step 3490.
+    """
+    (tmp_path / "wide.csv").write_text(f"{HEAD}\n{ROW.replace('slow,1,1,', 'wide,1,16,')}\n")
+    net = "model.name=mlp model.hidden=[8] data.shape=[1,4,4] train.momentum=0.9".split()
+    fleet = fleet_of("method.name=fedavg", *net, "devices.name=file", f"devices.path={tmp_path / 'wide.csv'}")
+    assert fleet.parts(0, ClientLoad(0, 10), 1, 4).compute_ns == 10_690 + 3_490 + 2 * 5 * PARAMS
+
+
 def test_fedbn_sends_no_batch_norm(own_file: str) -> None:
     ours, theirs = (fleet_of(f"method.name={name}", *own_file.split()) for name in ("fedbn", "fedavg"))
     own, all_parts = (fleet.parts(0, ClientLoad(0, 10), 1, 4) for fleet in (ours, theirs))
@@ -220,7 +232,7 @@ def test_memory_by_hand() -> None:
 
 
 def small_devices(path: Path, *memories_mb: float) -> list[str]:
-    rows = [f"with{memory},1,4,1,0.01,{memory},8,8,0.005,3,2,1" for memory in memories_mb]
+    rows = [f"with{memory},1,1,4,1,0.01,{memory},8,8,0.005,3,2,1" for memory in memories_mb]
     path.write_text("\n".join([HEAD, *rows]))
     return ["devices.name=file", f"devices.path={path}", "method.name=heterofl", "method.widths=[1,0.5,0.25]"]
 
@@ -367,11 +379,11 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "column": (HEAD.replace("step_us,", "") + "\n" + ROW, "no column step_us"),
     "rows": (HEAD, "no device"),
     "text": (
-        f"{HEAD}\n{ROW}\n{ROW.replace(',4,', ',fast,')}",
+        f"{HEAD}\n{ROW}\n{ROW.replace(',1,4,', ',1,fast,')}",
         "device 2: memory_gb_per_s is 'fast'; allowed: 1e-06 to",
     ),
     "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: 0 to"),
-    "short": (f"{HEAD}\nslow,1", "device 1: memory_gb_per_s is ''"),
+    "short": (f"{HEAD}\nslow,1", "device 1: lanes is ''"),
 }
 
 
@@ -439,7 +451,10 @@ def test_where_time_and_energy_show(tmp_path: Path) -> None:
     run_alone(tmp_path / "run", *words)
     records = read_records(RunDir(tmp_path / "run"))
     assert spent(records, "simulated_s").iloc[-1] == pytest.approx(records[-1]["simulated_total_s"])
-    assert "Simulated time so far" in (tmp_path / "run" / "report" / "report.html").read_text()
+    took = f"{short_duration(records[-1]['simulated_total_s'])}, {si(round(records[-1]['simulated_total_j'], 2))} J"
+    page = (tmp_path / "run" / "report" / "report.html").read_text()
+    assert "Simulated time so far" in page and f"<dd>{took}</dd>" in page
+    assert f"the run took {took}." in (tmp_path / "run" / "report" / "summary.md").read_text()
     (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
     times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]
     assert times == [record["simulated_total_s"] for record in records]
@@ -470,6 +485,20 @@ def test_the_plan_counts_the_rounds_of_phase_1(own_file: str) -> None:
     turns = [method.costs(ClientLoad(0, round_number=number)) for number in (9, 1)]
     more_bytes = turns[1].down_bytes + turns[1].up_bytes - turns[0].down_bytes - turns[0].up_bytes
     assert of_phase_1 - of_phase_2 == pytest.approx(8 * more_bytes * 1e-6, rel=1e-3)
+
+
+def test_the_plan_counts_no_upload_that_is_lost(own_file: str) -> None:
+    """Each upload is three moves of the server's memory, and all 8 clients take part in both rounds."""
+    words = ("method.name=fedavg", "rounds=2", "clients.per_round=8", *own_file.split())
+    config = small_config(*words, "clients.dropout=0.5")
+    plans = [forecast(small_config(*words), 1), forecast(config, 1)]
+    whole_s, partial_s = (plan.devices.run_s for plan in plans if plan.devices)
+    arrives = Participation.of(config).arrives
+    lost = sum(not arrives(client, number, "train") for number in (1, 2) for client in range(8))
+    fleet = fleet_of("method.name=fedavg", *own_file.split())
+    up_bytes = fleet.method.costs(ClientLoad(0)).up_bytes
+    assert 0 < lost < 16
+    assert whole_s - partial_s == pytest.approx(server_ns(fleet.server, [], 3 * lost * up_bytes) / 1e9, rel=1e-3)
 
 
 def test_the_plan_counts_no_upload_of_late_clients(own_file: str) -> None:
