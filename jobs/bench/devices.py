@@ -5,9 +5,9 @@
 
 A turn is a client's local training in one thread, in CPU seconds; cases are interleaved, and the shortest of their
 turns counts. Four constants (MACs and bytes a second, fixed costs of a step and of a layer) are fitted to FedHM's turns
-by least squares of logarithms; the fifth, `lanes`, is that of the processor (`--lanes 1`: the model without it).
-Mini-batches of 32 and of 4 tell fixed costs from traffic. The yardstick is a line a + b MACs that is fitted to FedHM's
-turns with mini-batches of 32; all others that it predicts have these, too.
+by least squares of logarithms; the fifth, `lanes`, is that of the processor, and the model without it (one lane) stands
+beside. Mini-batches of 32 and of 4 tell fixed costs from traffic. The yardstick is a line a + b MACs that is fitted to
+FedHM's turns with mini-batches of 32; all others that it predicts have these, too.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ PREDICTED = (
     "method.name=prism method.keep_ratio=[0.8,0.6,0.4,0.2]",
 )
 _LANES = {"AVX2": 8, "AVX512": 16}
+"""float32 numbers in a vector of the processor; 4 elsewhere (NEON)."""
 
 
 @dataclass
@@ -125,12 +126,10 @@ def share_of_clock(words: list[str]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Prints each case: measured, predicted by the model, predicted by the line."""
+    """Prints each case: measured, predicted by the model with and without lanes, predicted by the line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--width", type=float, default=0.25, help="of the ResNet-18")
-    lanes = _LANES.get(torch.backends.cpu.get_cpu_capability(), 4)
-    parser.add_argument("--lanes", type=int, default=lanes, help="float32 in a vector of this processor")
     parser.add_argument("--clock", nargs="+", metavar="CONFIG", help="a config with devices, and overrides")
     arguments = parser.parse_args()
     if arguments.clock:
@@ -146,17 +145,19 @@ def main() -> None:
                 began_s = time.process_time()
                 case.train()
                 case.turn_s = min(case.turn_s, time.process_time() - began_s)
-    profile = fitted([*own, *small], arguments.lanes)
+    profile = fitted([*own, *small], _LANES.get(torch.backends.cpu.get_cpu_capability(), 4))
+    one_lane = fitted([*own, *small], 1)
     slope, level = np.polyfit([case.macs for case in own], [case.turn_s for case in own], 1)
     print(
         f"fitted: {profile.macs_per_s / 1e9:.2f} GMAC/s, {profile.memory_bytes_per_s / 1e9:.2f} GB/s, "
-        f"{profile.step_ns / 1e3:.0f} us a step, {profile.layer_ns / 1e3:.1f} us a layer and pass"
+        f"{profile.step_ns / 1e3:.0f} us a step, {profile.layer_ns / 1e3:.1f} us a layer and pass; "
+        f"{profile.lanes} lanes"
     )
-    print(f"{'case':16} {'MACs':>12} {'measured':>10} {'model':>8} {'line':>8}")
+    print(f"{'case':16} {'MACs':>12} {'measured':>10} {'model':>8} {'one lane':>9} {'line':>8}")
     for case in (*own, *others):
-        model = case.predicted_s(profile) / case.turn_s - 1
-        line = (level + slope * case.macs) / case.turn_s - 1
-        print(f"{case.name:16} {case.macs:12,} {case.turn_s:8.4f} s {100 * model:+7.1f}% {100 * line:+7.1f}%")
+        predicted_s = [case.predicted_s(profile), case.predicted_s(one_lane), level + slope * case.macs]
+        model, without, line = (100 * (seconds / case.turn_s - 1) for seconds in predicted_s)
+        print(f"{case.name:16} {case.macs:12,} {case.turn_s:8.4f} s {model:+7.1f}% {without:+8.1f}% {line:+7.1f}%")
 
 
 if __name__ == "__main__":
