@@ -55,10 +55,6 @@ class Score:
     num_tested: int | None = None
     """Test examples, from the run's records; None of the clients' own nets."""
 
-    def __repr__(self) -> str:
-        loss = "" if self.loss is None else f", loss={self.loss:.4g}"
-        return f"Score(round={self.round}, accuracy={self.accuracy:.4f}{loss})"
-
 
 @dataclass(frozen=True)
 class Scores:

@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, score_name
+from fedmpi.report.records import CLIENTS, Record, divergences, score_name
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
@@ -60,38 +60,38 @@ class TierRow:
         )
 
 
-def closing_table(
-    rows: Sequence[TierRow],
-    split_s: Mapping[str, float],
-    run_dir: RunDir,
-    clients: Mapping[str, float] | None = None,
-    conclusions: Sequence[str] = (),
-    *,
-    ended: str = "",
-    state_digest: str = "",
-    stream: TextIO | None = None,
-) -> None:
-    """Prints the table and writes `report/summary.json` (exact numbers) and `report/summary.md`.
-
-    `split_s` has the seconds of each stage, named as in `clock.STAGES`, `clients` what a record has of the clients' own
-    nets. `conclusions` are lines that the method adds. `ended` says why the run ended before its last round (`stop`).
-    `state_digest` is that of the last checkpoint.
-    Raises RunDirError if the files cannot be written.
+def closing_lines(
+    records: Sequence[Record], split_s: Mapping[str, float], clients: Mapping[str, float] | None = None, ended: str = ""
+) -> list[str]:
+    """Returns what stands below the table: its caption, the accuracy of the clients' own nets (`clients`, as a record
+    has it), who diverged, what devices took, what the method concludes, why the run ended before its last round (`stop`),
+    and the time.
     """
-    stream = stream or sys.stdout
-    cells = [row.cells() for row in rows]
-    time = f"time: {time_line(split_s)}"
+    last = records[-1] if records else {}
+    on_devices = []
+    if "simulated_total_s" in last:
+        took = f"{short_duration(last['simulated_total_s'])}, {si(round(last['simulated_total_j'], 2))} J"
+        on_devices.append(f"on the clients' devices the run took {took}")
+    conclusions = last.get("method", {}).get("conclusions", ())
+    own = [_clients_line(clients)] if clients else []
     early = [f"ended early: {ended}"] if ended else []
-    lines = [_CAPTION, *([_clients_line(clients)] if clients else []), *conclusions, *early, time]
+    return [_CAPTION, *own, *divergences(records), *on_devices, *conclusions, *early, f"time: {time_line(split_s)}"]
+
+
+def print_table(rows: Sequence[TierRow], lines: Sequence[str], run_dir: RunDir, stream: TextIO | None = None) -> None:
+    """Prints the table, the lines and where the files are, to stdout unless there is a `stream`."""
     with contextlib.suppress(OSError, ValueError):  # nobody reads any more; the files still tell
         print(file=stream)
-        table_text.print_lines(_HEADS, cells, 1, stream)
+        table_text.print_lines(_HEADS, [row.cells() for row in rows], 1, stream or sys.stdout)
         print(*wrapped(*lines), f"run directory: {run_dir.path}", sep="\n", file=stream, flush=True)
+
+
+def write_summary(run_dir: RunDir, rows: Sequence[TierRow], lines: Sequence[str], **more: Any) -> None:
+    """Writes `report/summary.json` (exact numbers, with `more`) and `report/summary.md`. Raises RunDirError."""
     run_dir.make(run_dir.report_dir)
-    content = {"tiers": [asdict(row) for row in rows], "time_s": dict(split_s), "state_digest": state_digest}
-    summary = json_safe(content | ({"ended": ended} if ended else {}))
+    summary = json_safe({"tiers": [asdict(row) for row in rows], **more})
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    table = "\n".join(table_text.markdown_lines(_HEADS, cells, 1))
+    table = "\n".join(table_text.markdown_lines(_HEADS, [row.cells() for row in rows], 1))
     notes = [f"{line[0].upper()}{line[1:]}." for line in lines]
     write_text(run_dir.report_dir / "summary.md", "\n\n".join(["# Results", table, *notes]) + "\n")
 

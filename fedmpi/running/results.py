@@ -14,10 +14,9 @@ from fedmpi.learning.evaluate import TierScore
 from fedmpi.methods.values import ClientLoad
 from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.records import CLIENTS, TIERS, Record, divergences
+from fedmpi.report.records import CLIENTS, TIERS
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
-from fedmpi.store.units import short_duration, si
 
 _LARGEST_EXPONENT = 700.0
 """Of a float64: exp of 710 is infinite."""
@@ -111,13 +110,3 @@ def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
         replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))
         for row in rows
     ]
-
-
-def closing_lines(records: Sequence[Record]) -> tuple[str, ...]:
-    """Returns lines for below the closing table: who diverged, what devices took, and what the method concludes."""
-    last = records[-1] if records else {}
-    on_devices = []
-    if "simulated_total_s" in last:
-        took = f"{short_duration(last['simulated_total_s'])}, {si(round(last['simulated_total_j'], 2))} J"
-        on_devices.append(f"on the clients' devices the run took {took}")
-    return (*divergences(records), *on_devices, *last.get("method", {}).get("conclusions", ()))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -16,7 +14,7 @@ from fedmpi.devices.fleet import Spent
 from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.report.best import Best, why_over
-from fedmpi.report.closing import closing_table
+from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Started
 from fedmpi.report.progress import Progress
@@ -28,7 +26,7 @@ from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
 from fedmpi.running.observers import Makers, Observers
 from fedmpi.running.remarks import defaults, remarks
-from fedmpi.running.results import Times, closing_lines, record_of, sizes, tier_rows, untrained
+from fedmpi.running.results import Times, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -260,19 +258,19 @@ class Server:
 
     def _write_report(self) -> None:
         rows = tier_rows(self._sizes, self._best)
-        stream = io.StringIO() if self._request.quiet else sys.stdout
-        said = closing_lines(read_records(self._folder))
+        split_s = self._best.split_s()
         scores = self._client_scores
-        summary = scores.summary() if scores else None
+        ended = self._best.why_over(self._setup.config.stop)
+        lines = closing_lines(read_records(self._folder), split_s, scores.summary() if scores else None, ended)
+        if not self._request.quiet:
+            print_table(rows, lines, self._folder)
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
-        over = self._best.why_over(self._setup.config.stop)
-        closing_table(
-            *(rows, self._best.split_s(), self._folder, summary, said), ended=over, state_digest=digest, stream=stream
-        )
+        more = {"time_s": split_s, "state_digest": digest, **({"ended": ended} if ended else {})}
+        write_summary(self._folder, rows, lines, **more)
         if scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
-            lines = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
-            write_text(self._folder.report_dir / "clients.csv", f"client,{scores.name}\n{lines}")
+            table = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)
+            write_text(self._folder.report_dir / "clients.csv", f"client,{scores.name}\n{table}")
 
     def _run_ended(self, done: int, stopped: str = "") -> None:
         best = self._best

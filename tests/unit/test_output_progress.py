@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmpi.clock import STAGES
-from fedmpi.report.closing import TierRow, closing_table
+from fedmpi.report.closing import TierRow, closing_lines, print_table, write_summary
 from fedmpi.report.progress import Progress
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import duration, short_duration, si, size
@@ -89,8 +89,7 @@ class HungUp(io.StringIO):
 def test_a_reader_that_went_away_does_not_end_the_run(tmp_path: Path) -> None:
     run(Progress(5, stream=HungUp()))
     run_dir = RunDir.open_for(tmp_path, resume=False)
-    closing_table(ROWS, SPLIT_S, run_dir, stream=HungUp())
-    assert (run_dir.report_dir / "summary.json").exists()
+    print_table(ROWS, closing_lines([], SPLIT_S), run_dir, HungUp())
 
 
 def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
@@ -112,7 +111,9 @@ def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
 def test_closing_table(tmp_path: Path) -> None:
     """Printed rounded; the report has exact numbers."""
     run_dir, stream = RunDir.open_for(tmp_path / "run", resume=False), io.StringIO()
-    closing_table(ROWS, SPLIT_S, run_dir, conclusions=["both are one net"], stream=stream)
+    lines = closing_lines([{"method": {"conclusions": ["both are one net"]}}], SPLIT_S)
+    print_table(ROWS, lines, run_dir, stream)
+    write_summary(run_dir, ROWS, lines, time_s=SPLIT_S)
     text = stream.getvalue()
     full, eighth = (" ".join(line.split()) for line in text.splitlines() if line.startswith(("full", "eighth")))
     assert full == "full 1 11.17 M 556.65 M 44.70 MB 44.70 MB 91.23 92.00 7"
