@@ -64,8 +64,7 @@ def closing_lines(
     records: Sequence[Record], split_s: Mapping[str, float], clients: Mapping[str, float] | None = None, ended: str = ""
 ) -> list[str]:
     """Returns what stands below the table: its caption, the accuracy of the clients' own nets (`clients`, as a record
-    has it), who diverged, what devices took, what the method concludes, why the run ended before its last round (`stop`),
-    and the time.
+    has it), who diverged, what devices took, what the method concludes, why the run ended early (`stop`), and the time.
     """
     last = records[-1] if records else {}
     on_devices = []
