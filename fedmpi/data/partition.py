@@ -146,11 +146,19 @@ def make_partition(
     """Divides the examples with the targets `labels`, (N, ...), among clients; a pure function of its arguments.
 
     `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
-    ConfigError if the options cannot be met (too many clients, a minimum size never reached).
+    ConfigError if the options cannot be met (too many clients, a minimum size never reached), and DataError for
+    examples that are not there or that go to two clients.
     """
+    where = f"partition.name={options.name}"
     if problem := options.too_many(len(labels), num_clients):
-        raise ConfigError(f"partition.name={options.name}", f"{problem} clients")
+        raise ConfigError(where, f"{problem} clients")
     indices, sizes = options.divide(np.asarray(labels), num_clients, seed, groups if options.by_groups else None)
+    if indices.min() < 0 or indices.max() >= len(labels):
+        found = f"{indices.min()} to {indices.max()}"
+        raise DataError(where, f"gave the examples {found}; there are 0 to {len(labels) - 1}")
+    times = np.bincount(indices)
+    if times.max() > 1:
+        raise DataError(where, f"gave the example {times.argmax()} to more than one client, or twice to one")
     return Partition.of(indices, sizes)
 
 

@@ -14,7 +14,8 @@ from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
 from fedmpi.data.partitions.dirichlet_feddf import DirichletFeddf
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
-from fedmpi.errors import ConfigError
+from fedmpi.data.subset import Ints
+from fedmpi.errors import ConfigError, DataError
 
 COMPLETE = [Iid(), Iid(shuffle=True), Dirichlet(), ClassDirichlet(), DirichletEqual(), QuantitySkew()]
 ALL = [
@@ -66,6 +67,25 @@ def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
     first, again, other = (made(options, 20, seed) for seed in (0, 0, 1))
     assert np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
     assert np.array_equal(first.indices, other.indices) == (options == Iid())
+
+
+class Overlapping(PartitionOptions):
+    """A class of a user's."""
+
+    name: str = "overlapping"
+    first: int = 0
+
+    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        return np.array([0, 1, 1, 2]) + self.first, np.array([2, 2])
+
+
+@pytest.mark.parametrize(
+    ("first", "line"),
+    [(0, "gave the example 1 to more than one client"), (8, "the examples 8 to 10; there are 0 to 9")],
+)
+def test_what_a_class_of_ones_own_divides_is_checked(first: int, line: str) -> None:
+    with pytest.raises(DataError, match=line):
+        make_partition(Overlapping(first=first), np.zeros(10, np.int64), 2, seed=0)
 
 
 # ---- iid
