@@ -1,4 +1,5 @@
-"""Scores of a tested net beside accuracy and loss (`evaluation.metrics`), from its logits of all test examples.
+"""Scores of a tested net beside accuracy and loss (`evaluation.metrics`), from its logits of all test examples; the
+trials of a user's metrics and loss.
 
 Each rank fills in the logits of the batches that it tests, bit by bit; an integer sum brings them together, and rank 0
 computes. So the scores do not depend on the number of ranks.
@@ -18,11 +19,13 @@ from fedmpi import registry
 from fedmpi.errors import ConfigError, UnknownError, users_code
 
 if TYPE_CHECKING:
+    from fedmpi.config.schema import Train
     from fedmpi.data.dataset import DataInfo
 
 Metric = Callable[[np.ndarray, np.ndarray], Any]
 """targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""
 _EXAMPLES = 10
+_EXAMPLES_OF_A_LOSS = 4
 
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -107,16 +110,39 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
 
 def check(names: Sequence[str], info: DataInfo) -> None:
     """Tries each metric of the user's on random outputs. Raises `ConfigError` unless it gives a number."""
-    count = max(_EXAMPLES, 2 * info.num_classes)
-    generator = np.random.default_rng(0)
-    outputs = generator.standard_normal((count, info.num_classes), dtype=np.float32)
-    targets = np.arange(count) % info.num_classes
-    if info.task != "classification":
-        targets = (generator.random(outputs.shape) < 0.5).astype(np.float32)
+    count = _EXAMPLES if info.task == "token_classification" else max(_EXAMPLES, 2 * info.num_classes)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
+            targets, outputs = _drawn(info, count)
             with users_code("evaluation.metrics", f"{name} gives no number for {count} examples", ConfigError):
-                float(metric(targets.copy(), outputs.copy()))
+                float(metric(targets, outputs))
+
+
+def check_loss(train: Train, info: DataInfo) -> None:
+    """Tries the user's loss (`train.loss`) on random outputs. Raises `ConfigError` unless it gives a number, or one for
+    each example, with gradients.
+    """
+    if train.loss == "auto":
+        return
+    targets, outputs = map(torch.from_numpy, _drawn(info, _EXAMPLES_OF_A_LOSS))
+    what = f"for {_EXAMPLES_OF_A_LOSS} examples"
+    with users_code("train.loss", f"{train.loss} failed {what}", ConfigError):
+        value = registry.import_object(train.loss)(outputs.requires_grad_(), targets)
+    is_loss = isinstance(value, Tensor) and value.shape in ((), (_EXAMPLES_OF_A_LOSS,)) and value.requires_grad
+    if not is_loss or not math.isfinite(value.detach().mean()):
+        given = f"{tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        expected = f"a finite tensor () or ({_EXAMPLES_OF_A_LOSS},) with gradients"
+        raise ConfigError("train.loss", f"{train.loss} gives {given} {what}; expected {expected}")
+
+
+def _drawn(info: DataInfo, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns `count` targets of the kind that the data have, and random outputs, as a metric gets them."""
+    generator = np.random.default_rng(0)
+    outputs = generator.standard_normal((count, *info.output_shape), dtype=np.float32)
+    if info.task in ("classification", "token_classification"):
+        shape = outputs.shape[:-1]
+        return np.arange(math.prod(shape)).reshape(shape) % info.num_classes, outputs
+    return (generator.random(outputs.shape) < 0.5).astype(np.float32), outputs
 
 
 def measure(metrics: dict[str, Metric], labels: np.ndarray, logits: Tensor, class_names: Sequence[str]) -> Any:

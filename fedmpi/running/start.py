@@ -40,7 +40,6 @@ from fedmpi.learning.evaluate import EvaluationPlan, Scoring
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.freed_memory import keep_freed_memory
 from fedmpi.learning.local import LocalTrainer
-from fedmpi.learning.own_loss import check_loss
 from fedmpi.methods import aggregate
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
@@ -239,7 +238,7 @@ def check_model(config: Config, info: DataInfo) -> Trial:
     """Tries what the user brings: loss, metrics, aggregate, and the model as the run computes (`models.trial.tried`).
     Raises `ConfigError`.
     """
-    check_loss(config.train, info)
+    metrics.check_loss(config.train, info)
     metrics.check(config.evaluation.metrics, info)
     aggregate.check(config.method.aggregate, config.clients.per_round)
     with settings_kept():

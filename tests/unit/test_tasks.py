@@ -230,7 +230,7 @@ def test_one_test_target_has_no_r2(tmp_path: Path) -> None:
         ("for_each_number", r"gives \(4, 1\) for 4 examples; expected a finite tensor \(\) or \(4,\) with gradients"),
         ("without_gradients", r"gives \(\) for 4 examples"),
         ("endless", r"gives \(\) for 4 examples"),
-        ("failing", r"failed on 4 examples: .*no way"),
+        ("failing", r"failed for 4 examples: .*no way"),
     ],
 )
 def test_a_loss_is_tried(tmp_path: Path, loss: str, message: str) -> None:
