@@ -17,6 +17,8 @@ from fedmpi.models.width import Rounding, Width
 from fedmpi.tensors import frozen_values
 
 _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
+_EXAMPLES = {"image": "resnet18", "vector": "mlp", "tokens": "lstm_imdb"}
+"""A built-in net that takes data of the kind."""
 
 
 def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
@@ -67,7 +69,8 @@ def _from_options(options: Model, info: Inputs, width: Width, device: str, init_
     if info.kind not in options.kinds:
         takes = " and ".join(_PLURALS[kind] for kind in options.kinds)
         hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
-        raise ConfigError("model.name", f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'{hint}")
+        found = f"'{options.name}' takes {takes}, the data are of kind '{info.kind}'"
+        raise ConfigError("model.name", f"{found}; set model.name={_EXAMPLES[info.kind]}, or your own{hint}")
     with seeds.global_generators(init_seed), torch.device(device):
         net = admission.as_module(options.net(info, width), options.name)
     if getattr(options, "norm", "") == "frozen":

@@ -152,7 +152,7 @@ def test_torchvision_errors_say_what_to_write(told: Told) -> None:
     ("options", "kind", "message"),
     [
         (TINY, "tokens", "'resnet18' takes images, the data are of kind 'tokens'"),
-        (Torchvision(), "vector", "'torchvision:resnet50' takes images, the data are of kind 'vector'"),
+        (Torchvision(), "vector", "takes images, the data are of kind 'vector'; set model.name=mlp, or your own"),
         (Mlp(), "tokens", "'mlp' takes images and vectors, the data are of kind 'tokens'"),
         (LstmImdb(), "image", "'lstm_imdb' takes tokens, the data are of kind 'image'"),
     ],
