@@ -306,7 +306,8 @@ def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
 
 
 def _curves(results: Results, setting: str) -> list[Panel]:
-    """Returns panels of the largest and the smallest net by round, and of the largest by bytes."""
+    """Returns panels of the largest and the smallest net by round, and of the largest by bytes and, where devices have
+    a clock, by simulated time."""
     runs = results.finals(setting)
     if not runs:
         return []
@@ -314,6 +315,8 @@ def _curves(results: Results, setting: str) -> list[Panel]:
     if all(any(map(net_scores, run.records)) for run in runs):
         nets = {"largest": "largest net", "smallest": "smallest net"}
     axes = [*((net, "rounds") for net in nets), (next(iter(nets)), "bytes")]
+    if all("simulated_s" in run.records[-1] for run in runs):
+        axes.append((next(iter(nets)), "simulated_s"))
     panels = []
     for net, x in axes:
         lines = {}

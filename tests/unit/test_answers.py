@@ -120,6 +120,19 @@ def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path, untested: dict
     assert "one-curves.svg" in figures_of(results_of(grid_of(tmp_path), [own]))
 
 
+def test_a_report_has_curves_by_simulated_time_where_devices_have_a_clock(tmp_path: Path) -> None:
+    """Two rounds of 5 seconds."""
+    run = made(GridRun("final", "one", "hm", 0, 0), 0.9, 0.8)
+    first = {**run.records[0], "simulated_s": 5.0, "simulated_j": 1.0}
+    timed = replace(run, records=[first, {**first, "round": 2}])
+    axes = {}
+    for name, own in (("without", run), ("with", timed)):
+        panels = figures_of(results_of(grid_of(tmp_path), [own]))["one-curves.svg"]
+        axes[name] = {panel.x: panel.lines[1].x for panel in panels}
+    assert axes["without"].keys() == {"rounds", "bytes"}
+    assert axes["with"].keys() == {"rounds", "bytes", "simulated_s"} and axes["with"]["simulated_s"] == [5.0, 10.0]
+
+
 def test_the_best_trial_is_chosen_of_equal_ones_the_first(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, settings=TWO)
     scores = {("one", "avg"): (0.5, 0.6), ("one", "hm"): (0.7, 0.7), ("two", "avg"): (0.2, 0.1), ("two", "hm"): (0, 1)}
