@@ -1,12 +1,24 @@
 """The command as a user types it: the plan with the papers' sizes, and a run on real CIFAR-10."""
 
+import json
 from pathlib import Path
 
 import pytest
-from launched import Start
+from launched import RunMain, Start
 from small_runs import finished
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_plan_has_the_papers_sizes(run_main: RunMain, tmp_path: Path) -> None:
+    """As overrides of the default config, whose own model is small; no data file is there to be read."""
+    words = ("model.name=resnet18", "data.name=cifar10", f"data.root={tmp_path / 'nowhere'}")
+    code, out, errors = run_main("plan", "--json", *words)
+    assert (code, errors) == (0, "")
+    tiers = json.loads(out)["tiers"]
+    assert [tier["params"] for tier in tiers] == [11_173_962, 4_157_514, 2_209_866, 1_236_042]
+    assert [tier["capacity"] for tier in tiers] == [1, 0.5, 0.25, 0.125]
+    assert all({"name", "macs"} <= tier.keys() for tier in tiers)
 
 
 @pytest.mark.nightly

@@ -11,6 +11,7 @@ from small_runs import SMALL, finished, small_config
 
 from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import make_partition, saved
+from fedmpi.report.records import read_records
 from fedmpi.results.run import Run
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
@@ -112,6 +113,18 @@ def test_without_a_checkpoint_it_starts_at_round_1_and_says_so(resume: Resume, r
     code, out, errors = resume(*ARGUMENTS)
     assert code == 0 and f" {run_dir}: no round " in out, errors
     assert finished(run_dir) == expected
+
+
+@pytest.mark.slow
+def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> None:
+    """The results are those of a run with its whole record; only the record says that it lacks a round."""
+    path = RunDir(run_dir).records_path
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first)
+    code, _, errors = resume("rounds=2", "output.progress=plain")
+    assert code == 0 and "lacks 1 round, from round 2 on" in errors and path.read_text() == first
+    assert resume("rounds=3", "output.progress=plain")[0] == 0
+    assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
 
 
 @pytest.mark.slow

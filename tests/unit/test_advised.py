@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from own_data import arrays_of, save_npz
 
 import fedmpi
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
+from fedmpi.data import own
 from fedmpi.running.stopping import left_over
 
 FEW = ("method.name=fedavg", "clients.count=4", "clients.per_round=2")
@@ -123,6 +126,19 @@ def test_a_link_to_nothing_is_said(called: Callable[..., str]) -> None:
     assert "a symbolic link whose target is missing" in called("--run-dir", "run")
     assert "a symbolic link whose target is missing" in called("output.dir=run")
     assert called("run.yaml") == "run.yaml: no such file.\n"
+
+
+def test_names_of_a_data_frame_are_saved_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """So are labels; `groups.astype(str)` is what the message says."""
+    names = np.array(["a", "b", "c"] * 10, dtype=object)
+    save_npz(Path(), **arrays_of("vectors"), groups=names)
+    words = ["data.name=npz", "data.path=mine.npz", "model.name=mlp", "partition.name=iid", *FEW]
+    assert plan(words) == 2 and "groups.astype(str)" in capsys.readouterr().err
+    save_npz(Path(), **arrays_of("vectors"), groups=names.astype(str))
+    assert plan(words) == 0
+    own.forget()  # as a new command has read nothing
+    save_npz(Path(), **{**arrays_of("vectors"), "train_x": arrays_of("vectors")["train_x"].astype(object)})
+    assert plan(words) == 2 and "train_x holds Python objects" in capsys.readouterr().err
 
 
 def test_a_net_that_no_module_has_by_name() -> None:

@@ -10,7 +10,7 @@ from golden_file import Told
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config, settings
+from fedmpi.config.schema import Config, is_setting, settings
 
 TEXTS = [*"1e3 no true 010 08 1_0 0x10 1:30 ~ # *x .inf 2026-01-01".split(), "", " a", "a: b"]
 
@@ -84,6 +84,14 @@ def test_whole_numbers_and_floats_are_one_setting() -> None:
     """A float field's default may be written 5 in a class; given as 5.0 it is the same setting."""
     assert config("train.lr=1").hash() == config("train.lr=1.0").hash()
     assert config("method.tau=5").diff({**config("method.tau=5.0").to_dict()}) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "decides"),
+    {"train.lr": True, "mpi.threads": True, "mpi.exchange": False, "data.path": False, "method.path": True}.items(),
+)
+def test_settings_decide_results_and_places_do_not(key: str, decides: bool) -> None:
+    assert is_setting(tuple(key.split("."))) == decides
 
 
 def test_settings_of_a_config_are_its_dotted_keys() -> None:

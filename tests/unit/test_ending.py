@@ -1,5 +1,6 @@
 """How runs with rounds to go have ended: from the note of a rank, the manifest and the lock, and as it is told."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
     told(seen(run).paragraph())
 
 
+def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
+    """Where the run is now. Without a note of the command it is on one rank."""
+    launch = "cd '/home/me/my work' && mpirun -n 5 python -m fedmpi.main method.name=mymod:M"
+    manifest.add_start(run, {"launch": launch})
+    assert seen(run).advice == f"to continue: {launch} --run-dir {run.path} --resume"
+    run.manifest_path.unlink()
+    assert seen(run).advice == f"to continue: python -m fedmpi.main --run-dir {run.path} --resume"
+
+
 def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
     noted(run, DivergenceError(LOSS))
     text = page_of(Run(run.path))
@@ -108,6 +118,22 @@ def test_an_export_says_why_nothing_is_saved(run: RunDir, told: Told) -> None:
     noted(run, DivergenceError(LOSS))
     with told.by(RunDirError):
         chosen_round(run, "best", {})
+
+
+def test_an_export_of_a_finished_run_without_checkpoints_gives_no_command(run: RunDir) -> None:
+    run.checkpoint_path(2).unlink()
+    run.report_dir.mkdir(exist_ok=True)
+    (run.report_dir / "summary.json").write_text("{}")
+    with pytest.raises(RunDirError) as raised:
+        chosen_round(run, "last", {})
+    assert "finished" in str(raised.value) and "--resume" not in str(raised.value)
+
+
+def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None:
+    run.report_dir.mkdir(exist_ok=True)
+    rows = [{"name": "1", "accuracy_last": 0.1, "accuracy_best": 0.1, "best_round": 1}]
+    (run.report_dir / "summary.json").write_text(json.dumps({"tiers": rows, "time_s": {"wall": 9}}))
+    assert Run(run.path).best.last == {"1": 0.75} and Run(run.path).seconds["other"] == 1.0
 
 
 @pytest.mark.parametrize("rounds", [2, 5])

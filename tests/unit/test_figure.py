@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from fast import fast
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
@@ -95,6 +97,15 @@ def test_long_names_are_broken_into_lines() -> None:
         axes.set_xticks(range(6), [f"Inception-ResNet-v{number}" for number in range(6)])
 
     check_layout(figure.compose([draw, words]))
+
+
+def test_the_first_colours_are_told_apart_in_grey() -> None:
+    """The lightness L* of CIELAB: by hand 0, 29, 50 and 72 of 100."""
+    rgb = np.array([to_rgb(colour) for colour in figure.COLOURS[:4]])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)  # sRGB, IEC 61966-2-1
+    relative = linear @ [0.2126, 0.7152, 0.0722]
+    lightness = np.where(relative > (6 / 29) ** 3, 116 * np.cbrt(relative) - 16, 903.3 * relative)
+    assert lightness.round().tolist() == [0, 29, 50, 72]
 
 
 def test_lines_of_one_colour_differ_in_dashes_and_marker() -> None:

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from grids import BETTER, FILE, WORSE, final_runs, grid_of, made, runs_in_this_process
+from grids import BETTER, FILE, WORSE, Ended, final_runs, grid_of, made, runs_in_this_process
 from small_runs import small_config
 from studied_runs import write_config
 
@@ -305,6 +306,34 @@ def test_what_changed_after_a_run_is_refused(tmp_path: Path, own: tuple[Short, P
         assert grid("--report")[0] == 0
         if has_folder:
             grid.out.rename(tmp_path / "gone")
+
+
+@pytest.mark.slow
+def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short) -> None:
+    """Among the final runs: another clone makes the other two, and the same tables."""
+    whole = replace(short, out=tmp_path / "whole", results=tmp_path / "all")
+    assert whole("--jobs", 1)[0] == 0
+    short.make_some(4)
+    assert short("--only", "avg", "--jobs", 1)[0] == 0 and short("--report")[0] == 0
+    short.runs.clear()
+    assert replace(short, out=tmp_path / "elsewhere")()[0] == 0 and len(short.runs) == 2
+    assert short.text("values.csv") == whole.text("values.csv")
+
+
+@pytest.mark.slow
+def test_a_failed_run_ends_no_other_and_is_tried_again(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
+    works = launch._started
+
+    def fails(command: Sequence[str], *others: Any) -> Any:
+        return Ended(1) if any("trial1" in word for word in command) else works(command, *others)
+
+    monkeypatch.setattr(launch, "_started", lambda *others: Ended(1))
+    code, printed, error = short()
+    assert code == 1 and printed.count("exit code 1") == 4 and not error, "nothing to report"
+    monkeypatch.setattr(launch, "_started", fails)
+    assert short()[0] == 1 and len(short.runs) == 2
+    monkeypatch.setattr(launch, "_started", works)
+    assert short()[0] == 0 and len(short.runs) == 8
 
 
 PRINTED = """

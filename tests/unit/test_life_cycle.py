@@ -97,6 +97,14 @@ def test_squeue_knows_the_end_of_the_job(tmp_path: Path, answer: str, end: str, 
     assert out == (f"{stale if end == 'stale' else end}" or "none") + "\n"
 
 
+def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> None:
+    """It would hide the job, or print the time in another way; the job's own commands keep it."""
+    mine = {"SQUEUE_STATES": "PD", "SQUEUE_FORMAT": "%i", "SLURM_TIME_FORMAT": "relative"}
+    answer = 'env | grep -q ^SQUEUE_ && exit; [ "$SLURM_TIME_FORMAT" = standard ] && echo 2030-01-01T00:00:00'
+    script = "echo $SLURM_JOB_END_TIME $SQUEUE_STATES $SLURM_TIME_FORMAT"
+    assert ended(tmp_path, script, {**JOB, **mine}, squeue=answer)[1] == "1893456000 PD relative\n"
+
+
 @pytest.mark.parametrize(
     ("command", "more", "scontrol", "code", "said"),
     [
@@ -126,6 +134,12 @@ def test_a_report_of_before_is_no_sign_of_the_end(tmp_path: Path, run_dir: Path)
     assert ended(tmp_path, f"resumable '{run_dir}' true", KNOWN_END)[0] == 1
     again = f"resumable '{run_dir}' touch '{run_dir}/report/summary.json'"
     assert ended(tmp_path, again, KNOWN_END)[0] == 0
+
+
+@pytest.mark.parametrize(("script", "code"), [('echo "$_IS_NOT_SET"', 0), ("false; resumable new true", 1)])
+def test_what_comes_before(tmp_path: Path, script: str, code: int) -> None:
+    """A variable that is not set is nobody's mistake, as in the scripts of module and conda; a failure is one."""
+    assert ended(tmp_path, script, JOB)[0] == code
 
 
 @pytest.mark.parametrize("when", ["loading", "running"])

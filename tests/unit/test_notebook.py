@@ -8,8 +8,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from own_data import arrays_of, save_npz
+from own_data import arrays_of, folder_of, save_npz
 
 import fedmpi
 
@@ -76,6 +77,14 @@ def test_the_second_run_trains_on_the_data_of_today(data: dict[str, Any], loads_
     assert sum(trained(second, "second").partition().sizes) == 24
 
 
+def test_pictures_that_came_between_two_runs_are_seen() -> None:
+    data = {"name": "image_folder", "path": "pictures", "test_share": 0.5, "size": [28, 28]}
+    folder_of(Path("pictures"), {".": {"a": 6, "b": 6}})
+    assert fedmpi.plan(config(**data)).tiers[0].training_examples == 2
+    folder_of(Path("pictures"), {".": {"c": 6}})
+    assert fedmpi.plan(config(**data)).tiers[0].training_examples == 3
+
+
 @pytest.mark.parametrize("change", ["rewritten", "gone"])
 def test_what_is_told_of_a_finished_run_is_of_its_records(change: str) -> None:
     path = write(30)
@@ -120,3 +129,14 @@ def test_the_manifest_has_the_digest_of_what_ran(changed: str, capsys: pytest.Ca
     third = trained(config(**data), "third")
     assert noted(third) == digest("parts.py", "nets.py") != before and capsys.readouterr().err == ""
     assert third.net()[1].out_features == (6 if changed == "parts.py" else 5)
+
+
+def test_a_plan_sees_an_array_that_was_replaced() -> None:
+    """By a file of the same size, too."""
+    write(30)
+    arrays = dict(np.load("mine.npz"))
+    made = config(name="npz", path="mine.npz")
+    assert len(fedmpi.plan(made).tiers) == 1
+    np.savez("mine.npz", **{**arrays, "train_x": arrays["train_x"] * np.nan})
+    with pytest.raises(fedmpi.UserError, match="no finite numbers"):
+        fedmpi.plan(made)

@@ -1,6 +1,11 @@
 """Checkpoints: what is saved is found again, what is damaged is skipped, and a kill harms nothing."""
 
 import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import h5py
 import pytest
@@ -46,6 +51,17 @@ def test_a_snapshot_comes_back_whole(run_dir: RunDir) -> None:
     assert found is not None and digest_of(found.server) == digest_of(saved.server)
     assert list(found.server) == ["conv.weight", "queue"]
     assert dataclasses.replace(found, server=saved.server) == saved
+
+
+def test_the_file_says_what_it_is(run_dir: RunDir) -> None:
+    with h5py.File(checkpoint.save(run_dir, snapshot(3)), "r") as file:
+        assert (file.attrs["round"], file.attrs["seed"]) == (3, 1)
+        assert json.loads(file.attrs["config"]) == {"seed": 1, "train": {"lr": 0.1}}
+        assert json.loads(file.attrs["versions"]) == {"torch": "2.4"}
+        assert file.attrs["config_hash"].decode() == "c" * 64
+        assert file.attrs["server_digest"].decode() == digest_of(snapshot(3).server)
+        assert sorted(file) == ["clients", "server"]
+        assert sorted(file["clients"]) == ["client", "digest", "round"]
 
 
 def test_the_newest_k_stay(run_dir: RunDir) -> None:
@@ -146,6 +162,79 @@ def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: p
         checkpoint.save(run_dir, snapshot(2), keep=1)
     assert newest(run_dir) == (1, [])
     assert len(list(run_dir.checkpoints_dir.iterdir())) == 1
+
+
+KILLER = """
+import os, random, signal, sys, time
+import torch
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.checkpoint import Snapshot
+from fedmpi.store import checkpoint
+
+torch.set_num_threads(1)
+run_dir = RunDir.open_for(sys.argv[1], resume=True)
+store, draw = MemoryStore(run_dir), random.Random(int(sys.argv[2]))
+
+def save_for_ever(round_number, clients, announce):
+    while True:
+        round_number += 1
+        server = {f"w{i}": torch.full((200, 100), float(round_number)) for i in range(10)}
+        memory = {"m": torch.full((9,), float(round_number))}
+        clients = {**clients, round_number % 3: store.put(round_number % 3, round_number, memory)}
+        checkpoint.save(run_dir, Snapshot(round_number, server, clients, {}, "", 0, {}))
+        store.delete(store.versions() - checkpoint.referenced(run_dir))
+        os.write(announce, b"x")
+
+def killed_after(last_round, clients):
+    heard, announce = os.pipe()
+    child = os.fork()
+    if child == 0:
+        save_for_ever(last_round, clients, announce)
+    os.close(announce)
+    os.read(heard, 1)
+    time.sleep(draw.uniform(0, 0.05))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    saved = 1
+    while rest := os.read(heard, 4096):
+        saved += len(rest)
+    os.close(heard)
+    return last_round + saved
+
+def complain(line):
+    raise AssertionError(line)
+
+last_round, clients, ahead, torn = 0, {}, 0, 0
+for _ in range(15):
+    announced = killed_after(last_round, clients)
+    torn += any(path.name.endswith(".tmp") for path in run_dir.checkpoints_dir.iterdir())
+    found = checkpoint.load_newest_intact(run_dir, complain)
+    assert found.round in (announced, announced + 1), (found.round, announced)
+    ahead += found.round > announced
+    last_round, clients = found.round, dict(found.clients)
+    assert len(found.server) == 10
+    assert all(bool((tensor == last_round).all()) for tensor in found.server.values())
+    assert sorted(version[0] for version in clients.values()) == list(range(max(1, last_round - 2), last_round + 1))
+    for client, version in clients.items():
+        assert bool((store.get(client, version)["m"] == version[0]).all())
+print("ok", last_round, "rounds", torn, "kills while writing", ahead, "between rename and announcement")
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
+    """15 SIGKILLs of a process that saves in a loop, each up to 50 ms (some saves) after its first save.
+
+    The newest that loads is the last one announced, or the one that was renamed just before the
+    kill; it is complete, its memories included, nothing is skipped. One interpreter starts and
+    forks the children, as starting torch takes longer than the whole test.
+    """
+    command = [sys.executable, "-c", KILLER, str(tmp_path / "run"), "7"]
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("ok "), done.stdout
 
 
 # Client memories: one file a version, read back whole or refused.

@@ -188,6 +188,16 @@ def test_the_kernels_lock_survives(tmp_path: Path, contenders, told: Told) -> No
         told(two.all_do()[0])
 
 
+def test_a_long_round_has_a_heartbeat(tmp_path: Path) -> None:
+    """At most one a second, however often it is called."""
+    now_s = [0.0]
+    with RunLock(RunDir(tmp_path), now=lambda: now_s[0]) as held:
+        for now_s[0], is_fresh in ((0.9, False), (1.1, True)):
+            os.utime(tmp_path / ".lock", (0, 0))
+            held.beat()
+            assert (time.time() - (tmp_path / ".lock").stat().st_mtime < 60) == is_fresh
+
+
 # The run directory: names, refusals, and the lock that keeps a second run out.
 
 
@@ -227,6 +237,14 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path, told: Told) -
         RunDir.open_for("/proc/run", resume=False)  # not writable for root either
     with pytest.raises(RunDirError, match="takes no new files"):
         RunDir.new("/proc", "run")
+
+
+def test_checkpoints_are_found_newest_first_and_nothing_else(tmp_path: Path) -> None:
+    run = RunDir.open_for(tmp_path, resume=False)
+    for name in ("round-000009.h5", "round-1000000.h5", ".round-000010.h5.tmp", "round-x.h5", "round-000003.h5.bak"):
+        (run.checkpoints_dir / name).touch()
+    assert [number for number, _ in run.checkpoints()] == [1_000_000, 9]
+    assert run.checkpoint_path(1_000_000).name == "round-1000000.h5"
 
 
 def _left_by(tmp_path: Path, *, age_s: float = 0, **changes: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from written_runs import a_run, with_records
 
-from fedmpi.results.frame import grouped
+from fedmpi.results.frame import grouped, panels
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
@@ -123,6 +123,12 @@ def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     assert [group.name for group in grouped([servers[0], runs[0]])] == ["fedavg", "fedhm"]
 
 
+def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
+    short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
+    (group,) = grouped([short, long])
+    assert group.runs == [long] and "1 is left out: 2 has the same settings" in page_of_several([short, long])
+
+
 def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
     """Both seeds of the first have two rounds, those of the second one and two; what was not tested is not counted."""
     runs = [a_run(tmp_path / f"ours{seed}", [{"1": 0.5}] * 2, seed=seed) for seed in (0, 1)]
@@ -133,6 +139,12 @@ def test_runs_of_unequal_length_say_their_rounds(tmp_path: Path) -> None:
     assert found[:6] == ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %", "50.00 %"] and found[10] == "1 to 2"
     assert found[14:18] == ["fedhm minus heterofl", "tier 1", "2", "2 and 1 to 2"]
     assert "4 runs of 2" in text and "<title>fedhm and heterofl" in text
+
+
+def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:
+    run = Run(a_run(tmp_path / "run", [{"1": 0.25, "clients": 0.75}]))
+    (panel,) = panels(grouped([run]), [], "rounds", "accuracy")
+    assert run.tested == ["clients", "1"] and panel.label == "test accuracy, clients"
 
 
 def test_what_moves_nothing_has_no_chart_by_bytes(tmp_path: Path) -> None:

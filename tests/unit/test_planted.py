@@ -2,6 +2,7 @@
 
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,10 +22,18 @@ from fedmpi.store.run_dir import RunDir
 ROOT = Path(__file__).parents[2]
 
 
+def _link_to_a_pipe(place: Path, victim: Path) -> None:
+    pipe = victim.with_name(f"pipe-{time.monotonic_ns()}")
+    os.mkfifo(pipe)
+    place.symlink_to(pipe)
+
+
 SHAPES: dict[str, Callable[[Path, Path], None]] = {
     "link to a file": lambda place, victim: place.symlink_to(victim),
     "link to nothing": lambda place, victim: place.symlink_to(victim.with_name("absent")),
     "named pipe": lambda place, victim: os.mkfifo(place),
+    "link to a pipe": _link_to_a_pipe,
+    "socket": lambda place, victim: os.mknod(place, stat.S_IFSOCK | 0o600),
     "link to a device": lambda place, victim: place.symlink_to("/dev/zero"),
     "directory": lambda place, victim: place.mkdir(),
 }
@@ -118,7 +127,7 @@ READERS = {
     "requeued": lambda run: Run(run.path).jobs(),
     ".lock": lambda run: Run(run.path).state,
 }
-ENDLESS = ("named pipe", "link to a device", "directory")
+ENDLESS = ("named pipe", "socket", "link to a device", "link to a pipe", "directory")
 
 
 @pytest.mark.parametrize("shape", ENDLESS)
@@ -147,3 +156,11 @@ def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:
     add_start(run, {"command": ["x"]})
     assert len(manifest.read_starts(run)) == 2 and not run.manifest_path.is_symlink()
     assert (tmp_path / "mine").read_text() == '{"starts": [{"command": []}]}'
+
+
+def test_several_replace_one_file_at_once(tmp_path: Path) -> None:
+    with files.replacing(tmp_path / "x") as first:
+        with files.replacing(tmp_path / "x") as second:
+            second.write(b"second")
+        first.write(b"first")
+    assert (tmp_path / "x").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1

@@ -14,9 +14,10 @@ from studied_runs import write_config as write_base
 
 from fedmpi.config.load import load
 from fedmpi.errors import UserError
+from fedmpi.main import main
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results import launch
-from fedmpi.results.launch import Job, make
+from fedmpi.results.launch import Job, make, write_config
 from fedmpi.store.run_dir import RunDir
 
 
@@ -53,6 +54,16 @@ def test_runs_are_made_side_by_side(plan: list[Job], capsys: pytest.CaptureFixtu
     assert finished(plan[0].folder.path) == finished(here)
     capsys.readouterr()
     assert make(plan[:2]) == 0 and capsys.readouterr().out == "2 runs of 2 finished before\n"
+
+
+@pytest.mark.slow
+def test_a_run_on_ranks_continues(plan: list[Job]) -> None:
+    """After its first round, stopped for lack of time."""
+    job = plan[0]
+    write_config(job)
+    words = [str(job.folder.submitted_config_path), "mpi.time_limit_s=0.001", "--run-dir", str(job.folder.path)]
+    assert main(words) == 75
+    assert make([job], ranks=2) == 0 and job.run().done == 2 and len(job.run().starts) == 2
 
 
 def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +112,13 @@ def test_a_folder_of_another_config_is_refused(plan: list[Job]) -> None:
         UserError, match="was run with another config: rounds: run has 2, you ask 3; take another --out"
     ):
         replace(plan[0], config=plan[0].config.model_copy(update={"rounds": 3})).refuse_other()
+
+
+def test_a_program_that_cannot_be_started_is_one_line(plan: list[Job], tmp_path: Path) -> None:
+    (tmp_path / "start").write_bytes(b"\x00\x01")
+    (tmp_path / "start").chmod(0o755)
+    with pytest.raises(UserError, match="start: cannot be started: Exec format error$"):
+        make(plan, launcher=f"{tmp_path}/start {{ranks}}")
 
 
 @pytest.mark.slow
