@@ -29,7 +29,10 @@ class Terminal:
         self.process = subprocess.Popen(words, env=own, cwd=folder, **files, **take_it)
         os.close(theirs)
         self.shown = b""
-        self._deadline = time.monotonic() + LIMIT_S
+        self._began_s = time.monotonic()
+        self._deadline = self._began_s + LIMIT_S
+        self.stamps: list[tuple[float, str]] = []
+        """Seconds since the start, and a line that was then shown whole."""
 
     def read_until(self, is_so: Callable[[bytes], bool]) -> bool:
         """Whether what is shown came to be so, before the last process closed the terminal."""
@@ -41,6 +44,9 @@ class Terminal:
                 except OSError:  # how Linux says that the last writer has closed
                     return is_so(self.shown)
                 self.shown += chunk
+                *whole, _ = self.shown.decode(errors="replace").split("\n")
+                now_s = time.monotonic() - self._began_s
+                self.stamps += [(now_s, line.rstrip("\r")) for line in whole[len(self.stamps) :]]
         return True
 
     def read_all(self) -> bytes:

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from own_data import arrays_of, save_npz
 from small_runs import finished
+
+from fedmpi.data import own
 
 RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
@@ -70,3 +73,28 @@ def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
     code, out, errors = run_main("rounds=3", *OWN, "--run-dir", run, "--resume")
     told = [line for line in (out + errors).splitlines() if "has changed since the last start" in line]
     assert code == 0 and len(told) == 1 and "data mysets:blobs" in told[0] and "partition mysets:rows" in told[0]
+
+
+def test_a_file_of_the_user_s_is_planned_run_and_resumed(
+    run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_npz(tmp_path, **arrays_of("pictures"))
+    words = (*SMALL, "data.name=npz", f"data.path={path}", "partition.name=iid")
+    code, out, _ = run_main("plan", *words)
+    assert code == 0 and f"data.path={path} was read, " in " ".join(out.split())
+    run = str(tmp_path / "run")
+    assert run_main(*words, "rounds=1", "--run-dir", run)[0] == 0
+    assert "brought" not in last_start(Path(run))
+    (tmp_path / "moved").mkdir()
+    moved = path.rename(tmp_path / "moved" / "mine.npz")
+    own.forget()  # as a new process has read nothing
+    code, _, errors = run_main("rounds=2", "--run-dir", run, "--resume")
+    assert code == 2 and str(path) in errors and "o such file" in errors
+    assert run_main("rounds=2", f"data.path={moved}", "--run-dir", run, "--resume")[0] == 0
+    assert run_main(*words[:-2], f"data.path={moved}", words[-1], "rounds=2", "--run-dir", str(tmp_path / "b"))[0] == 0
+    assert finished(Path(run)) == finished(tmp_path / "b")
+    other = arrays_of("pictures")
+    other["train_x"] = 255 - other["train_x"]
+    elsewhere = save_npz(tmp_path / "other", **other)
+    code, _, errors = run_main("rounds=3", f"data.path={elsewhere}", "--run-dir", run, "--resume")
+    assert code == 2 and f"data.path={elsewhere}: holds other data" in errors

@@ -122,7 +122,7 @@ def test_a_record_that_was_cut_off_is_said(resume: Resume, run_dir: Path) -> Non
     first = path.read_text().splitlines(keepends=True)[0]
     path.write_text(first)
     code, _, errors = resume("rounds=2", "output.progress=plain")
-    assert code == 0 and "lacks 1 round, from round 2 on" in errors and path.read_text() == first
+    assert code == 0 and "rounds.jsonl lacks 1 round" in errors and path.read_text() == first
     assert resume("rounds=3", "output.progress=plain")[0] == 0
     assert [record["round"] for record in read_records(RunDir(run_dir))] == [1, 3]
 
