@@ -19,7 +19,7 @@ for mode in ranks job stops combinations; do
   part "$mode" python -m nightly.kill "$mode" --count "$runs" --seed "$RANDOM"
 done
 # Damaged files by the thousand, other MPIs, built environments, all trainings on digits, the notebook, all nets of
-# torchvision; bits of every variant of a method on 2, 3 and 5 ranks; faults that the tests must find.
+# torchvision; bits of every variant of a method, and 200 drawn nets, on 2, 3 and 5 ranks; faults that the tests must find.
 FEDMPI_TEST_EXAMPLES=2000 part damage python -m pytest -q tests/unit/test_damaged_files.py
 FEDMPI_TEST_EXAMPLES=500 part "damaged runs" python -m pytest -q tests/end_to_end/test_damaged.py -k any_file
 part nightly python -m pytest -q --nightly tests -m nightly
