@@ -95,7 +95,8 @@ def _can_factorize(module: Weighted) -> bool:
 
 def _shared(net: nn.Module, weighted: Mapping[str, Weighted]) -> set[str]:
     uses = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
-    return {name for name, module in weighted.items() if uses[id(module.weight)] > 1}
+    # A parametrized weight is no parameter: reading it would compute it, which a net on meta need not be able to.
+    return {name for name, module in weighted.items() if uses[id(module._parameters.get("weight"))] > 1}
 
 
 def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: set[str]) -> None:

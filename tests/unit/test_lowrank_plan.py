@@ -8,6 +8,7 @@ import pytest
 import torch
 from model_inputs import params
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.factorized import FactorizedLayer
@@ -118,3 +119,12 @@ def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
         del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
     assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
     assert not any(module.training for module in result.modules())
+
+
+def test_a_weight_that_is_computed_stays_dense_and_is_not_read() -> None:
+    """Spectral norm cannot compute it from a buffer that lies elsewhere, as in a net of shapes alone."""
+    computed = parametrizations.spectral_norm(nn.Linear(8, 8))
+    net = nn.Sequential(computed, nn.Linear(8, 8), nn.Linear(8, 4))
+    for name, parameter in list(computed.parametrizations.weight.named_parameters()):
+        setattr(computed.parametrizations.weight, name, nn.Parameter(parameter.to("meta")))
+    assert names(net, Rule(0)) == ["1"]
