@@ -59,7 +59,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi check", __doc__)
     parser.add_argument("words", nargs="*", metavar="PACKAGE.MODULE:NAME | CONFIG.yaml | section.key=value")
-    parser.add_argument("--kind", choices=things.KINDS)
+    parser.add_argument("--kind", choices=things.KINDS, metavar="KIND")
     parser.add_argument("--run-dir", metavar="DIR", type=Path)
     parser.add_argument("--json", action="store_true")
     return parser.parse_intermixed_args(argv)

@@ -227,7 +227,8 @@ def hand_over(
 
     Raises `UserError`, before anything is written for a mistake in the request.
     """
-    queue = _queued_jobs()
+    # Writing a job of runs that no job has needs no Slurm.
+    queue = _queued_jobs() if submit or any(job.run().jobs() for job in jobs) else set[str]()
     left: dict[int, Job] = {}
     for number, job in enumerate(jobs, 1):
         run = job.run()

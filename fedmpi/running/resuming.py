@@ -161,7 +161,7 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
         )
 
 
-def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot, dict[str, Any]]:
+def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 10) -> tuple[Snapshot, dict[str, Any]]:
     """Saves a state of another run as the checkpoint of round 0, so that a resume needs the other run no more."""
     parent = _load(origin)
     config = setup.config
@@ -173,9 +173,16 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin) -> tuple[Snapshot
     is_alike = not any(line.startswith(_SHAPING) for line in changes)
     server = dict(parent.server) if is_alike else {name: parent.server[name] for name in state}
     memories = {}
-    for client, version in (parent.clients if is_alike else {}).items():
-        remembered = setup.method.rebase(memory.load(origin.run_dir, client, version), parent.round)
-        memories[client] = setup.memories.put(client, 0, remembered)
+    try:
+        for client, version in (parent.clients if is_alike else {}).items():
+            remembered = setup.method.rebase(memory.load(origin.run_dir, client, version), parent.round)
+            memories[client] = setup.memories.put(client, 0, remembered)
+    except RunDirError:
+        # A run that is running deletes what its newer checkpoints need no more.
+        newest = max((number for number, _ in origin.run_dir.checkpoints()), default=0)
+        if origin.round is None and newest > parent.round and attempts > 1:
+            return _begin_from(setup, run_dir, origin, attempts - 1)
+        raise
     snapshot = replace(
         parent,
         round=0,

@@ -37,7 +37,7 @@ class Setting:
 
     @cached_property
     def plan(self) -> forecast.Forecast:
-        return forecast.forecast(self.config, 1, self.method)
+        return forecast.forecast(self.config, 1)
 
     @cached_property
     def model(self) -> nn.Module:
