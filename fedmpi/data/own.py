@@ -147,7 +147,8 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     groups = test_groups = None
     if "groups" in arrays:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
-    train_tokens, test_tokens = (arrays[x].shape if kind == "tokens" else None for x in ("train_x", "test_x"))
+    train_tokens = arrays["train_x"].shape if kind == "tokens" else None
+    test_tokens = arrays["test_x"].shape if kind == "tokens" else None
     dataset = Dataset(
         _stored(arrays["train_x"], kind),
         _targets(where, "train_y", arrays["train_y"], train_tokens),
@@ -278,7 +279,8 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
     x = dataset.train_x
     y = dataset.train_y
     num_groups = dataset.counts["num_groups"]
-    crop_padding, flip = getattr(options, "crop_padding", 0), getattr(options, "flip", False)
+    crop_padding = getattr(options, "crop_padding", 0)
+    flip = getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
     num_classes = y.shape[1] if y.ndim == 2 else _num_classes(where, y)
@@ -311,12 +313,15 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
     Counted in whole numbers and divided once, so the order of the sums does not matter.
     """
     values = np.arange(256)
-    means, deviations = [], []
+    means = []
+    deviations = []
     for pixels in images.reshape(-1, images.shape[3]).T:
         counts = np.zeros(256, np.int64)
         for start in range(0, len(pixels), _CHUNK_PIXELS):  # bincount takes 8 bytes for each pixel
             counts += np.bincount(pixels[start : start + _CHUNK_PIXELS], minlength=256)
-        size, total, square = int(counts.sum()), int(counts @ values), int(counts @ values**2)
+        size = int(counts.sum())
+        total = int(counts @ values)
+        square = int(counts @ values**2)
         means.append(total / (size * 255))
         deviations.append(math.sqrt((size * square - total**2) / size**2) / 255 or 1.0)
     return tuple(means), tuple(deviations)

@@ -110,7 +110,7 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
 
 def check(names: Sequence[str], info: DataInfo) -> None:
     """Tries each metric of the user's on random outputs. Raises `ConfigError` unless it gives a number."""
-    count = _EXAMPLES if info.task == "token_classification" else max(_EXAMPLES, 2 * info.num_classes)
+    count = max(_EXAMPLES, 2 * info.num_classes)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
             targets, outputs = _drawn(info, count)

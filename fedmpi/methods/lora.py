@@ -18,9 +18,9 @@ D. Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA,
 
 Server state of each layer: A and B at the largest rank, the change D of the weight, or both; `averages` says which.
 
-Of the papers only the abstracts were at hand; of FedIT, FLoRA and FedEx the authors' code, too (on GitHub
-JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM, CERT-Lab/fedex-lora); of FFA, HetLoRA and FlexLoRA code of
-others; of raFLoRA nothing else. These points are our reading or our choice:
+We read the abstracts of these papers, not their texts. For FedIT and FLoRA we read the authors' code (on GitHub:
+JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM). For FedEx and FFA we read a fork of CERT-Lab/fedex-lora, and
+for HetLoRA and FlexLoRA code of others. For raFLoRA we found no code. These points are our reading or our choice:
 - A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all clients one scale
   (`scale: equal`).
 - Of a D that is sent as factors, rows of A are its right singular vectors and columns of B have the norm sigma / s, so

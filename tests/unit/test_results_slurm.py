@@ -179,7 +179,7 @@ def test_what_slurm_refuses(
 
 
 def test_a_job_is_written_where_slurm_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has submitted these runs, so no queue can hold them."""
+    """The queue is not asked about runs that were never submitted."""
     answering(monkeypatch, squeue=(1, "", "squeue: fatal: No configuration\n"))
     submit(plan(folder, 0, 1), submit=False)
     assert (folder / "out" / "job.sbatch").is_file()

@@ -39,7 +39,7 @@ class _Columns(FileOptions):
         """Returns the arrays of the parts train and test, or of the one named '', which is divided. Raises DataError.
 
         `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part. `names`
-        are those that whole numbers of the labels' column stand for.
+        has the names of the classes, by number, if the labels' column has numbers.
         """
         labels, classes = self._labels(tables)
         arrays: dict[str, NDArray[Any]] = {}
