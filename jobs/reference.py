@@ -109,7 +109,7 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
             yield from _rows(info.annotation, f"{above}{key}.", owner)
             continue
         values = allowed(schemas.get(key, {}))
-        if key == "name" or (kinds and "text" not in values):
+        if (key == "name" and owner) or (kinds and "text" not in values):
             continue
         default = ""
         if not info.is_required():

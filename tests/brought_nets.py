@@ -158,6 +158,11 @@ def old_weight_norm(channels: int) -> nn.Module:
         return weight_norm(conv(channels))
 
 
+class DividesByZero(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0 / 0
+
+
 ALLOWED: dict[str, MakePart] = {
     "batch-norm": nn.BatchNorm2d,
     "sync-batch-norm": nn.SyncBatchNorm,
@@ -187,6 +192,9 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "made-otherwise": (lambda _: OtherEachTime(), "'part' (OtherEachTime) has other values in its buffer 'scale'"),
     "gradients": (lambda _: ScalesGradients(), "the net itself (BroughtNet) gives other results in training"),
     "plain-tensor": (lambda _: PlainTensor(), "'part' (PlainTensor) keeps the tensor 'mask'"),
+    "scripted": (lambda channels: torch.jit.script(conv(channels)), "(RecursiveScriptModule) is compiled"),
+    "compiled": (lambda channels: torch.compile(conv(channels)), "'part' (OptimizedModule) is compiled"),
+    "not-finite": (lambda _: DividesByZero(), "gives NaN for the data's first examples"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
     "double": (
         lambda channels: conv(channels).double(),

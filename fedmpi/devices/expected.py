@@ -31,7 +31,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Expected:
-    """The run on the clients' devices; its time and energy are those of the first rounds, times all rounds."""
+    """The run on the clients' devices, as if each client had the mean number of examples."""
 
     turns: tuple[Turn, ...]
     slowest_client: int
@@ -61,15 +61,10 @@ class Expected:
 
 
 def expected(
-    fleet: Fleet,
-    samples: float,
-    share: float,
-    cohorts: Sequence[Cohort],
-    arrives: Callable[[int, int, str], bool],
-    num_rounds: int,
+    fleet: Fleet, samples: float, share: float, cohorts: Sequence[Cohort], arrives: Callable[[int, int, str], bool]
 ) -> Expected:
-    """Returns what to expect of `num_rounds` rounds, by these cohorts of the first ones. A client has `samples`
-    examples and does `share` of its work; `arrives` says of (client, round, phase) whether its upload is not lost.
+    """Returns what to expect of the rounds with these cohorts. A client has `samples` examples and does `share` of its
+    work; `arrives` says of (client, round, phase) whether its upload is not lost.
     """
     loads = [ClientLoad(tier.index, samples, share=share) for tier in fleet.method.tiers]
     per_phase = max([1, *(len(cohort) for _, _, cohort in cohorts)])
@@ -99,12 +94,11 @@ def expected(
             spent.append(fleet.turn(task, load))
             longest_ns[client] = max(spent[-1].ns, longest_ns.get(client, 0))
         total = fleet.round_record(tasks, spent, up_bytes, total)[1]
-    times = num_rounds / max(1, len({number for number, _, _ in cohorts}))
     num_turns = sum(len(cohort) for _, _, cohort in cohorts)
     return Expected(
         turns=tuple(turns),
         slowest_client=max(longest_ns, key=lambda client: longest_ns[client], default=0),
-        run_s=times * total.ns / NS_PER_S,
-        run_j=times * total.uj / _UJ_PER_J,
+        run_s=total.ns / NS_PER_S,
+        run_j=total.uj / _UJ_PER_J,
         late_share=num_late / max(1, num_turns),
     )

@@ -90,8 +90,12 @@ class Fleet:
         profile = self.profile(client, round_number)
         has = f"client {client} ({profile.name}) has {size(profile.memory_bytes)} of memory"
         takes = f"training takes {size(min(self.needed_bytes))} to {size(max(self.needed_bytes))}"
-        todo = "take smaller tiers or batches, clients.tier_assignment=fits, or devices.too_small=drop"
-        return ConfigError("devices", f"{has}, and {takes}; {todo}")
+        todo = ["take smaller tiers or batches"]
+        if self.config.clients.tier_assignment != "fits":
+            todo.append("clients.tier_assignment=fits")
+        if self.config.devices.too_small != "drop":
+            todo.append("devices.too_small=drop")
+        return ConfigError("devices", f"{has}, and {takes}; {', or '.join(todo)}")
 
     # Who has what.
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 Metric = Callable[[np.ndarray, np.ndarray], Any]
 """targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""
 _EXAMPLES = 10
-_EXAMPLES_OF_A_LOSS = 4
 
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -124,14 +123,15 @@ def check_loss(train: Train, info: DataInfo) -> None:
     """
     if train.loss == "auto":
         return
-    targets, outputs = map(torch.from_numpy, _drawn(info, _EXAMPLES_OF_A_LOSS))
-    what = f"for {_EXAMPLES_OF_A_LOSS} examples"
+    count = info.num_classes + 3  # not as many as there are outputs, with which a loss might broadcast
+    targets, outputs = map(torch.from_numpy, _drawn(info, count))
+    what = f"for {count} examples"
     with users_code("train.loss", f"{train.loss} failed {what}", ConfigError):
         value = registry.import_object(train.loss)(outputs.requires_grad_(), targets)
-    is_loss = isinstance(value, Tensor) and value.shape in ((), (_EXAMPLES_OF_A_LOSS,)) and value.requires_grad
+    is_loss = isinstance(value, Tensor) and value.shape in ((), (count,)) and value.requires_grad
     if not is_loss or not math.isfinite(value.detach().mean()):
         given = f"{tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        expected = f"a finite tensor () or ({_EXAMPLES_OF_A_LOSS},) with gradients"
+        expected = f"a finite tensor () or ({count},) with gradients"
         raise ConfigError("train.loss", f"{train.loss} gives {given} {what}; expected {expected}")
 
 
@@ -149,7 +149,7 @@ def measure(metrics: dict[str, Metric], labels: np.ndarray, logits: Tensor, clas
     """Returns each metric's value for a record; the confusion matrix has the classes' names, or numbers, with it."""
     values: dict[str, Any] = {}
     for name, metric in metrics.items():
-        value = metric(labels, logits.numpy())
+        value = metric(labels.copy(), logits.clone().numpy())  # one may write into what it gets
         if name == "confusion":
             values[name] = {"classes": list(class_names or map(str, range(logits.shape[1]))), "counts": value}
         else:

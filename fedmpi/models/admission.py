@@ -75,6 +75,8 @@ def _problems(part: nn.Module) -> Iterator[str]:
     """Yields what is wrong with a module itself, its children left aside."""
     if isinstance(part, LazyModuleMixin):
         yield "has no shape before it has seen data; give it its sizes"
+    if isinstance(part, torch.jit.ScriptModule) or hasattr(part, "_orig_mod"):
+        yield "is compiled, so its layers cannot be followed; give the module as it was before"
     for name, value in part.named_parameters(recurse=False):
         if value.dtype != torch.float32:
             yield f"has a parameter {name!r} of type {value.dtype}; allowed: torch.float32"

@@ -101,6 +101,8 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
             part.register_forward_pre_hook(lambda _, inputs: single.append(inputs[0][0, 0].numel() == 1))
     with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad(), _products(is_computed=trains):
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
+        if trains and scores.isnan().any():
+            raise ConfigError("model.name", f"'{model}' gives NaN for the data's first examples")
         classifier = _nearest(scores.grad_fn, layers)
         _refuse_changes(net, model, parameters)
         if trains and parameters:

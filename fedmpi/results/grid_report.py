@@ -174,10 +174,11 @@ def _table(results: Results, setting: str) -> TextTable:
     without any number has no column, unless it is a target that no run reached.
     """
     ends = results.values[(results.values["phase"] == "final") & (results.values["setting"] == setting)]
+    has_clock = any("simulated_s" in run.records[-1] for run in results.finals(setting))
     measures = {}
     for name, measure in results.grid.content.measures.items():
-        has_clock = not measure.quantity.startswith("simulated")
-        if (measure.is_to_target and has_clock) or ends[name].notna().any():
+        can_be_reached = has_clock or not measure.quantity.startswith("simulated")
+        if (measure.is_to_target and can_be_reached) or ends[name].notna().any():
             measures[name] = measure
     lines = []
     for method in results.grid.content.methods:

@@ -22,7 +22,7 @@ from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo
 from fedmpi.devices.expected import Expected, expected
 from fedmpi.devices.fleet import Fleet
-from fedmpi.errors import counted
+from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import worker_ranks
 from fedmpi.federation.participation import Participation
 from fedmpi.learning.bn import num_statistics
@@ -40,8 +40,6 @@ from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, frozen_values, specs_of
 
 _LARGE_SHARE = 1 / 3
-_ROUNDS_ON_DEVICES = 20
-"""Their cohorts stand for all."""
 _PASSES_OF_A_STEP = 3
 """A step of training beside a test: forward, and backward for inputs and for weights."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
@@ -170,7 +168,16 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         devices=_on_devices(fleet, participation, blocks, samples) if fleet else None,
     )
     said = remarks(config, info, method, num_workers, per_round, participation.sizes)
-    return replace(plan, warnings=(*said, *_warnings(plan)))
+    return replace(plan, warnings=(*said, *_warnings(plan), *_refusal(fleet)))
+
+
+def _refusal(fleet: Fleet | None) -> Iterator[str]:
+    """Yields that a run will not begin where devices are too small for it."""
+    try:
+        if fleet:
+            fleet.check()
+    except ConfigError as error:
+        yield f"a run is refused: {error.text()}"
 
 
 def _participation(config: Config, info: DataInfo, fleet: Fleet | None) -> Participation:
@@ -179,13 +186,12 @@ def _participation(config: Config, info: DataInfo, fleet: Fleet | None) -> Parti
 
 
 def _on_devices(fleet: Fleet, participation: Participation, blocks: Sequence[int], samples: float) -> Expected:
-    """Returns what to expect of the run on its devices, by the cohorts of the first rounds."""
-    rounds = participation.config.rounds
+    """Returns what to expect of the run on its devices, by all its cohorts."""
     cohorts = []
-    for number in range(1, min(rounds, _ROUNDS_ON_DEVICES) + 1):
+    for number in range(1, participation.config.rounds + 1):
         for phase in fleet.method.phases(number):
             cohorts.append((number, phase.name, draw_cohort(participation, blocks, number, phase)))
-    return expected(fleet, samples, participation.mean_work_share, cohorts, participation.arrives, rounds)
+    return expected(fleet, samples, participation.mean_work_share, cohorts, participation.arrives)
 
 
 def _warnings(plan: Forecast) -> Iterator[str]:

@@ -120,6 +120,14 @@ def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path, untested: dict
     assert "one-curves.svg" in figures_of(results_of(grid_of(tmp_path), [own]))
 
 
+@pytest.mark.parametrize("clock", [{}, {"simulated_s": 5.0, "simulated_total_s": 5.0}])
+def test_a_simulated_target_that_no_run_reached_has_a_column(tmp_path: Path, clock: dict[str, float]) -> None:
+    """Without a clock there is nothing to reach."""
+    measures = {**FILE["measures"], "never": {"quantity": "simulated_s_to_target", "target": 0.99}}
+    runs = [replace(run, records=[{**run.records[0], **clock}]) for run in final_runs(BETTER, WORSE)]
+    assert ("| never |" in markdown(results_of(grid_of(tmp_path, measures=measures), runs))) == bool(clock)
+
+
 def test_a_report_has_curves_by_simulated_time_where_devices_have_a_clock(tmp_path: Path) -> None:
     """Two rounds of 5 seconds."""
     run = made(GridRun("final", "one", "hm", 0, 0), 0.9, 0.8)

@@ -476,6 +476,25 @@ def test_the_plan_by_hand(own_file: str) -> None:
     assert f"on these devices the run takes {short_duration(plan.devices.run_s)}" in str(plan)
 
 
+def test_the_plan_sees_that_devices_change_late(tmp_path: Path) -> None:
+    """24 rounds on slow devices, 6 on those that compute ten times as fast."""
+    words = ("method.name=fedavg", "partition.name=iid", "rounds=30")
+    path = tmp_path / "devices.csv"
+
+    def run_s(rows: str, *more: str) -> float:
+        path.write_text(f"{HEAD}\n{rows}")
+        plan = forecast(small_config(*words, "devices.name=file", f"devices.path={path}", *more), 1)
+        assert plan.devices is not None
+        return plan.devices.run_s
+
+    fast = ROW.replace("slow,1,", "fast,10,")
+    slow_s = run_s(f"{ROW}\n")
+    fast_s = run_s(f"{fast}\n")
+    of_all_slow = "\n".join([ROW] * 8)  # the clients have these 8, and another one, of which there is one, later
+    changed_s = run_s(f"{of_all_slow}\n{fast}\n", "devices.change.round=25", "devices.change.share=1")
+    assert changed_s == pytest.approx(0.8 * slow_s + 0.2 * fast_s)
+
+
 def test_the_plan_counts_the_rounds_of_phase_1(own_file: str) -> None:
     """Its 8 rounds move the whole net, those of phase 2 its last layers."""
     words = ("method.name=lgfedavg", "rounds=8", *own_file.split())
@@ -515,6 +534,13 @@ def test_the_plan_says_what_does_not_fit(tmp_path: Path) -> None:
     words = small_devices(tmp_path / "devices.csv", 1.0, 0.001)
     warnings = forecast(small_config(*words, "devices.too_small=drop"), 1).warnings
     assert any("training tier 0.25 takes" in line and "with0.001" in line for line in warnings)
+    assert not any("a run is refused" in line for line in warnings)
+    (refused,) = (
+        line
+        for line in forecast(small_config(*words, "clients.tier_assignment=fits"), 1).warnings
+        if "a run is refused" in line
+    )
+    assert "devices.too_small=drop" in refused and "tier_assignment=fits" not in refused.partition("; ")[2]
 
 
 def test_prisms_times_are_a_line_in_macs() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from own_data import folder_of
 from small_runs import run_alone
 
@@ -13,7 +14,7 @@ import fedmpi
 from fedmpi.config.fields import METRICS
 from fedmpi.data.sets.own_files import ImageFolder
 from fedmpi.errors import ConfigError, StartupError
-from fedmpi.learning.metrics import BUILT_IN, auc, confusion, f1_macro, named, top5
+from fedmpi.learning.metrics import BUILT_IN, auc, confusion, f1_macro, measure, named, top5
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
 from fedmpi.results.show import rounds_as_csv
@@ -50,6 +51,18 @@ def test_a_metric_is_tried_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"evaluation.metrics: .*:nothing gives no number for 10 examples"):
         run_alone(tmp_path / "run", f"evaluation.metrics=[{__name__}:nothing]")
     assert not (tmp_path / "run").exists()
+
+
+def spoils(labels: np.ndarray, logits: np.ndarray) -> float:
+    """Writes over what it gets."""
+    labels[:] = 0
+    logits[:] = 0
+    return 1.0
+
+
+def test_a_metric_that_writes_over_its_arrays_changes_no_other() -> None:
+    values = measure({"spoils": spoils, "confusion": confusion}, LABELS.copy(), torch.from_numpy(LOGITS.copy()), "abc")
+    assert values["confusion"]["counts"] == confusion(LABELS, LOGITS)
 
 
 def test_names_are_those_of_the_schema() -> None:

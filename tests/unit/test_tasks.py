@@ -237,3 +237,10 @@ def test_a_loss_is_tried(tmp_path: Path, loss: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         run_alone(tmp_path / "run", *MLP, "method.name=fedavg", NUMBERS, f"train.loss=other_tasks:{loss}")
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_loss_that_takes_classes_for_numbers_is_refused(tmp_path: Path) -> None:
+    """With as many examples as classes, torch would spread the classes over the outputs."""
+    words = (*MLP, "method.name=fedavg", "data.classes=4", "train.masked_loss=false", "train.loss=other_tasks:squares")
+    with pytest.raises(UserError, match="failed for 7 examples: .*size of tensor"):
+        run_alone(tmp_path / "run", *words)
