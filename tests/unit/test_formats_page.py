@@ -50,6 +50,7 @@ def table(head: str) -> dict[str, str]:
         (("method.name=fedavg", "evaluation.personal=on"), {"clients"}),
         (("method.name=fedavg", "train.lr=1e12", "train.on_divergence=upload_last_finite"), {"restored"}),
         (("method.name=fedavg", "train.precision=fp16"), {"left_out_steps"}),
+        (("method.name=fedavg", "devices.name=classes"), {"simulated_s", "simulated_total_j", "devices"}),
     ],
 )
 def test_records_have_the_fields_that_the_page_says(tmp_path: Path, words: tuple[str, ...], brings: set[str]) -> None:
