@@ -120,6 +120,7 @@ class Joined(nn.Module):
     [
         (Joined, "it calls cat"),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)), "0 is a grouped convolution"),
+        (lambda: nn.Sequential(weight_norm(nn.Linear(4, 4))), "0 computes its weight from other parameters"),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)), "1 is a GroupNorm"),
         (lambda: build(LstmImdb(), (20,), "tokens"), r"lstm \(of type Lstm\) mixes them; take another model"),
         (lambda: build(AnyVit(depth=1), GREY), r"self_attention \(of type Attention\) mixes them; take another model"),

@@ -131,6 +131,8 @@ def _pass_module(
     if isinstance(module, (nn.Conv2d, nn.Linear)):
         if getattr(module, "groups", 1) != 1:
             raise _refusal(f"{name} is a grouped convolution")
+        if "weight" not in {**module._parameters, **module._buffers}:
+            raise _refusal(f"{name} computes its weight from other parameters")
         outputs, inputs = module.weight.shape[:2]
         found.layers[name] = Layer(outputs, inputs, sources)
         return frozenset({name})
