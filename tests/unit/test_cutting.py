@@ -7,6 +7,7 @@ import pytest
 import torch
 from model_inputs import AnyVit
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
