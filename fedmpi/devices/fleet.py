@@ -144,10 +144,9 @@ class Fleet:
     def needed_bytes(self) -> list[int]:
         """Returns what training takes of a device's memory, for each tier."""
         needed = []
-        for tier, in_turn in zip(self.method.tiers, self.method.nets_in_turn, strict=True):
-            updates = self.method.count_training(ClientLoad(tier.index, 1.0)).updates > 0
-            net = self.nets[tier.index]
-            needed.append(memory_bytes(net, self.config.train, updates=updates, nets_in_turn=in_turn))
+        for tier in self.method.tiers:
+            training = self.method.count_training(ClientLoad(tier.index, 1.0))
+            needed.append(memory_bytes(self.nets[tier.index], self.config.train, training))
         return needed
 
     def count(self, tier: int) -> int:

@@ -129,11 +129,11 @@ def energy_uj(profile: Profile, parts: Parts, wait_ns: int = 0) -> int:
     return (radio + parts.compute_ns * profile.compute_mw + wait_ns * profile.wait_mw) // PJ_PER_UJ
 
 
-def memory_bytes(net: Costs, train: Train, *, updates: bool, nets_in_turn: int) -> int:
+def memory_bytes(net: Costs, train: Train, training: Training) -> int:
     """Returns what training takes: parameters, gradients, the optimizer's state, and activations of a mini-batch (of
     one net of several that train one after another)."""
-    moments = {"adamw": 2, "sgd": int(train.momentum > 0)}[train.optimizer] if updates else 0
-    activations = net.activation_bytes * train.batch_size // nets_in_turn
+    moments = {"adamw": 2, "sgd": int(train.momentum > 0)}[train.optimizer] if training.updates else 0
+    activations = net.activation_bytes * train.batch_size // training.nets_in_turn
     return FLOAT32_BYTES * net.params * (2 + moments) + activations
 
 

@@ -21,7 +21,7 @@ path, a clock or an environment variable. How to write one: `fedmpi/methods/READ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -118,11 +118,6 @@ class Method:
     @cached_property
     def _num_params(self) -> int:
         return sum(spec.num_elements for spec in self.model_specs.values())
-
-    @property
-    def nets_in_turn(self) -> Sequence[int]:
-        """Returns for each tier how many independent nets its net consists of, which train one after another."""
-        return [1] * len(self.tiers)
 
     # Server half.
 

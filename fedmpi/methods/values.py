@@ -242,6 +242,8 @@ class Training:
     """float32 numbers that the method's regularizer reads and writes in a step."""
     macs_per_update: int = 0
     """Multiply-accumulates of the method's regularizer in a step."""
+    nets_in_turn: int = 1
+    """How many independent nets, which train one after another, the tier's net consists of."""
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Layer -> how many of its weights are left, and of how many; a layer that is not named is whole."""
 

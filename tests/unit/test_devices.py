@@ -30,7 +30,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.federation.participation import Participation
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import Client, ClientLoad
+from fedmpi.methods.values import Client, ClientLoad, Training
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
 from fedmpi.results.frame import spent
@@ -219,16 +219,17 @@ def test_the_servers_part_by_hand() -> None:
 
 def test_memory_by_hand() -> None:
     """172 parameters with gradients and momentum, and 8 + 8 + 4 activations for each of 8 examples."""
-    fleet = fleet_of(
-        "method.name=fedavg", *"model.name=mlp model.hidden=[8] data.shape=[1,4,4] devices.name=classes".split()
-    )
+    small = "model.name=mlp model.hidden=[8] data.shape=[1,4,4] devices.name=classes".split()
+    fleet = fleet_of("method.name=fedavg", *small)
     net = fleet.nets[0]
     train = fleet.config.train
     activations = 8 * net.activation_bytes
-    assert memory_bytes(net, train, updates=True, nets_in_turn=1) == 4 * 3 * PARAMS + activations
-    assert memory_bytes(net, train, updates=False, nets_in_turn=1) == 4 * 2 * PARAMS + activations
-    assert memory_bytes(net, train, updates=True, nets_in_turn=2) == 4 * 3 * PARAMS + activations // 2
+    assert memory_bytes(net, train, Training((), updates=1)) == 4 * 3 * PARAMS + activations
+    assert memory_bytes(net, train, Training((), updates=0)) == 4 * 2 * PARAMS + activations
+    assert memory_bytes(net, train, Training((), updates=1, nets_in_turn=2)) == 4 * 3 * PARAMS + activations // 2
     assert fleet.needed_bytes == [4 * 3 * PARAMS + activations]
+    four = fleet_of("method.name=splitmix", "method.levels=[1]", "method.atom=0.25", *small)
+    assert four.needed_bytes == [4 * 3 * four.nets[0].params + 8 * four.nets[0].activation_bytes // 4]
 
 
 def small_devices(path: Path, *memories_mb: float) -> list[str]:
