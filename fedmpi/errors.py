@@ -143,22 +143,17 @@ class RoundError(Exception):
     def __str__(self) -> str:
         text = self.where()
         if self.__cause__ is not None:
-            text = f"{text}: {_message_of(self.__cause__)}"
+            text = f"{text}: {message_of(self.__cause__)}"
         return f"{text}\n{self.advice}" if self.advice else text
 
     def where(self) -> str:
         return where(self.stage, self.round_number, self.client)
 
 
-def in_a_line(error: BaseException) -> str:
-    """Returns the failure and its place: `round 3, client 17, stage local_training: training diverged: ...`."""
-    if isinstance(error, RoundError) and error.__cause__ is not None:
-        return one_line(f"{error.where()}: {_message_of(error.__cause__)}")
-    return one_line(_message_of(error))
-
-
-def _message_of(error: BaseException) -> str:
-    """Returns the message; prefixes the type for exceptions that fedmpi did not raise."""
+def message_of(error: BaseException) -> str:
+    """Returns the message, of a failure in a round with its place; prefixes the type for exceptions that fedmpi did not
+    raise.
+    """
     if isinstance(error, (UserError, DivergenceError, RoundError)):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

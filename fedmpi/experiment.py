@@ -17,8 +17,9 @@ from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError
 from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.report import observer
 from fedmpi.rounds.state import ServerState, Setup
-from fedmpi.running import observers, resuming, start
+from fedmpi.running import resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, claim
 from fedmpi.running.losses import RunContext, continue_round, end_together, stop_without_server
@@ -64,7 +65,7 @@ def _start_and_train(context: RunContext) -> bool:
     request = context.request
     context.limits.clock = None
     context.allow_more_than_a_round()
-    observed = together(comm, lambda: observers.named(config) if comm.is_root else {})
+    observed = together(comm, lambda: observer.named(config) if comm.is_root else {})
     data = context.training_data()
     resumes = context.resumes
     # What the nets of a new run are refused for is found before it has a folder.
@@ -109,7 +110,7 @@ def _server(
     warnings: tuple[str, ...],
     lock: RunLock | None,
     snapshot: Snapshot | None,
-    observed: observers.Makers,
+    observed: observer.Makers,
     origin: Mapping[str, Any],
 ) -> Server | None:
     """Makes rank 0's part, which says who got what; None on the other ranks."""

@@ -192,12 +192,6 @@ def note_sources(module: str) -> Sources | None:
     return known
 
 
-def changed_files(module: str) -> dict[str, str]:
-    """Returns the files of a user's module, by the module of each, if one of them has changed since it was loaded."""
-    known = note_sources(module)
-    return known.files if known is not None and known.digest_now() != known.digest else {}
-
-
 def _add_files(module: str, folder: str, files: dict[str, str]) -> None:
     """Adds the file of a module, after those of the modules in `folder` that it has functions or classes of."""
     loaded = sys.modules.get(module)

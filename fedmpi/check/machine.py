@@ -16,8 +16,9 @@ from pathlib import Path
 import fedmpi
 from fedmpi.check import findings
 from fedmpi.check.bits import difference
-from fedmpi.check.findings import Finding, ok, problem
+from fedmpi.check.findings import Finding
 from fedmpi.check.small import Finished, finished, run_all, small_config
+from fedmpi.command.job import repeatable_cublas
 from fedmpi.command.manners import describe_failure, say, show
 from fedmpi.config.load import load, one_config
 from fedmpi.errors import LaunchError, UserError, counted
@@ -35,13 +36,16 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     """Prints the page; returns the exit code, on all ranks. Raises `ConfigError`."""
     config = load(*one_config(arguments.words))
     folder = arguments.run_dir or Path(user_path(config.output.dir))
-    # As for a run: with these, cuBLAS gives the same bits in every run.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    repeatable_cublas()
     try:
         check_launch()
         comm = world(_STARTUP_LIMIT_S)
-    except LaunchError as error:
-        return _without_mpi(arguments, rank, error)
+    except LaunchError as error:  # the ranks do not find each other: rank 0's one problem, for which the others wait
+        if rank > 0:
+            return code_in_order(rank, 1)
+        advice = "see the table of MPI libraries in slurm/README.md"
+        finding = Finding("launcher", "problem", "; ".join(error.problems), advice)
+        return code_in_order(rank, show_page([finding], 1, as_json=arguments.json))
     try:
         found = all_findings(comm, folder, config.mpi.threads)
         code = show_page(found, comm.size, as_json=arguments.json, is_silent=not comm.is_root)
@@ -50,14 +54,6 @@ def check_machine(arguments: Namespace, rank: int) -> int:
         comm.abort(1)
         raise
     return comm.leave(int(comm.allgather_text(str(code))[0]))
-
-
-def _without_mpi(arguments: Namespace, rank: int, error: LaunchError) -> int:
-    """Prints the page where the ranks do not find each other: rank 0's one problem, for which the others wait."""
-    if rank > 0:
-        return code_in_order(rank, 1)
-    finding = problem("launcher", "; ".join(error.problems), "see the table of MPI libraries in slurm/README.md")
-    return code_in_order(rank, show_page([finding], 1, as_json=arguments.json))
 
 
 def all_findings(comm: Communicator, folder: Path, threads: int) -> Iterator[Finding]:
@@ -116,10 +112,10 @@ def same_bits(comm: Communicator) -> Finding:
             run_all(config, comm, folder / "together")
         except UserError as error:  # all ranks have it
             print(output.getvalue(), end="", file=sys.__stderr__, flush=True)
-            return problem("same bits", f"a small run does not start: {error.text()}", "see the lines above")
+            return Finding("same bits", "problem", f"a small run does not start: {error.text()}", "see the lines above")
         took_s = time.perf_counter() - started
         if not comm.is_root:
-            return ok("same bits", "")
+            return Finding("same bits", "ok", "")
         run_all(config, SerialComm(), folder / "alone")
         return compared(finished(folder / "together"), finished(folder / "alone"), comm.size, took_s)
 
@@ -128,5 +124,9 @@ def compared(together: Finished, alone: Finished, size: int, took_s: float) -> F
     """Returns the finding on two finished runs."""
     if different := difference(together, alone):
         advice = "do not trust results of this installation: compare CPUs, torch builds and variables of all nodes"
-        return problem("same bits", f"on {counted(size, 'rank')} a run differs from one alone: {different}", advice)
-    return ok("same bits", f"three rounds on {counted(size, 'rank')} in {took_s:.1f} s: the bits of one process alone")
+        return Finding(
+            "same bits", "problem", f"on {counted(size, 'rank')} a run differs from one alone: {different}", advice
+        )
+    return Finding(
+        "same bits", "ok", f"three rounds on {counted(size, 'rank')} in {took_s:.1f} s: the bits of one process alone"
+    )

@@ -24,7 +24,7 @@ from fedmpi.errors import ConfigError, UnknownError
 from fedmpi.methods.aggregate import is_aggregate
 from fedmpi.models import create
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.running import observers
+from fedmpi.report import observer
 from fedmpi.running.start import check_model
 from fedmpi.store.hdf5 import digest_of
 
@@ -74,7 +74,7 @@ def kind_of(place: str) -> str:
 def _may_be(kind: str, place: str) -> bool:
     try:
         if kind == "observer":
-            observers.named(small_config(f"output.observers=[{place}]"))
+            observer.named(small_config(f"output.observers=[{place}]"))
         else:
             registry.options(kind, place)
     except (UnknownError, ConfigError):
@@ -96,14 +96,11 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
 
 def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, Check]]:
     """Returns each check of this kind with what holds if it passes: its docstring, without "Checks that"."""
-    if kind == "method":
-        subject: Trial | Config = Trial(folder, words)
-    else:
-        subject = small_config(*words)
+    subject = Trial(folder, words) if kind == "method" else small_config(*words)
     checks: list[tuple[str, Check]] = []
     for check in CHECKS[kind]:
-        words = " ".join((check.__doc__ or "").split())
-        checks.append((words.removeprefix("Checks that "), partial(check, subject)))
+        holds = " ".join((check.__doc__ or "").split()).removeprefix("Checks that ")
+        checks.append((holds, partial(check, subject)))
     return checks
 
 

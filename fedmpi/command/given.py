@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -48,4 +47,4 @@ def origin_of(run_dir: str | None, resume: bool, init_from: str | None) -> Origi
 
 
 def _has_begun(run_dir: str | None, resume: bool) -> bool:
-    return resume and os.path.isfile(os.path.join(run_dir or "", "config.yaml"))  # False, too, of a name too long
+    return resume and RunDir(Path(run_dir or "")).has_config()

@@ -43,7 +43,10 @@ class Job:
         From here on SIGUSR1 requests a stop, which `print_line` gets a line about. Outside the main thread Python
         handles no signals.
         """
-        stopping = _stopping(config)
+        now_s = time.time()
+        left_s = seconds_left(config.mpi.time_limit_s, os.environ, now_s)
+        every = max(config.evaluation.every, config.output.checkpoint_every)
+        stopping = Stopping(left_s, config.mpi.spare_time_s, every, why_over=left_over(os.environ, now_s))
         if threading.current_thread() is threading.main_thread():
             stopping.listen(print_line)  # loading torch takes seconds
         repeatable_cublas()
@@ -108,10 +111,3 @@ def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: floa
     if left_s is None:
         return limit_s
     return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))
-
-
-def _stopping(config: Config) -> Stopping:
-    left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
-    every = max(config.evaluation.every, config.output.checkpoint_every)
-    why_over = left_over(os.environ, time.time())
-    return Stopping(left_s, config.mpi.spare_time_s, every, why_over=why_over)

@@ -66,14 +66,13 @@ def _problems(error: ValidationError, parameters: list[str]) -> list[str]:
 
 def _name_arguments(error: BaseException, function: str) -> None:
     """Writes `run_dir=` for `--run-dir` in an error and in what has caused it. A command in a message stays one."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, UserError):
-            if cause.where.startswith("--"):
-                cause.where = f"{function}: {_in_python(cause.where).rstrip('=')}"
-            cause.problems = tuple(map(_in_python, cause.problems))
-            cause.args = (cause.text(),)
-        cause = cause.__cause__
+    if isinstance(error, UserError):
+        if error.where.startswith("--"):
+            error.where = f"{function}: {_in_python(error.where).rstrip('=')}"
+        error.problems = tuple(map(_in_python, error.problems))
+        error.args = (error.text(),)
+    if error.__cause__ is not None:
+        _name_arguments(error.__cause__, function)
 
 
 def _in_python(text: str) -> str:

@@ -38,11 +38,6 @@ StrPath = Annotated[str | os.PathLike[str], AfterValidator(user_path)]
 """A path; `~` is the home folder."""
 
 
-def _group_of(key: str) -> str:
-    """Returns the first part of a nested key; `round` for one that is not nested."""
-    return key.partition("/")[0] if "/" in key else "round"
-
-
 @dataclass(frozen=True)
 class Score:
     """A test after one round. `accuracy` is a share (r2 of a regression); of the clients' own nets it is the mean, and
@@ -88,16 +83,19 @@ class Run(reader.Run):
         are not nested. Rows differ in their keys where a round was not tested. `pandas.DataFrame(run.rounds())` takes
         them as they are. Raises ConfigError for a group that no round has.
         """
-        rows = [{"round": record["round"], **dict(scalars(record))} for record in self.records]
-        if not columns:
-            return rows
-        groups = {_group_of(key) for row in rows for key in row}
-        if rows and columns not in groups:
+        rows: list[dict[str, int | float]] = []
+        groups = set()
+        for record in self.records:
+            row: dict[str, int | float] = {"round": record["round"]}
+            for key, value in scalars(record):
+                group = key.partition("/")[0] if "/" in key else "round"
+                groups.add(group)
+                if columns in ("", group):
+                    row[key] = value
+            rows.append(row)
+        if columns and rows and columns not in groups:
             raise ConfigError("columns", f"no numbers of {columns!r} here; allowed: {', '.join(sorted(groups))}")
-        chosen = []
-        for row in rows:
-            chosen.append({key: value for key, value in row.items() if key == "round" or _group_of(key) == columns})
-        return chosen
+        return rows
 
     @property
     def scores(self) -> dict[str, Scores]:

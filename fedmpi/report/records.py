@@ -70,19 +70,11 @@ def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
     path = run_dir.records_path
     with contextlib.suppress(*MISSING), reading(path), open(open_file(path), "rb") as file:
         for line in file:
-            record = _parse(line)
-            if record is not None:
-                by_round[record["round"]] = record
+            with contextlib.suppress(ValueError, RecursionError):
+                record = json.loads(line)
+                if isinstance(record, dict) and type(record.get("round")) is int and record["round"] > 0:
+                    by_round[record["round"]] = record
     return [by_round[number] for number in sorted(by_round)]
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_record = isinstance(record, dict) and type(record.get("round")) is int and record["round"] > 0
-    return record if is_record else None
 
 
 def _line(record: Record) -> str:

@@ -47,9 +47,8 @@ def text_lines(
 def markdown_lines(heads: Line, lines: Sequence[Line], num_left: int) -> list[str]:
     """Returns a table in Markdown, whose first `num_left` columns stand to the left."""
     marks = ["---"] * num_left + ["---:"] * (len(heads) - num_left)
-    return [_markdown_line(line) for line in (heads, marks, *lines)]
-
-
-def _markdown_line(cells: Line) -> str:
-    escaped = (cell.replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
+    texts = []
+    for line in (heads, marks, *lines):
+        escaped = [cell.replace("|", "\\|") for cell in line]
+        texts.append(f"| {' | '.join(escaped)} |")
+    return texts

@@ -52,10 +52,9 @@ def choose(grid: Grid, runs: Mapping[GridRun, RunRecord]) -> Choices:
 
     Returns nothing as long as a tuning run is missing, because then nothing may be chosen yet.
     """
-    content = grid.content
-    if content.tuning is None or any(run not in runs for run in trials(grid)):
+    if grid.tuning is None or any(run not in runs for run in trials(grid)):
         return {}
-    measure = content.measures[content.tuning.measure]
+    measure = grid.measures[grid.tuning.measure]
     table = values([runs[run] for run in trials(grid)], {"score": measure}).astype({"score": float})
     means = table.groupby(["setting", "method", "trial"], sort=False)["score"].agg(statistics.fmean)
     choices = {}
@@ -113,35 +112,35 @@ class Answer:
 
 def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
     """Answers all questions, in the order of the file."""
-    known = {run.run.key: run for run in runs if run.run.phase == "final"}
+    finals = [run for run in runs if run.run.phase == "final"]
+    known = {(run.run.setting, run.run.method, run.run.seed): run for run in finals}
     asked: list[tuple[Question, str, list[Part]]] = []
-    for question in grid.content.questions:
-        for setting in [""] if question.undecidable else grid.content.settings:
+    for question in grid.questions:
+        for setting in [""] if question.undecidable else grid.settings:
             conditions = question.parts if setting else ()
             asked.append((question, setting, [_part(grid, known, question, setting, each) for each in conditions]))
     adjusted = iter(holm([_p(parts) for question, setting, parts in asked if setting and question.primary]))
-    answers = []
-    for question, setting, parts in asked:
-        p = next(adjusted) if setting and question.primary else None
-        answers.append(_answer(grid, question, setting, parts, p))
-    return answers
+    return [
+        _answer(grid, question, setting, parts, next(adjusted) if setting and question.primary else None)
+        for question, setting, parts in asked
+    ]
 
 
 def _part(
     grid: Grid, known: Mapping[tuple[str, str, int], RunRecord], question: Question, setting: str, condition: Condition
 ) -> Part:
-    measure = grid.content.measures[condition.measure]
+    measure = grid.measures[condition.measure]
     methods = [question.first, question.second]
-    numbers = pd.DataFrame(index=grid.content.seeds, columns=methods, dtype=float)
+    numbers = pd.DataFrame(index=grid.seeds, columns=methods, dtype=float)
     ends = numbers.copy()
-    for seed in grid.content.seeds:
+    for seed in grid.seeds:
         pair = [run for method in methods if (run := known.get((setting, method, seed)))]
         if any(run.computed_by != pair[0].computed_by for run in pair):
             numbers = numbers.drop(index=seed)
-            continue
-        for run in pair:
-            numbers.loc[seed, run.run.method] = value(run, measure)
-            ends.loc[seed, run.run.method] = one_round_more(run, measure)
+        else:
+            for run in pair:
+                numbers.loc[seed, run.run.method] = value(run, measure)
+                ends.loc[seed, run.run.method] = one_round_more(run, measure)
     # Where it never reaches the target, a run counts as a round more than the costlier one of its pair.
     costlier = ends.where(ends.isna(), ends.max(axis=1), axis=0)
     counted = numbers.fillna(costlier)
@@ -167,7 +166,7 @@ def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part],
         return Answer(question, "", "not decidable here", question.undecidable)
     missing = list(dict.fromkeys(name for part in parts for name in part.missing))
     num_pairs = min(len(part.differences) for part in parts)
-    best = smallest_p(num_pairs, grid.content.num_tests)
+    best = smallest_p(num_pairs, grid.num_tests)
     unmet = [part.condition.measure for part in parts[1:] if len(part.differences) and not part.holds]
     verdict: Verdict = "not decidable here"
     why = ""
@@ -195,15 +194,15 @@ class Results:
     choices: Choices
     runs: Sequence[RunRecord]
     answers: Sequence[Answer]
-    configs: Mapping[tuple[str, str], Config]
-    """A config of each setting and method."""
-    changes: str = ""
-    """What the command line changes in all runs."""
+    configs: Mapping[str, Mapping[str, Config]]
+    """A config of each method, by setting."""
+    changed: Sequence[str] = ()
+    """What the command line sets on all runs."""
 
     @cached_property
     def values(self) -> pd.DataFrame:
         """Returns a line for each run, with a column for each measure (`frame.values`)."""
-        return values(self.runs, self.grid.content.measures)
+        return values(self.runs, self.grid.measures)
 
     def finals(self, setting: str, method: str = "") -> list[RunRecord]:
         """Returns the final runs of a setting, of one method or of all, in the order of their seeds."""

@@ -117,16 +117,12 @@ def fingerprint(config: Config, code: Mapping[str, Any]) -> str:
     return f"{config.hash()}, {config.rounds} rounds{stop}{digests}"
 
 
-def code_now(config: Config) -> dict[str, Any]:
-    """Returns the entry of each part of a config that names the user's code, as the process of a run would load it."""
-    return dict(user_code(config, as_loaded=False).get(manifest.USER_CODE, {}))
-
-
 def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:
     """Raises RunDirError where the grid file, a module of fedmpi, or one that these configs name, has changes that git
     does not have. Where there is no git, or git ignores a file, as in a virtual environment, nothing is checked.
     """
-    modules = {Path(entry["file"]) for config in configs for entry in code_now(config).values() if "file" in entry}
+    code = [entry for config in configs for entry in user_code(config, as_loaded=False).values()]
+    modules = {Path(entry["file"]) for entry in code if "file" in entry}
     changed = [file for file in [path.resolve(), *sorted(modules)] if _has_changes(file)]
     if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY):
         changed.append(_PACKAGE)

@@ -217,15 +217,11 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
         longest = own.sort_values("done", ascending=False, kind="stable").drop_duplicates("seed").sort_values("seed")
         chosen = [found[place] for place in longest.index]
         shorter = [found[place] for place in own.index.difference(longest.index)]
-        groups.append(Group(_name(table.loc[own.index[0]], keys) + _origins(chosen), chosen, shorter))
+        name = _name(table.loc[own.index[0]], keys)
+        if origins := [*dict.fromkeys(run.init_from for run in chosen if run.init_from)]:
+            name += f", from {origins[0]}" + (f" and {len(origins) - 1} more" if len(origins) > 1 else "")
+        groups.append(Group(name, chosen, shorter))
     return groups
-
-
-def _origins(runs: Iterable[Run]) -> str:
-    """Returns `, from RUN@3`; '' for runs that begin with a state of their own."""
-    names = list(dict.fromkeys(run.init_from for run in runs if run.init_from))
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f", from {names[0]}{more}" if names else ""
 
 
 def _telling_keys(table: pd.DataFrame) -> list[str]:
@@ -285,6 +281,8 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     recorded = ends(groups, y)
     chosen = _chosen_nets(recorded, nets, y)
     num_seeds = recorded.groupby(["setting", "net"]).size()
+    scores = dict.fromkeys(run.best.score for group in groups for run in group.runs if run.tested)
+    tested = " or ".join(scores) if y == "accuracy" else y
     found = []
     for net in chosen:
         lines = {}
@@ -298,17 +296,11 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
         shown = name_of(net)
-        tested = score_of_runs(run for group in groups for run in group.runs) if y == "accuracy" else y
         title, label = (shown, f"test {tested}") if len(chosen) > 1 else ("", f"test {tested}, {shown}")
         found.append(Panel(lines, x, y, title, label))
     if not any(any(line.x) for panel in found for line in panel.lines.values()):
         raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
     return found
-
-
-def score_of_runs(runs: Iterable[Run]) -> str:
-    """Names what the nets of these runs are judged by: `accuracy`, or `r2`."""
-    return " or ".join(dict.fromkeys(score_name(scores) for run in runs for scores in run.last_scores)) or "accuracy"
 
 
 def _chosen_nets(recorded: pd.DataFrame, nets: Sequence[str], y: str) -> list[str]:

@@ -27,7 +27,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
 from fedmpi.config.load import set_by, without_overrides
-from fedmpi.config.schema import is_setting
+from fedmpi.config.schema import Config, is_setting
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
@@ -49,6 +49,7 @@ from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, grid_of, 
 from fedmpi.results.launch import Job
 from fedmpi.results.printed import has_words
 from fedmpi.results.run import Run
+from fedmpi.running.made_with import user_code
 from fedmpi.store import manifest
 from fedmpi.store.files import make_folder, read_json, write_text
 from fedmpi.store.run_dir import RunDir
@@ -87,7 +88,7 @@ class GridFolder:
     def refuse_changed(self) -> None:
         """Raises RunDirError where the questions, or what they rest on, have changed since the first run began."""
         digests = {self._archive[0], str((read_json(self.out / _DIGEST) or {}).get("digest", ""))}
-        if self.grid.content.questions and digests - {"", self.grid.digest}:
+        if self.grid.questions and digests - {"", self.grid.digest}:
             text = "the file has changed since its runs were begun; restore it, or name the new grid anew"
             raise RunDirError(str(self.grid.path), text)
 
@@ -97,14 +98,14 @@ class GridFolder:
         Raises RunDirError where something is not committed, or where runs that are to be compared with these were made
         with other configs or other code.
         """
-        if not self.grid.content.questions:
+        if not self.grid.questions:
             return
         began = {run: record.config for run, record in self.recorded.items()}
         for run, job in jobs.items():
             if job.run().starts:
                 began[run] = archive.fingerprint(job.config, manifest.user_code(job.folder))
         for run, job in {**self.jobs([*self.recorded]), **jobs}.items():
-            now = archive.fingerprint(job.config, archive.code_now(job.config))
+            now = archive.fingerprint(job.config, user_code(job.config, as_loaded=False))
             if began.get(run, now) != now:
                 what = "a config, one that it starts from, or code that it names"
                 text = f"{what} has changed since run {run.folder_name} was begun"
@@ -133,8 +134,8 @@ class GridFolder:
         new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
             if job.run().is_finished:
-                is_first = run.phase == "final" and run.seed == self.grid.content.seeds[0]
-                is_whole = is_first or bool(self.grid.content.printed)
+                is_first = run.phase == "final" and run.seed == self.grid.seeds[0]
+                is_whole = is_first or bool(self.grid.printed)
                 known[run] = archive.record_run(run, job, all_diagnostics=is_whole)
         return {run: known[run] for run in runs if run in known}
 
@@ -146,7 +147,7 @@ class GridFolder:
     def finals(self) -> list[GridRun]:
         """Lists the final runs; with tuning none before all trials are finished."""
         choices = self.choices()
-        if self.grid.content.tuning is not None and not choices:
+        if self.grid.tuning is not None and not choices:
             return []
         return finals(self.grid, {key: choice.trial for key, choice in choices.items()})
 
@@ -158,17 +159,17 @@ class GridFolder:
         from fedmpi.results.answers import Results, answer_all
 
         finished = self.finished()
-        if not finished and self.grid.content.methods:
-            text = f"no run is finished, neither in {self.out} nor in {self.results}"
-            raise RunDirError(str(self.grid.path), text)
+        if not finished and self.grid.methods:
+            problem = f"no run is finished, neither in {self.out} nor in {self.results}"
+            raise RunDirError(str(self.grid.path), problem)
         # One run of each setting and method says what its config is.
         examples = {(run.setting, run.method): run for run in finished if run.phase == "final"}
-        jobs = self.jobs(list(examples.values()))
-        configs = {key: jobs[run].config for key, run in examples.items()}
+        configs: dict[str, dict[str, Config]] = {}
+        for run, job in self.jobs([*examples.values()]).items():
+            configs.setdefault(run.setting, {})[run.method] = job.config
         records = list(finished.values())
         changed = [*self.words, *([f"rounds x {self.budget:g}"] if self.budget != 1 else [])]
-        changes = f"set on all runs: {', '.join(changed)}" if changed else ""
-        return Results(self.grid, self.choices(), records, answer_all(self.grid, records), configs, changes)
+        return Results(self.grid, self.choices(), records, answer_all(self.grid, records), configs, changed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -218,19 +219,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         number = getattr(arguments, name)
         if number is not None and not 0 < number < math.inf:
             raise ConfigError(f"--{name}", f"expected a number above 0, got {number}")
-    _split_words(arguments)
     return arguments
-
-
-def _split_words(arguments: argparse.Namespace) -> None:
-    """Takes the file out of the words, the rest of which are overrides."""
-    files, arguments.words = without_overrides(arguments.words)
-    if len(files) > 1 or not (files or arguments.methods):
-        got = explain.listed(files) or "nothing"
-        raise ConfigError("command line", f"expected one grid file, or --methods, got {got}")
-    arguments.file = Path(located(files[0])) if files else None
-    if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
-        raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")
 
 
 def _seeds(text: str) -> tuple[int, ...]:
@@ -242,6 +231,13 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 def _folder(arguments: argparse.Namespace) -> GridFolder:
     """Returns the grid that the command line names and where it lies; another place for other overrides or budgets."""
+    files, arguments.words = without_overrides(arguments.words)
+    if len(files) > 1 or not (files or arguments.methods):
+        got = explain.listed(files) or "nothing"
+        raise ConfigError("command line", f"expected one grid file, or --methods, got {got}")
+    if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
+        raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")
+    arguments.file = Path(located(files[0])) if files else None
     changed = sorted(word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split("."))))
     changed += [f"rounds_x{arguments.budget:g}"] if arguments.budget != 1 else []
     suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in changed)
@@ -250,13 +246,13 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     if RunDir(out).holds_run():
         raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
-    seeds = tuple(dict.fromkeys([*grid.content.seeds, *(arguments.seeds or ())]))
-    if grid.content.questions and seeds != grid.content.seeds:
+    seeds = tuple(dict.fromkeys([*grid.seeds, *(arguments.seeds or ())]))
+    if grid.questions and seeds != grid.seeds:
         raise ConfigError("--seeds", f"{arguments.seeds} are not all seeds of {grid.path}, which has questions")
-    grid = replace(grid, content=grid.content.model_copy(update={"seeds": seeds}))
     ours = CONFIGS.with_name("jobs") / "studies"
     is_ours = grid.path.resolve().parent == CONFIGS / "studies" and ours.is_dir() and not suffix
-    results = arguments.results or (ours / grid.name if is_ours else out / "results")
+    results = arguments.results or (ours / grid.path.stem if is_ours else out / "results")
+    grid = grid.model_copy(update={"seeds": seeds})
     return GridFolder(grid, out, results, arguments.words, arguments.budget)
 
 
@@ -300,11 +296,11 @@ def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
     """Returns the runs of `--only` and of `--seeds`; trials count as the runs of every seed."""
-    pairs = printed.runs(grid.content.printed, arguments.only)
+    pairs = printed.runs(grid.printed, arguments.only)
     chosen = []
     for run in runs:
         is_named = has_words(f"{run.phase} {run.setting} {run.method} seed{run.seed}", arguments.only)
-        if grid.content.printed:
+        if grid.printed:
             is_named = f"{run.setting}/{run.method}" in pairs
         if is_named and (not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds):
             chosen.append(run)
@@ -355,7 +351,8 @@ def _report(folder: GridFolder) -> None:
 
     results = folder.collect()
     archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
-    for name, panels in grid_report.figures_of(results).items():
+    figures = grid_report.figures_of(results)
+    for name, panels in figures.items():
         drawn = figure.compose(panels, share_y=name.endswith(("-curves.svg", "-energy.svg")))
         figure.save(drawn, folder.results / name)
     texts = grid_report.texts(results)
@@ -366,14 +363,13 @@ def _report(folder: GridFolder) -> None:
             print(table.title)
             table_text.print_lines(table.heads, table.lines, table.num_left, sys.stdout)
     print(*(grid_report.sentence(folder.grid, answer) for answer in results.answers), sep="\n")
-    files = [*texts, archive.FILE, *grid_report.figures_of(results)]
-    print(f"written: {folder.results}/{', '.join(files)}", flush=True)
+    print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *figures])}", flush=True)
 
 
 def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[str]:
     """Yields a line for each run: its state and its name."""
     grid = folder.grid
-    yield f"{grid.path}: {grid.content.title}"
+    yield f"{grid.path}: {grid.title}"
     runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
     for run in _chosen(grid, runs, arguments):
         here = Run(folder.folder_of(run).path)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.explain import Problem
@@ -176,8 +176,8 @@ class Tuning(Section):
     """Settings of all trials on top of the others, as fewer rounds."""
 
 
-class GridFile(Section):
-    """The whole file."""
+class Grid(Section):
+    """A grid file."""
 
     title: str
     """What the grid is about, in one line."""
@@ -201,17 +201,43 @@ class GridFile(Section):
     """What the report answers. All primary questions in all their settings are one family for Holm's correction."""
     printed: Printed = {}
     """The tables and figures of a paper, whose numbers stand beside ours. The runs are those that they name."""
+    _path: Path = PrivateAttr(Path())
+
+    @property
+    def path(self) -> Path:
+        return self._path
+
+    @property
+    def digest(self) -> str:
+        """Returns the SHA-256 of what is fixed before the runs; addresses of configs may change, their values not."""
+        free = {"title": True, "source": True, "config": True, "printed": True, "methods": {"__all__": {"config"}}}
+        fixed = self.model_dump(mode="json", exclude_defaults=True, exclude=free)
+        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def num_tests(self) -> int:
+        """Returns the number of primary questions in all their settings: the family for Holm's correction."""
+        tested = [question for question in self.questions if question.primary and not question.undecidable]
+        return len(tested) * len(self.settings)
 
     def mistakes(self) -> Iterator[tuple[yaml_text.Path, str]]:
         """Yields (path, what is wrong) of all that a single key does not tell."""
         for path, name, known in self._names():
             if name not in known:
-                meant = explain.suggest(name, known)
-                yield (
-                    path,
-                    f"{yaml_text.found(name)} cannot stand here.{meant} Allowed: {explain.listed(known) or 'none'}",
-                )
-        yield from self._mistakes_of_tuning()
+                allowed = f"{explain.suggest(name, known)} Allowed: {explain.listed(known) or 'none'}"
+                yield path, f"{yaml_text.found(name)} cannot stand here.{allowed}"
+        counts = {name: len(method.trials) for name, method in self.methods.items()}
+        if self.tuning is None:
+            for name in (name for name, count in counts.items() if count):
+                yield ("methods", name, "grid"), "a grid, but there is no `tuning` that says how to choose"
+        elif len({*counts.values()}) > 1:
+            found = ", ".join(f"{name} {count}" for name, count in counts.items())
+            yield ("methods",), f"numbers of trials differ: {found}; give every method's grid the same number"
+        elif {*counts.values()} == {0}:
+            yield ("tuning",), "no method has a grid, so there is nothing to choose; leave `tuning` away"
+        for seed in self.seeds:
+            if self.tuning is not None and seed in self.tuning.seeds:
+                yield ("tuning", "seeds"), f"seed {seed} is one of the final seeds, too; take others"
         yield from printed.mistakes(self.printed, self.settings, self.methods)
 
     def _names(self) -> Iterator[tuple[yaml_text.Path, str, Collection[str]]]:
@@ -233,32 +259,6 @@ class GridFile(Section):
                 if base := _base(name, section):
                     yield (key, name, "extends"), base, others
 
-    def _mistakes_of_tuning(self) -> Iterator[tuple[yaml_text.Path, str]]:
-        counts = {name: len(method.trials) for name, method in self.methods.items()}
-        if self.tuning is None:
-            for name in (name for name, count in counts.items() if count):
-                yield ("methods", name, "grid"), "a grid, but there is no `tuning` that says how to choose"
-            return
-        if len(set(counts.values())) > 1:
-            found = ", ".join(f"{name} {count}" for name, count in counts.items())
-            yield ("methods",), f"numbers of trials differ: {found}; give every method's grid the same number"
-        elif set(counts.values()) == {0}:
-            yield ("tuning",), "no method has a grid, so there is nothing to choose; leave `tuning` away"
-        if shared := sorted({*self.tuning.seeds} & {*self.seeds}):
-            yield ("tuning", "seeds"), f"seed {shared[0]} is one of the final seeds, too; take others"
-
-    def layers(self, setting: str, method: str) -> list[Mapping[str, Any]]:
-        """Returns what is set on the config of a run, the later on top of the earlier."""
-        settings = [self.settings[name] for name in _chain(setting, self.settings)]
-        methods = [self.methods[name].set for name in _chain(method, self.methods)]
-        return [self.set, *settings, *methods]
-
-    @property
-    def num_tests(self) -> int:
-        """Returns the number of primary questions in all their settings: the family for Holm's correction."""
-        tested = [question for question in self.questions if question.primary and not question.undecidable]
-        return len(tested) * len(self.settings)
-
 
 def _base(name: str, section: Mapping[str, Any]) -> str:
     """Returns which entry of `settings` or `methods` an entry extends; '' for none."""
@@ -279,34 +279,12 @@ DEFAULT_MEASURES = {
     "clients": Measure(quantity="accuracy", net="clients"),
     "bytes": Measure(quantity="bytes"),
     "macs": Measure(quantity="macs"),
-    "bytes_to_90": Measure(quantity="bytes_to_target", target=0.9),
-    "macs_to_90": Measure(quantity="macs_to_target", target=0.9),
-    "rounds_to_90": Measure(quantity="rounds_to_target", target=0.9),
-    "simulated_s_to_90": Measure(quantity="simulated_s_to_target", target=0.9),
-    "simulated_j_to_90": Measure(quantity="simulated_j_to_target", target=0.9),
+    **{
+        f"{cost}_to_90": Measure(quantity=f"{cost}_to_target", target=0.9)
+        for cost in ("bytes", "macs", "rounds", "simulated_s", "simulated_j")
+    },
 }
 """What the report measures where a file names no measure."""
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A grid file."""
-
-    path: Path
-    content: GridFile
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    @property
-    def digest(self) -> str:
-        """Returns the SHA-256 of what is fixed before the runs; addresses of configs may change, their values not."""
-        free = {"title", "source", "config", "printed"}
-        fixed = self.content.model_dump(mode="json", exclude_defaults=True, exclude=free)
-        for method in fixed.get("methods", {}).values():
-            method.pop("config", None)
-        return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def read(path: Path) -> Grid:
@@ -320,33 +298,29 @@ def grid_of(path: Path, tree: Tree) -> Grid:
     if not isinstance(values, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {yaml_text.found(values)}")
     try:
-        content = GridFile.model_validate(values)
-        problems = [Problem(place, what) for place, what in content.mistakes()]
+        grid = Grid.model_validate(values)
+        problems = [Problem(place, what) for place, what in grid.mistakes()]
     except ValidationError as error:
-        problems = explain.problems(GridFile, error, values)
+        problems = explain.problems(Grid, error, values)
     if problems:
         raise report(str(path), tree, problems)
-    if not content.measures:
-        content = content.model_copy(update={"measures": DEFAULT_MEASURES})
-    return Grid(path, content)
+    grid = grid.model_copy(update={"measures": grid.measures or DEFAULT_MEASURES})
+    grid._path = path
+    return grid
 
 
 def not_alike(configs: Mapping[str, Config]) -> Iterator[str]:
-    """Yields a line for each setting that the configs of methods do not share; those of the methods' own section are
-    no settings of all.
+    """Yields a line for each setting that the configs of methods do not share, as `train.lr is 0.5; hermes 0.1`: the
+    value that most have, then the others; those of the methods' own section are no settings of all.
     """
     plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
     for key in next(iter(plain.values()), {}):
         values = {method: own[key] for method, own in plain.items() if key in own}
-        if not key.startswith("method.") and len(values) == len(plain) and len(set(values.values())) > 1:
-            yield f"not alike: {key} is {_majority(values)}"
-
-
-def _majority(values: Mapping[str, str]) -> str:
-    """Returns `0.5; hermes, lgfedavg 0.1`: the value that most have, then the others, each with its methods."""
-    methods = methods_by(values)
-    common, *others = sorted(methods, key=lambda text: -len(methods[text]))
-    return "; ".join([common, *(f"{', '.join(methods[text])} {text}" for text in others)])
+        if not key.startswith("method.") and len(values) == len(plain):
+            common, *others = sorted(methods_by(values).items(), key=lambda item: -len(item[1]))
+            if others:
+                parts = [common[0], *(f"{', '.join(methods)} {text}" for text, methods in others)]
+                yield f"not alike: {key} is {'; '.join(parts)}"
 
 
 def methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -379,32 +353,27 @@ class GridRun:
     def folder_name(self) -> str:
         return f"{self.name}-seed{self.seed}"
 
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.setting, self.method, self.seed
-
 
 def trials(grid: Grid) -> list[GridRun]:
     """Lists all tuning runs, seed by seed and method by method, so that an early look shows all methods."""
-    if grid.content.tuning is None:
+    if grid.tuning is None:
         return []
     return [
         GridRun("tuning", setting, method, trial, seed)
-        for setting in grid.content.settings
-        for seed in grid.content.tuning.seeds
-        for method, section in grid.content.methods.items()
+        for setting in grid.settings
+        for seed in grid.tuning.seeds
+        for method, section in grid.methods.items()
         for trial in range(len(section.trials))
     ]
 
 
 def finals(grid: Grid, chosen: Mapping[tuple[str, str], int]) -> list[GridRun]:
     """Lists all final runs with the chosen trials by setting and method; those of the first seed first."""
-    content = grid.content
-    names = [f"{setting}/{method}" for setting in content.settings for method in content.methods]
-    if content.printed:
-        names = printed.runs(content.printed)
+    names = [f"{setting}/{method}" for setting in grid.settings for method in grid.methods]
+    if grid.printed:
+        names = printed.runs(grid.printed)
     runs = []
-    for seed in content.seeds:
+    for seed in grid.seeds:
         for name in names:
             setting, _, method = name.partition("/")
             runs.append(GridRun("final", setting, method, chosen.get((setting, method)), seed))
@@ -415,14 +384,15 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     """Returns the config that the runs of a method begin from in a setting, and what is set on it; None stands for the
     defaults of the schema.
     """
-    content = grid.content
     path: Path | None = None
     tree = Tree({})
-    if address := content.methods[method].config or content.config:
+    if address := grid.methods[method].config or grid.config:
         path = grid.path.parent / user_path(address)
         if run := _RUN.fullmatch(str(path)):
             path, tree = base_of(read(Path(run[1])), run[2], run[3])
-    for layer in content.layers(setting, method):
+    of_setting = [grid.settings[name] for name in _chain(setting, grid.settings)]
+    of_method = [grid.methods[name].set for name in _chain(method, grid.methods)]
+    for layer in (grid.set, *of_setting, *of_method):
         own = {key: value for key, value in layer.items() if key != "extends"}
         tree = tree.with_top(Tree.of(own, str(grid.path)))
     return path and path.resolve(), tree
@@ -436,7 +406,7 @@ def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     if address is None or run is None:
         return load(address, given)
     grid = read(Path(run[1]))
-    for name, section in ((run[2], grid.content.settings), (run[3], grid.content.methods)):
+    for name, section in ((run[2], grid.settings), (run[3], grid.methods)):
         if name not in section:
             known = f"Known: {explain.listed(section)}"
             raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
@@ -452,11 +422,11 @@ def config_of(grid: Grid, run: GridRun, given: Sequence[Override] = (), budget: 
     """
     path, tree = base_of(grid, run.setting, run.method)
     if run.trial is not None:
-        values = grid.content.methods[run.method].trials[run.trial]
+        values = grid.methods[run.method].trials[run.trial]
         settings = yaml_text.nested((tuple(key.split(".")), value) for key, value in values.items())
         tree = tree.with_top(Tree.of(settings, str(grid.path)))
-    if run.phase == "tuning" and grid.content.tuning is not None:
-        tree = tree.with_top(Tree.of(grid.content.tuning.set, str(grid.path)))
+    if run.phase == "tuning" and grid.tuning is not None:
+        tree = tree.with_top(Tree.of(grid.tuning.set, str(grid.path)))
     on = "validation" if run.phase == "tuning" else "test"
     below = tree.with_top(Tree.of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}}))
     config = load(path, given, below=below)

@@ -35,24 +35,25 @@ _DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "int
 
 
 def texts(results: Results) -> dict[str, str]:
-    """Returns the content of each file of the report but the figures."""
-    found = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv(results)}
-    if results.grid.content.printed:
-        found["printed.csv"] = printed_report.comma_separated(results.grid.content, results.runs)
+    """Returns the content of each file of the report but the figures. The CSV has every run's numbers, exact."""
+    values_csv = str(results.values.to_csv(index=False))
+    found = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv}
+    if results.grid.printed:
+        found["printed.csv"] = printed_report.comma_separated(results.grid, results.runs)
     return found
 
 
 def tables(results: Results) -> dict[str, TextTable]:
     """Returns the tables of the paper of which a run is finished, or one of each setting, by name."""
-    content = results.grid.content
+    grid = results.grid
+    if not grid.printed:
+        return {setting: _table(results, setting) for setting in grid.settings}
     finished = {f"{run.run.setting}/{run.run.method}" for run in results.runs}
-    if content.printed:
-        shown = {}
-        for name in content.printed:
-            if any(cell.run in finished for cell in cells_of(content.printed, name)):
-                shown[name] = printed_report.table(content, name, results.runs)
-        return shown
-    return {setting: _table(results, setting) for setting in content.settings}
+    shown = {}
+    for name in grid.printed:
+        if any(cell.run in finished for cell in cells_of(grid.printed, name)):
+            shown[name] = printed_report.table(grid, name, results.runs)
+    return shown
 
 
 def markdown(results: Results) -> str:
@@ -78,7 +79,7 @@ def markdown(results: Results) -> str:
         tables=tables(results),
         nets=partial(_nets, results),
         differences=partial(_differences, results),
-        not_alike=partial(_not_alike, results),
+        not_alike=lambda setting: not_alike(results.configs.get(setting, {})),
         pictures=figures_of(results),
         choices=_choices(results) if results.choices else None,
     )
@@ -87,7 +88,7 @@ def markdown(results: Results) -> str:
 
 def sentence(grid: Grid, answer: Answer) -> str:
     """Returns an answer in words and numbers."""
-    where = f" In {answer.setting}:" if answer.setting and len(grid.content.settings) > 1 else ""
+    where = f" In {answer.setting}:" if answer.setting and len(grid.settings) > 1 else ""
     text = f"{answer.question.ask}{where} **{answer.verdict}**"
     if answer.parts:
         text += f": {'; '.join(map(_part_text, answer.parts))}"
@@ -109,7 +110,7 @@ def _part_text(part: Part) -> str:
 
 def mixed_lines(results: Results) -> Iterator[str]:
     """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and platform."""
-    for setting in results.grid.content.settings:
+    for setting in results.grid.settings:
         for runs in results.by_seed(setting):
             first = runs[0].computed_by.items()
             differ = sorted({name for run in runs for name, _ in run.computed_by.items() ^ first})
@@ -128,10 +129,12 @@ def _careful(results: Results) -> list[str]:
     for run in results.runs:
         numbers = [f"{name} {number}" for name, number in (run.made_with.get("versions") or {}).items()]
         versions.append(f"{', '.join(numbers)}; {run.made_with.get('platform')}")
-    lines = [*dict.fromkeys(versions), results.changes]
+    lines = [*dict.fromkeys(versions)]
+    if results.changed:
+        lines.append(f"set on all runs: {', '.join(results.changed)}")
     if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in results.runs):
         lines.append(f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed")
-    return [*filter(None, lines), *unlike(results), *_choices_at_edges(results)]
+    return [*lines, *unlike(results), *_choices_at_edges(results)]
 
 
 def unlike(results: Results) -> list[str]:
@@ -140,7 +143,7 @@ def unlike(results: Results) -> list[str]:
     A run's digest of its cohorts is that of all its rounds, so it is compared with those of as many rounds.
     """
     methods: dict[str, set[str]] = {}
-    for setting in results.grid.content.settings:
+    for setting in results.grid.settings:
         for key, words in _SHARED.items():
             for runs in results.by_seed(setting):
                 for run in runs:
@@ -158,7 +161,7 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
     """
     settings: dict[str, list[str]] = {}
     for (setting, method), choice in results.choices.items():
-        trials = results.grid.content.methods[method].trials
+        trials = results.grid.methods[method].trials
         for key, chosen in trials[choice.trial].items():
             tried = {trial[key] for trial in trials if type(trial.get(key)) in (int, float)}
             if len(tried) > 2 and chosen in (min(tried), max(tried)):
@@ -176,12 +179,12 @@ def _table(results: Results, setting: str) -> TextTable:
     ends = results.values[(results.values["phase"] == "final") & (results.values["setting"] == setting)]
     has_clock = any("simulated_s" in run.records[-1] for run in results.finals(setting))
     measures = {}
-    for name, measure in results.grid.content.measures.items():
+    for name, measure in results.grid.measures.items():
         can_be_reached = has_clock or not measure.quantity.startswith("simulated")
         if (measure.is_to_target and can_be_reached) or ends[name].notna().any():
             measures[name] = measure
     lines = []
-    for method in results.grid.content.methods:
+    for method in results.grid.methods:
         own = ends[ends["method"] == method]
         choice = results.choices.get((setting, method))
         chosen = _trial(results, method, choice.trial) if choice else "-"
@@ -193,7 +196,7 @@ def _table(results: Results, setting: str) -> TextTable:
 def _nets(results: Results, setting: str) -> TextTable:
     """Returns a line for each net of each method: its size and its accuracy."""
     lines = []
-    for method in results.grid.content.methods:
+    for method in results.grid.methods:
         own = results.finals(setting, method)
         sizes = {net["name"]: net for net in own[0].nets} if own else {}
         last = own[0].records[-1] if own else {}
@@ -208,13 +211,13 @@ def _nets(results: Results, setting: str) -> TextTable:
 
 def _choices(results: Results) -> TextTable:
     """Returns a line for each trial of each method in each setting."""
-    content = results.grid.content
-    assert content.tuning is not None
+    tuning = results.grid.tuning
+    assert tuning is not None
     lines = []
     for (setting, method), choice in results.choices.items():
         for number, score in enumerate(choice.scores):
             mark = "**" if number == choice.trial else ""
-            shown = "-" if pd.isna(score) else _shown(content.measures[content.tuning.measure], score)
+            shown = "-" if pd.isna(score) else _shown(results.grid.measures[tuning.measure], score)
             lines.append((setting, method, f"{mark}{_trial(results, method, number)}{mark}", f"{mark}{shown}{mark}"))
     return TextTable("", ("setting", "method", "trial", "score"), lines, 3)
 
@@ -244,7 +247,7 @@ def _differences(results: Results, setting: str) -> TextTable:
 
 
 def _trial(results: Results, method: str, number: int) -> str:
-    values = results.grid.content.methods[method].trials[number]
+    values = results.grid.methods[method].trials[number]
     return ", ".join(f"{key} {yaml_text.flow(value)}" for key, value in values.items()) or "-"
 
 
@@ -273,16 +276,6 @@ def _signed(measure: Measure, number: float, *, unit: bool = True) -> str:
     return ("-" if number < 0 else "+") + _shown(measure, abs(number), unit=unit)
 
 
-def _not_alike(results: Results, setting: str) -> Iterator[str]:
-    """Yields a line for each setting of the methods' configs that differs."""
-    return not_alike({method: config for (of, method), config in results.configs.items() if of == setting})
-
-
-def values_csv(results: Results) -> str:
-    """Returns every run's numbers as CSV, exact."""
-    return str(results.values.to_csv(index=False))
-
-
 def latex(results: Results) -> str:
     """Returns the tables for a paper (they need the package booktabs)."""
     parts = []
@@ -295,14 +288,13 @@ def latex(results: Results) -> str:
 
 def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
     """Returns the panels of each figure, by the name of its file."""
-    content = results.grid.content
+    grid = results.grid
     figures: dict[str, Sequence[Draw]] = {}
-    for name in content.printed:
-        figures[f"{name}.svg"] = printed_report.panels_of_paper(content, name, results.runs)
-    for setting in () if content.printed else content.settings:
+    for name in grid.printed:
+        figures[f"{name}.svg"] = printed_report.panels_of_paper(grid, name, results.runs)
+    for setting in () if grid.printed else grid.settings:
         figures[f"{setting}-curves.svg"] = _curves(results, setting)
-        energies = [_energy(run) for run in results.finals(setting)]
-        figures[f"{setting}-energy.svg"] = [panel for panel in energies if len(panel.lines) > 1]
+        figures[f"{setting}-energy.svg"] = [*_energies(results.finals(setting))]
     return {name: panels for name, panels in figures.items() if panels}
 
 
@@ -315,21 +307,24 @@ def _curves(results: Results, setting: str) -> list[Panel]:
     nets = {"clients": "clients' own nets"}
     if all(any(map(net_scores, run.records)) for run in runs):
         nets = {"largest": "largest net", "smallest": "smallest net"}
-    axes = [*((net, "rounds") for net in nets), (next(iter(nets)), "bytes")]
+    largest, *_ = nets
+    axes = [*((net, "rounds") for net in nets), (largest, "bytes")]
     if all("simulated_s" in run.records[-1] for run in runs):
-        axes.append((next(iter(nets)), "simulated_s"))
+        axes.append((largest, "simulated_s"))
     panels = []
     for net, x in axes:
         lines = {}
-        for place, method in enumerate(results.grid.content.methods):
+        for place, method in enumerate(results.grid.methods):
             if own := results.finals(setting, method):
                 lines[place] = frame.curve(method, [run.records for run in own], net, x=x)
         panels.append(Panel(lines, x, "accuracy", title=nets[net], label="test accuracy"))
     return panels
 
 
-def _energy(run: RunRecord) -> Panel:
-    """Draws what each tier lacks whose records have several rounds."""
-    lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
-    title = f"{run.run.method}, seed {run.run.seed}"
-    return Panel(dict(enumerate(lines)), y="lacking", title=title, label="energy beyond a tier's rank")
+def _energies(runs: Sequence[RunRecord]) -> Iterator[Panel]:
+    """Yields a panel of what each tier lacks of each run whose records have it of several tiers and rounds."""
+    for run in runs:
+        lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
+        if len(lines) > 1:
+            title = f"{run.run.method}, seed {run.run.seed}"
+            yield Panel(dict(enumerate(lines)), y="lacking", title=title, label="energy beyond a tier's rank")

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -94,12 +94,13 @@ def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
     start = partial(_Process, start_words(ranks, launcher), environment(ranks, at_once))
     signals: set[int] = set()
-    numbers = (SIGNAL, *_INTERRUPTS)
-    handlers = [signal.signal(number, lambda number, frame: signals.add(number)) for number in numbers]
+    handlers = {
+        number: signal.signal(number, lambda number, frame: signals.add(number)) for number in (SIGNAL, *_INTERRUPTS)
+    }
     try:
         return _make_all(left, start, at_once, signals)
     finally:
-        for number, handler in zip(numbers, handlers, strict=True):
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -156,15 +157,12 @@ class _Process:
         if code in (TO_CONTINUE, -SIGNAL):
             self._print(f"stopped, to continue ({seconds})")
             return TO_CONTINUE
-        mistake = f": {self._last_message()}" if code == MISTAKE else ""
+        mistake = ""
+        if code == MISTAKE:  # the log ends with a line that says it, and indented lines that belong to that one
+            *_, last = re.split(r"^(?=\S)", self._log.read_text(errors="replace"), flags=re.MULTILINE)
+            mistake = f": {' '.join(last.split())}"
         self._print(f"failed with exit code {code} ({seconds}){mistake}; see {self._log}")
         return FAILED
-
-    def _last_message(self) -> str:
-        """Returns the last line of the log, with the indented lines that belong to it."""
-        lines = self._log.read_text(errors="replace").splitlines()
-        first = max((place for place, line in enumerate(lines) if line[:1].strip()), default=0)
-        return " ".join(line.strip() for line in lines[first:])
 
     def _print(self, text: str) -> None:
         print(*wrapped(f"{self._title}: {text}"), sep="\n", flush=True)
@@ -233,7 +231,11 @@ def hand_over(
     for number, job in enumerate(jobs, 1):
         run = job.run()
         if run.state == RUNNING or run.jobs() & queue:
-            _check_waiting_config(job)
+            path = job.folder.submitted_config_path
+            waiting = read_tree(path, str(path)).plain() if path.is_file() else job.config.to_dict()
+            if found := differences(job.config, waiting):
+                problem = f"waits in the queue with another config: {'; '.join(found)}"
+                raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
         elif not run.is_finished:
             check_ranks(job.config, ranks)
             left[number] = job
@@ -252,7 +254,7 @@ def hand_over(
         print("look at it, then give the same command with --submit", flush=True)
 
 
-def _filled(template: str, part: str, lines: Sequence[str]) -> str:
+def _filled(template: str, part: str, lines: Iterable[str]) -> str:
     """Puts lines in place of the template's own, which stand between `# >>> PART` and `# <<<`."""
     before, _, rest = template.partition(f"# >>> {part}\n")
     _, _, after = rest.partition("# <<<\n")
@@ -277,13 +279,13 @@ def _quoted(value: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
-def _run_lines(jobs: Sequence[Job]) -> list[str]:
-    """Returns the config and the run directory of each task, as bash reads them."""
-    lines = ["case ${SLURM_ARRAY_TASK_ID:-1} in"]
+def _run_lines(jobs: Sequence[Job]) -> Iterator[str]:
+    """Yields the config and the run directory of each task, as bash reads them."""
+    yield "case ${SLURM_ARRAY_TASK_ID:-1} in"
     for number, job in enumerate(jobs, 1):
         config = shlex.quote(str(job.folder.submitted_config_path.absolute()))
-        lines.append(f"  {number}) run=({config}) run_dir={shlex.quote(str(job.folder.path.absolute()))} ;;")
-    return [*lines, "esac"]
+        yield f"  {number}) run=({config}) run_dir={shlex.quote(str(job.folder.path.absolute()))} ;;"
+    yield "esac"
 
 
 def _start_lines(ranks: int, launcher: str | None) -> list[str]:
@@ -310,14 +312,6 @@ def _queued_jobs() -> set[str]:
     jobs = _call("squeue", "--noheader", "--array", "--format", "%i").split()
     # An interactive job in which this command is called makes no run by itself.
     return set(jobs) - {os.environ.get("SLURM_JOB_ID", "")}
-
-
-def _check_waiting_config(job: Job) -> None:
-    """Raises `UserError` if the job in the queue has another config than the request."""
-    path = job.folder.submitted_config_path
-    if path.is_file() and (found := differences(job.config, read_tree(path, str(path)).plain())):
-        problem = f"waits in the queue with another config: {'; '.join(found)}"
-        raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
 
 
 def _submit(file: Path, tasks: Mapping[int, Job]) -> None:

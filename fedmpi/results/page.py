@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
@@ -83,7 +83,8 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
     own_notes += frame.missing(run)
-    own_notes += filter(None, [manifest.defaults(run.starts)])
+    if chosen := manifest.newest(run.starts, manifest.DEFAULTS, ""):
+        own_notes.append(chosen)
     sizes = None
     try:
         sizes = saved(run.dir.partition_path)[0].sizes
@@ -167,12 +168,6 @@ def _lines(caption: str, lines: Sequence[Line], y: str = "", x: str = "rounds") 
     return _chart(caption, Panel(dict(enumerate(lines)), x, y))
 
 
-def _mark(axes: Axes, place: int, x: float, label: str) -> None:
-    """Draws a vertical line."""
-    dashes = figure.DASHES[place % len(figure.DASHES)]
-    axes.axvline(x, color=figure.colour_of(0), linestyle=dashes, linewidth=1, label=label)
-
-
 def _accuracy(run: Run) -> _Charts:
     """Draws accuracies and losses by round."""
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
@@ -182,16 +177,16 @@ def _accuracy(run: Run) -> _Charts:
     accuracies = [curve(name_of(net), records, net) for net in nets]
     losses = [curve(name_of(net), records, net, "loss") for net in nets]
     losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
-    score = frame.score_of_runs([run])
-    charts = [_lines(f"Test {score}", accuracies, y="accuracy")]
+    charts = [_lines(f"Test {run.best.score}", accuracies, y="accuracy")]
     charts += [_lines("Loss", losses)] if losses else []
     return [*charts, *_metrics(run, [net for net in nets if net != CLIENTS])]
 
 
 def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
     """Draws each of `evaluation.metrics` by round, and the last confusion matrix of the largest net."""
-    tested = [scores for record in run.records if nets and (scores := scores_of(record, nets[0]))]
-    last = tested[-1] if tested else {}
+    last: Mapping[str, Any] = {}
+    for record in run.records if nets else ():
+        last = scores_of(record, nets[0]) or last
     charts = []
     for metric in [name for name in last if name not in ("accuracy", "r2", "loss", "confusion")]:
         charts.append(_lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets]))
@@ -220,8 +215,10 @@ def _fairness(run: Run) -> _Charts:
 
     def draw(axes: Axes) -> None:
         axes.hist(accuracy, bins=np.linspace(0, 1, 21).tolist(), color=figure.colour_of(1), rwidth=0.9)
-        for place, (name, some) in enumerate({"mean": accuracy, "mean of the worst decile": worst}.items()):
-            _mark(axes, place, float(some.mean()), f"{name} {percent(float(some.mean()))}")
+        means = {"mean": accuracy.mean(), "mean of the worst decile": worst.mean()}
+        for dashes, (name, mean) in zip(figure.DASHES, means.items(), strict=False):
+            label = f"{name} {percent(mean)}"
+            axes.axvline(mean, color=figure.colour_of(0), linestyle=dashes, linewidth=1, label=label)
         figure.format_numbers(axes.xaxis, "accuracy")
         figure.format_numbers(axes.yaxis, "clients")
         axes.set_xlabel(f"{accuracy.name} of a client's own net")
@@ -235,15 +232,13 @@ def _costs(run: Run) -> _Charts:
     if not run.records:
         return []
     costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
-    sums = {}
-    for label, numbers in costs.rename(columns=_COSTS).items():
-        sums[label] = Line(label, numbers.index.tolist(), numbers.tolist())
-    charts = [_lines("MACs so far", [sums.pop("training")], "macs")]
-    if "simulated_total_s" in run.records[-1]:
-        charts += _on_devices(run)
-    if any(line.y[-1] for line in sums.values()):
-        charts.insert(0, _lines("Bytes of all clients so far", [*sums.values()], "bytes"))
-    return charts
+    rounds = costs.index.tolist()
+    down, up, training = (Line(label, rounds, costs[key].tolist()) for key, label in _COSTS.items())
+    charts = []
+    if down.y[-1] or up.y[-1]:
+        charts.append(_lines("Bytes of all clients so far", [down, up], "bytes"))
+    charts.append(_lines("MACs so far", [training], "macs"))
+    return charts + (_on_devices(run) if "simulated_total_s" in run.records[-1] else [])
 
 
 def _on_devices(run: Run) -> _Charts:

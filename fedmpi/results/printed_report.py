@@ -15,7 +15,7 @@ from fedmpi.results import figure, frame
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import mean_std
 from fedmpi.results.figure import Draw, Line
-from fedmpi.results.grid_file import GridFile, Measure
+from fedmpi.results.grid_file import Grid, Measure
 from fedmpi.results.printed import Axes as Labels
 from fedmpi.results.printed import Cell, Table, baseline_of, cells_of
 from fedmpi.store.units import as_number
@@ -42,15 +42,15 @@ class TextTable(NamedTuple):
         return "\n\n".join("\n".join(lines) for lines in (self.above, table) if lines)
 
 
-def results(content: GridFile, name: str, runs: Sequence[RunRecord]) -> pd.DataFrame:
+def results(grid: Grid, name: str, runs: Sequence[RunRecord]) -> pd.DataFrame:
     """Returns a line for each cell of a table: the fields of `Cell`; `paper`, the printed number; `ours`, the mean over
     the seeds, `ours_std` and `difference` in the table's unit; the `seeds` that have it; `notes` for a reader; the
     finished `runs` by seed; and the mean `cost`: the bytes of each run over those of its baseline.
 
     A curve's number is that of its last (or best) point.
     """
-    table = content.printed[name]
-    cells = cells_of(content.printed, name)
+    table = grid.printed[name]
+    cells = cells_of(grid.printed, name)
     by_name: dict[str, dict[int, RunRecord]] = {}
     for run in runs:
         by_name.setdefault(f"{run.run.setting}/{run.run.method}", {})[run.run.seed] = run
@@ -111,17 +111,17 @@ def scale(table: Table) -> float:
     return (100 if is_percent else 1) / table.scale
 
 
-def table(content: GridFile, name: str, runs: Sequence[RunRecord]) -> TextTable:
+def table(grid: Grid, name: str, runs: Sequence[RunRecord]) -> TextTable:
     """Returns a paper's table with our numbers."""
-    shown = content.printed[name]
-    found = results(content, name, runs)
+    shown = grid.printed[name]
+    found = results(grid, name, runs)
     printed = found["value"][found["paper"].notna()]
     places = int(printed.str.partition(".")[2].str.len().max()) if len(printed) else 2
     lines = [_texts(row, places) for row in found.itertuples()]
     of = f", {shown.of} round" if shown.quantity in ("accuracy", "accuracy_drop", "train_loss") else ""
     unit = f" in {shown.unit}" if shown.unit else ""
     ours = f"a cell is {shown.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
-    above = [f"- {line}" for line in (content.source, ours, shown.note) if line]
+    above = [f"- {line}" for line in (grid.source, ours, shown.note) if line]
     return TextTable(f"{name}: {shown.title}", _HEADS, lines, 3, above)
 
 
@@ -138,11 +138,11 @@ def _texts(row: Any, places: int) -> Sequence[str]:
     return row.block, row.column, row.row, paper, ours, difference, *last
 
 
-def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
+def comma_separated(grid: Grid, runs: Sequence[RunRecord]) -> str:
     """Returns all tables as one CSV, with exact numbers: what the grid file says of each cell, then ours."""
     tables = []
-    for name, table in content.printed.items():
-        found = results(content, name, runs).drop(columns=["paper", "runs", "cost"])
+    for name, table in grid.printed.items():
+        found = results(grid, name, runs).drop(columns=["paper", "runs", "cost"])
         found["seeds"] = [" ".join(map(str, seeds)) for seeds in found["seeds"]]
         tables.append(found.assign(table=name, quantity=table.quantity, unit=table.unit))
     whole = pd.concat(tables)
@@ -152,10 +152,10 @@ def comma_separated(content: GridFile, runs: Sequence[RunRecord]) -> str:
 # Figures.
 
 
-def panels_of_paper(content: GridFile, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
+def panels_of_paper(grid: Grid, name: str, runs: Sequence[RunRecord]) -> list[Draw]:
     """Returns the panels of a paper's figure; [] for a table, and for a figure without runs."""
-    shown = content.printed[name]
-    found = results(content, name, runs)
+    shown = grid.printed[name]
+    found = results(grid, name, runs)
     if shown.axes is None or not any(found["runs"]):
         return []
     if shown.quantity == "accuracy_drop":  # the baseline is the line at zero

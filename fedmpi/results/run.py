@@ -23,7 +23,7 @@ from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
 from fedmpi.report.best import Best
-from fedmpi.report.records import CLIENTS, accuracies, read_records, rounds_done, scores_of
+from fedmpi.report.records import CLIENTS, read_records, rounds_done
 from fedmpi.running.folder import config_of
 from fedmpi.store import lock, manifest
 from fedmpi.store.files import read_json, read_whole
@@ -107,7 +107,7 @@ class Run:
     @property
     def init_from(self) -> str:
         """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
-        origin = next((start[manifest.INIT_FROM] for start in self.starts if manifest.INIT_FROM in start), None)
+        origin = manifest.newest(self.starts, manifest.INIT_FROM, None)
         return f"{Path(origin['run']).name}@{origin['round']}" if origin else ""
 
     @property
@@ -156,12 +156,10 @@ class Run:
             return state
         if self.submission and len(self.starts) <= self.submission.get("starts", 0):
             return QUEUED
-        return REQUEUED if self._is_requeued() else state
-
-    def _is_requeued(self) -> bool:
-        """Returns True if a note of it is newer than the manifest, which each start writes."""
-        note, begun = self.dir.requeued_path, self.dir.manifest_path
-        return note.exists() and not (begun.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns)
+        note = self.dir.requeued_path
+        begun = self.dir.manifest_path  # each start writes it
+        has_begun_since = begun.exists() and note.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns
+        return REQUEUED if note.exists() and not has_begun_since else state
 
     @cached_property
     def _note(self) -> list[str]:
@@ -277,7 +275,7 @@ class Run:
         """Returns a row for each net but the clients' own: `name`; where known, `params`, `macs`, `down_bytes` and
         `up_bytes`.
         """
-        sizes = {row["name"]: row for row in manifest.sizes(self.starts)}
+        sizes = {row["name"]: row for row in manifest.newest(self.starts, manifest.SIZES, [])}
         names = dict.fromkeys([*sizes, *self.best.last])
         return [sizes.get(name, {"name": name}) for name in names if name != CLIENTS]
 
@@ -289,13 +287,13 @@ class Run:
     @property
     def data_digest(self) -> str:
         """Returns the digest of the examples that the run was computed with; empty if it does not say."""
-        digests = [str(start["data_digest"]) for start in self.starts if start.get("data_digest")]
-        return digests[-1] if digests else ""
+        return str(manifest.newest(self.starts, "data_digest", ""))
 
     @property
     def num_test(self) -> int | None:
         """Returns how many examples the nets that all clients share were tested on; None if the run does not say."""
-        return next((int(start["num_test"]) for start in reversed(self.starts) if "num_test" in start), None)
+        num_test: int | None = manifest.newest(self.starts, "num_test", None)
+        return num_test
 
     def divided_data(self) -> tuple[Partition, Dataset]:
         """Returns whose the training examples are, and the data set as it is today, which must be the run's.
@@ -318,12 +316,6 @@ class Run:
         code = {section: {"digest": entry.get("digest")} for section, entry in manifest.user_code(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
         return {**found, manifest.USER_CODE: code} if code else found
-
-    @property
-    def last_scores(self) -> list[Mapping[str, float]]:
-        """Returns what the last tested round has of each net."""
-        found = [[scores_of(record, name) for name in accuracies(record)] for record in self.records]
-        return next(filter(None, reversed(found)), [])
 
     @property
     def tested(self) -> list[str]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.command.manners import Parser, file_to_write, run_command, show
 from fedmpi.errors import INTERRUPTED, ConfigError, UserError
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, accuracies, by_ranks, scalars
+from fedmpi.report.records import by_ranks, scalars
 from fedmpi.report.terminal import warn
 from fedmpi.results.run import Run, read_runs
 from fedmpi.store.files import write_text
@@ -121,10 +121,6 @@ def print_status(folders: Sequence[Path]) -> None:
 def _status(name: str, run: Run) -> list[str]:
     """Returns the cells under `_HEADS`. A run that cannot be read hides no other."""
     try:
-        share = None
-        for record in run.records:
-            shares = accuracies(record)
-            share = shares.get(CLIENTS, next(iter(shares.values()), share))
         return [
             f"{name} (from {run.init_from})" if run.init_from else name,
             run.state,
@@ -132,7 +128,7 @@ def _status(name: str, run: Run) -> list[str]:
             str(len(run.starts)),
             ", ".join(map(str, by_ranks(run.records))),
             f"{run.continues_after}/{run.num_rounds if run.has_begun() else '?'}",
-            percent(share),
+            percent(run.best.last[run.tested[0]] if run.tested else None),
             duration(run.eta_s),
             "" if run.silent_s is None else duration(run.silent_s),
         ]

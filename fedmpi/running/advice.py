@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train, named_in_full
 from fedmpi.config.yaml_text import dotted
-from fedmpi.errors import DivergenceError, UserError, cause_of, in_a_line
+from fedmpi.errors import DivergenceError, UserError, cause_of, message_of, one_line
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
@@ -107,7 +107,7 @@ class Advice:
             return True
         kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
         advice = "; ".join(filter(None, self._how_to_continue(error)))
-        lines = [kind, *([in_a_line(error), advice] if error else [])]
+        lines = [kind, *([one_line(message_of(error)), advice] if error else [])]
         with contextlib.suppress(OSError):
             try:
                 with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:

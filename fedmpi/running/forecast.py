@@ -116,7 +116,8 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     method = methods.create(start.method_context(config, info))
     nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     fleet = Fleet.of(config, method, nets, blocks)
-    participation = _participation(config, info, fleet)
+    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
     client_rounds, down_bytes, up_bytes = _traffic(participation, method, blocks)
     per_round = sum(len(draw_cohort(participation, blocks, 1, phase)) for phase in method.phases(1))
     samples = config.partition.mean_examples(info, config.clients.count)
@@ -178,11 +179,6 @@ def _refusal(fleet: Fleet | None) -> Iterator[str]:
             fleet.check()
     except ConfigError as error:
         yield f"a run is refused: {error.text()}"
-
-
-def _participation(config: Config, info: DataInfo, fleet: Fleet | None) -> Participation:
-    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
-    return Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
 
 
 def _on_devices(fleet: Fleet, participation: Participation, blocks: Sequence[int], samples: float) -> Expected:

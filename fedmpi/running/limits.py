@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-from typing import NamedTuple
 
 from fedmpi.clock import Clock
 from fedmpi.config.schema import Mpi
@@ -29,15 +28,6 @@ OTHER_ENDS_S = 5.0
 """For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
 
 
-class _Part(NamedTuple):
-    """A part of the run and its limits: one value, so that the watchdog sees what belongs together."""
-
-    began_s: float
-    """The rank's seconds of work before it."""
-    limit_s: float = math.inf
-    others_s: float = math.inf
-
-
 class Limits:
     """The limits of one rank. Within the block a thread looks every second; it begins with the first limit.
 
@@ -51,7 +41,9 @@ class Limits:
         self._advice = advice
         self.clock: Clock | None = None
         """Knows where the rank was when it took too long."""
-        self._part = _Part(0.0)
+        self._part = 0.0, math.inf, math.inf
+        """The rank's seconds of work before this part of the run, and the limits of its own work and of a wait: one
+        value, so that the watchdog sees what belongs together."""
         self._looked_s = -math.inf
         self._awake_since_s = -math.inf
         self._thread: threading.Thread | None = None
@@ -66,7 +58,11 @@ class Limits:
 
     def of_a_round(self) -> None:
         """Starts the limits of a round, or of the rest of it after a loss."""
-        limit_s = self._settings.round_timeout_s * self._share() or math.inf
+        share = 1
+        if self._comm.size < self._comm.started_size:
+            # Where one of five is lost, one of the others may have twice its work, the server's part included.
+            share = math.ceil(self._comm.started_size / max(1, self._comm.size - 1))
+        limit_s = self._settings.round_timeout_s * share or math.inf
         self._begin(limit_s, 2 * limit_s + _MARGIN_S)  # others may begin after each other
 
     def of_more_than_a_round(self, *, has_trained: bool) -> None:
@@ -81,19 +77,11 @@ class Limits:
 
     def _begin(self, limit_s: float, others_s: float) -> None:
         """Begins a part of the run that may take `limit_s` of this rank's work and `others_s` a wait."""
-        self._part = _Part(self._worked_s(), limit_s, others_s)
+        self._part = self._worked_s(), limit_s, others_s
         self._comm.patience_s = min(others_s, MAX_LIMIT_S)
         if self._is_on and self._thread is None and limit_s < math.inf:
             self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
             self._thread.start()
-
-    def _share(self) -> int:
-        """Returns how many times its work a rank may have to do now that others are lost, the server's part included:
-        where one of five is lost, one of the others may have twice its work.
-        """
-        if self._comm.size == self._comm.started_size:
-            return 1
-        return math.ceil(self._comm.started_size / max(1, self._comm.size - 1))
 
     def _worked_s(self) -> float:
         """Returns the seconds so far in which this rank neither waited nor moved data."""
@@ -101,23 +89,24 @@ class Limits:
 
     def _watch(self) -> None:
         while self._is_on and not self.poll():
-            time.sleep(min(1.0, self._part.limit_s / 10))
+            _, limit_s, _ = self._part
+            time.sleep(min(1.0, limit_s / 10))
 
     def poll(self) -> bool:
         """Returns True if a limit is over; then the rank has been given up."""
-        part = self._part
+        began_s, limit_s, others_s = self._part
         now_s = self._comm.traffic.now()
         if now_s - self._looked_s > SUSPENDED_AFTER_S:
             self._awake_since_s = now_s
         self._looked_s = now_s
         awake_s = now_s - self._awake_since_s
-        busy_s = min(self._worked_s() - part.began_s, awake_s)
+        busy_s = min(self._worked_s() - began_s, awake_s)
         waits_s = min(self._comm.traffic.waits_for_s(), awake_s)
-        if busy_s > part.limit_s:
-            self._give_up(f"{busy_s:.0f} s of its own, with {part.limit_s:g} s for its share", is_own=True)
-        elif waits_s > part.others_s:
+        if busy_s > limit_s:
+            self._give_up(f"{busy_s:.0f} s of its own, with {limit_s:g} s for its share", is_own=True)
+        elif waits_s > others_s:
             self._give_up(f"waited for other ranks for {waits_s:.0f} s", is_own=False)
-        return busy_s > part.limit_s or waits_s > part.others_s
+        return busy_s > limit_s or waits_s > others_s
 
     def _give_up(self, why: str, *, is_own: bool) -> None:
         """Ends a rank that has taken too long, so that the others continue where they can; else all ranks."""

@@ -107,37 +107,33 @@ def _short(value: object) -> str:
 
 
 def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
-    """Returns what the manifest notes of code that is not built in: an entry for each section that names some.
+    """Returns what the manifest notes of code that is not built in: an entry for each section (or `aggregate`,
+    `sampling`, `loss`, `metric` with its name) that names some.
 
     It has the name, the module that defines it, and, if that is a file, the file and the digest of what was loaded: of
     that file and of those below its folder that it takes functions or classes from. Without `as_loaded` the digest is
     that of the files as they are now, which another process would load.
     """
-    sources = {}
-    for key, name, defined in _user_things(config):
-        entry = {"name": name, "module": str(getattr(defined, "__module__", name.partition(":")[0]))}
-        if found := registry.note_sources(entry["module"]):
-            entry |= {"file": found.files[entry["module"]], "digest": found.digest if as_loaded else found.digest_now()}
-        sources[key] = entry
-    return {manifest.USER_CODE: sources} if sources else {}
-
-
-def _user_things(config: Config) -> Iterator[tuple[str, str, object]]:
-    """Yields the section (or `aggregate`, `sampling`, `loss`, `metric` with its name), the name and the object of each
-    thing that is not built in.
-    """
+    names = {}
     for (section, key), name in named_in_full(config.to_dict(), trains=False).items():
-        yield section if key == "name" else key, name, registry.import_object(name)
-    for name in config.evaluation.metrics:
-        if registry.is_in_full(name):
-            yield f"metric {name}", name, registry.import_object(name)
+        names[section if key == "name" else key] = name
+    names |= {f"metric {name}": name for name in config.evaluation.metrics if registry.is_in_full(name)}
+    sources = {}
+    for key, name in names.items():
+        module = str(getattr(registry.import_object(name), "__module__", name.partition(":")[0]))
+        sources[key] = {"name": name, "module": module}
+        if found := registry.note_sources(module):
+            digest = found.digest if as_loaded else found.digest_now()
+            sources[key] |= {"file": found.files[module], "digest": digest}
+    return sources
 
 
 def stale_sources(config: Config) -> Iterator[str]:
     """Yields a line for each module of the user's whose file is another than this process has loaded."""
-    modules = {str(getattr(defined, "__module__", "")) for _, _, defined in _user_things(config)}
-    for module in sorted(modules):
-        if files := registry.changed_files(module):
+    for module in sorted({entry["module"] for entry in user_code(config).values()}):
+        known = registry.note_sources(module)
+        if known and known.digest_now() != known.digest:
+            files = known.files
             again = "; ".join(f"importlib.reload({name})" for name in files)
             words = f"import importlib, {', '.join(files)}; {again}"
             yield (
@@ -151,13 +147,13 @@ def changed_sources(run_dir: RunDir, config: Config) -> str:
     before = manifest.user_code(run_dir)
     changed = [
         f"{section.partition(' ')[0]} {entry['name']} ({entry.get('file', entry['module'])})"
-        for section, entry in user_code(config).get(manifest.USER_CODE, {}).items()
+        for section, entry in user_code(config).items()
         if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
     ]
-    if not changed:
-        return ""
     which = " and of ".join(changed)
-    return f"the source of {which} has changed since the last start; the rounds from here on may differ"
+    return (
+        f"the source of {which} has changed since the last start; the rounds from here on may differ" if which else ""
+    )
 
 
 Row = Mapping[str, str]
@@ -167,6 +163,13 @@ def gathered(comm: Communicator, own: Row) -> list[Row]:
     """Returns the rows of all ranks, each with the rank as `who`. Every rank calls it with its own."""
     row = {**own, "who": f"rank {comm.started_as} ({comm.host})"}
     return [json.loads(text) for text in comm.allgather_text(json.dumps(row))]
+
+
+def differences(comm: Communicator, own: Row) -> list[tuple[str, str]]:
+    """Returns the names whose values the ranks do not share, each with which ranks have which. Every rank calls it."""
+    rows = gathered(comm, own)
+    names = dict.fromkeys(name for row in rows for name in row if name != "who")
+    return [(name, found) for name in names if (found := differing_values(rows, name))]
 
 
 def merged(rows: Sequence[Row]) -> dict[str, str]:

@@ -30,13 +30,13 @@ def remarks(
     examples each client has, None where only the data say it.
     """
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
-    is_by_size = config.clients.sampling == "by_size"
-    if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and weighs_alike(method) and not is_by_size:
-        weights = f"clients have {sizes.min()} to {sizes.max()} training examples, and"
+    if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and config.clients.sampling != "by_size":
+        few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
+        who = f"{config.method.name} weighs them alike"
         if hasattr(config.method, "weighting"):
-            said.append(f"{weights} method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n")
-        else:
-            said.append(f"{weights} {config.method.name} weighs them alike")
+            who = "method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n"
+        if method.sums() and few == many:
+            said.append(f"clients have {sizes.min()} to {sizes.max()} training examples, and {who}")
     said += remarks_on_data(config, info)
     if num_workers > per_round:
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
@@ -60,12 +60,6 @@ def defaults(config: Config, method: Method) -> str:
         if not config.is_chosen(section, name):
             values.append(f"{key}={flow(getattr(config.sections[section], name))}")
     return f"chosen for you: {', '.join(values)}" if values else ""
-
-
-def weighs_alike(method: Method) -> bool:
-    """Returns whether the server averages uploads, and a client's number of examples is no part of its weight."""
-    few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
-    return bool(method.sums()) and few == many
 
 
 def remarks_on_data(config: Config, info: DataInfo) -> list[str]:

@@ -92,11 +92,9 @@ def sizes(setup: Setup) -> list[TierRow]:
     others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
     for name, (number, capacity) in (tiers | others).items():
         cost = setup.nets[number]
-        row = TierRow(name, capacity, cost.params, cost.macs or None)
-        if name in tiers:
-            turn = method.costs(ClientLoad(number))
-            row = replace(row, down_bytes=turn.down_bytes, up_bytes=turn.up_bytes)
-        rows.append(row)
+        turn = method.costs(ClientLoad(number)) if name in tiers else None
+        moved = (turn.down_bytes, turn.up_bytes) if turn else ()
+        rows.append(TierRow(name, capacity, cost.params, cost.macs or None, *moved))
     return rows
 
 

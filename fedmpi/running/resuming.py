@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +23,7 @@ from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.report.best import Best, why_over
+from fedmpi.report.best import Best
 from fedmpi.report.records import read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
@@ -51,22 +52,18 @@ def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
     snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(config, info, found))
     if snapshot is None:
         return None
-    begin_anew = f"--init-from={shlex.quote(str(run_dir.path))} begins a new run from that state"
+    where = str(run_dir.path)
+    by = f"by its checkpoint of round {snapshot.round}"
+    begin_anew = f"--init-from={shlex.quote(where)} begins a new run from that state"
     asked = config.mpi.server_device
-    _, had = _server_device(snapshot)
+    had = snapshot.versions.get("server_device", "auto")
     if asked not in ("auto", had):
-        raise RunDirError(
-            str(run_dir.path),
-            f"the run has computed the server's part on {'a GPU' if had == 'cuda' else 'the CPU'}, by its checkpoint "
-            f"of round {snapshot.round}, and you ask mpi.server_device={asked}; {had} or auto continues it; "
-            f"{begin_anew}, with {asked}",
-        )
+        device = "a GPU" if had == "cuda" else "the CPU"
+        problem = f"the run has computed the server's part on {device}, {by}, and you ask mpi.server_device={asked}"
+        raise RunDirError(where, f"{problem}; {had} or auto continues it; {begin_anew}, with {asked}")
     if differences := _as_begun(config, snapshot).diff(snapshot.config):
-        raise RunDirError(
-            str(run_dir.path),
-            f"was run with another config, by its checkpoint of round {snapshot.round}: {'; '.join(differences)}; "
-            f"--resume needs the same; {begin_anew} with these settings",
-        )
+        problem = f"was run with another config, {by}: {'; '.join(differences)}; --resume needs the same"
+        raise RunDirError(where, f"{problem}; {begin_anew} with these settings")
     return snapshot
 
 
@@ -80,13 +77,9 @@ def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
     return checkpoint.unfit(snapshot.server, methods.create(method_context(config, info)).state_specs())
 
 
-def _server_device(snapshot: Snapshot) -> tuple[str, str]:
-    """Returns what the run's config says of the server's device, and the kind that was taken."""
-    return snapshot.config.get("mpi", {}).get("server_device", "auto"), snapshot.versions.get("server_device", "auto")
-
-
 def _as_begun(config: Config, snapshot: Snapshot) -> Config:
-    return _with_server_device(config, _server_device(snapshot)[0])
+    """Returns the config with the word for the server's device that the run was begun with."""
+    return _with_server_device(config, snapshot.config.get("mpi", {}).get("server_device", "auto"))
 
 
 def _with_server_device(config: Config, asked: str) -> Config:
@@ -100,7 +93,9 @@ def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot |
     found: list[object] = [config.mpi.server_device, "", 0, False]
     if saved:
         best = Best.of(record for record in read_records(run_dir) if record["round"] <= saved.round)
-        found = [*_server_device(saved), saved.round, bool(why_over(config.stop, best.largest))]
+        had = saved.versions.get("server_device", "auto")
+        is_over = bool(best.why_over(config.stop))
+        found = [_as_begun(config, saved).mpi.server_device, had, saved.round, is_over]
     asked, had, done, is_over = json.loads(comm.allgather_text(json.dumps(found))[0])
     return _with_server_device(config, asked), had, done, is_over
 
@@ -113,12 +108,9 @@ def begin(
     """
     if saved is not None:
         check_data(setup, run_dir, saved)
-        for line in (
-            made_with.changes(saved.versions, setup.computed_with),
-            made_with.changed_sources(run_dir, setup.config),
-        ):
-            if line:
-                warn(line)
+        differs = made_with.changes(saved.versions, setup.computed_with)
+        for line in filter(None, (differs, made_with.changed_sources(run_dir, setup.config))):
+            warn(line)
         return saved, {}
     if request.origin is not None:
         return _begin_from(setup, run_dir, request.origin)
@@ -149,16 +141,12 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
         was = f"digest {short_digest(snapshot.data_digest)}" + (f", data.{key}={data[key]}" if key else "")
         advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
         has = short_digest(setup.data_digest)
-        raise RunDirError(
-            place_of(setup.config.data),
-            f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was}); {advice}, or "
-            "begin another run with another --run-dir",
-        )
+        problem = f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was})"
+        where = place_of(setup.config.data)
+        raise RunDirError(where, f"{problem}; {advice}, or begin another run with another --run-dir")
     if saved and not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
-        raise RunDirError(
-            str(run_dir.partition_path),
-            "is not the partition that this config gives with this numpy and these data; use those of the run",
-        )
+        problem = "is not the partition that this config gives with this numpy and these data; use those of the run"
+        raise RunDirError(str(run_dir.partition_path), problem)
 
 
 def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 10) -> tuple[Snapshot, dict[str, Any]]:
@@ -179,8 +167,8 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 1
             memories[client] = setup.memories.put(client, 0, remembered)
     except RunDirError:
         # A run that is running deletes what its newer checkpoints need no more.
-        newest = max((number for number, _ in origin.run_dir.checkpoints()), default=0)
-        if origin.round is None and newest > parent.round and attempts > 1:
+        is_outdated = origin.run_dir.last_saved() > parent.round
+        if origin.round is None and is_outdated and attempts > 1:
             return _begin_from(setup, run_dir, origin, attempts - 1)
         raise
     snapshot = replace(
@@ -202,12 +190,9 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 1
 
 def _load(origin: Origin) -> Snapshot:
     """Reads the newest whole checkpoint of `origin`, its memories included. Raises RunDirError."""
-    try:
-        snapshot = checkpoint.load_newest_intact(origin.run_dir, warn, only=origin.round)
-    except RunDirError:  # of which there was a warning for each checkpoint
-        snapshot = None
-    if snapshot is not None:
-        return snapshot
+    with suppress(RunDirError):  # of which there was a warning for each checkpoint
+        if snapshot := checkpoint.load_newest_intact(origin.run_dir, warn, only=origin.round):
+            return snapshot
     which = "" if origin.round is None else f" of round {origin.round}"
     saved = ", ".join(str(number) for number, _ in origin.run_dir.checkpoints()) or "none"
     problem = f"holds no whole checkpoint{which} to begin from; saved rounds: {saved}"

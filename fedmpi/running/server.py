@@ -16,7 +16,7 @@ from fedmpi.learning.evaluate import ClientScores
 from fedmpi.report.best import Best, why_over
 from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
-from fedmpi.report.observer import Ended, Started
+from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
 from fedmpi.report.records import Record, Records, read_records, rounds_done
 from fedmpi.report.terminal import warn, wrapped
@@ -24,11 +24,10 @@ from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
-from fedmpi.running.observers import Makers, Observers
 from fedmpi.running.remarks import defaults, remarks
 from fedmpi.running.results import Times, record_of, sizes, tier_rows, untrained
 from fedmpi.store import checkpoint, manifest
-from fedmpi.store.files import write_atomic, write_text, writing
+from fedmpi.store.files import remove, write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
@@ -58,26 +57,22 @@ class Server:
         is_shown = not request.quiet and config.output.progress != "off"
         self._progress = Progress(config.rounds, done_rounds=self._done, is_shown=is_shown)
         self.say = self._progress.say
-        self._write_config_and_partition()
+        folder.clear_temporaries()
+        if self._done <= config.rounds:
+            write_text(folder.config_path, yaml_text.dump(config.to_dict()))
+        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
         self._records = Records(folder, resume_after=self._done or None)
         self._best = Best.of(read_records(folder))
         self._sizes = sizes(setup)
         self._statistics = snapshot.statistics if snapshot else {}
         self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
-        self._memories = setup.memories.versions() if setup.method.keeps_memory else set()
+        self._memories = set(folder.memories()) if setup.method.keeps_memory else set()
         self._has_untrained = False
         self._losses: list[Mapping[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(lock.beat)
-
-    def _write_config_and_partition(self) -> None:
-        config = self._setup.config
-        self._folder.clear_temporaries()
-        if self._done <= config.rounds:
-            write_text(self._folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(self._folder.partition_path, self._setup.partition.packed(self._setup.data_digest))
 
     def announce(self, places: Sequence[str], warnings: Sequence[str], first_state: Mapping[str, Any]) -> None:
         """Says who got what and how, what to mind, where results go and how to continue after an interruption.
@@ -91,13 +86,14 @@ class Server:
             {"rank": rank, "place": place, "threads": config.mpi.threads}
             for rank, place in zip(setup.comm.members, places, strict=True)
         ]
-        self._note_start(ranks, first_state)
+        chosen = defaults(config, setup.method)
+        self._note_start(ranks, {**first_state, manifest.DEFAULTS: chosen})
         server = "server and worker" if 0 in setup.workers else "server"
         for number, rank in enumerate(ranks):
             role = "worker" if number else server
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
-        if line := defaults(config, setup.method):
-            self._tell(line)
+        if chosen:
+            self._tell(chosen)
         found = remarks(
             config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round, setup.partition.sizes
         )
@@ -119,7 +115,7 @@ class Server:
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
-    def _note_start(self, ranks: Sequence[Mapping[str, Any]], first_state: Mapping[str, Any]) -> None:
+    def _note_start(self, ranks: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
         setup = self._setup
         entry = manifest.start_entry(
             command=list(self._request.command),
@@ -130,9 +126,7 @@ class Server:
             num_test=setup.data.info.num_test,
             mpi=setup.comm.library,
             **{manifest.LAUNCH: self._advice.launch, manifest.SIZES: [row.costs() for row in self._sizes]},
-            **made_with.user_code(setup.config),
-            **({manifest.DEFAULTS: line} if (line := defaults(setup.config, setup.method)) else {}),
-            **first_state,
+            **{manifest.USER_CODE: made_with.user_code(setup.config), **more},
         )
         manifest.add_start(self._folder, entry)
 
@@ -232,7 +226,8 @@ class Server:
         if live is not None:
             # While rank 0 saves a round, workers write memories of the next one, perhaps over those of a lost start.
             stale = {memory for memory in self._memories - live if memory[1] <= round_number}
-            self._setup.memories.delete(stale)
+            for memory in stale:
+                remove(self._folder.memory_path(*memory))
             self._memories -= stale
 
     def stop_early(self, done: int, before: ServerState, why: str) -> None:

@@ -145,10 +145,8 @@ def _check_participation(comm: Communicator, participation: Participation, fleet
     own = {AVAILABILITY: participation.availability.digest} if participation.availability else {}
     own |= {SAMPLING: str(sorted(participation.named(1)))} if participation.function else {}
     own |= {PATH: fleet.digest} if fleet and fleet.digest else {}
-    rows = made_with.gathered(comm, own)
-    for key in own:
-        if found := made_with.differing_values(rows, key):
-            raise StartupError("start", one_line(f"{key}: ranks differ, {found}; give all ranks the same file"))
+    for key, found in made_with.differences(comm, own):
+        raise StartupError("start", one_line(f"{key}: ranks differ, {found}; give all ranks the same file"))
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -193,11 +191,10 @@ def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
     settings["output"] = None  # only rank 0 writes
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
-    rows = made_with.gathered(comm, {"config": own, "data": short_digest(data_digest)})
-    for name, where in (("config", config.where), ("data", place_of(config.data))):
-        if found := made_with.differing_values(rows, name):
-            problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
-            raise StartupError("start", one_line(f"{where}: {problem}"))
+    for name, found in made_with.differences(comm, {"config": own, "data": short_digest(data_digest)}):
+        where = config.where if name == "config" else place_of(config.data)
+        problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
+        raise StartupError("start", one_line(f"{where}: {problem}"))
 
 
 def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
@@ -208,7 +205,8 @@ def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
     own[made_with.FROZEN] = trial.frozen
     first, *others = made_with.gathered(comm, own)
     for other in others:
-        how = _difference(json.loads(first["parameters"]), json.loads(other["parameters"]))
+        pairs = zip_longest(*(json.loads(row["parameters"]) for row in (first, other)), fillvalue="no parameter")
+        how = next((f"has {after} where {before} is" for before, after in pairs if before != after), "")
         if not how and other["outputs"] != first["outputs"] and other["with"] == first["with"]:
             how = "gives other outputs for the first examples"
         if other[made_with.FROZEN] != first[made_with.FROZEN]:
@@ -217,12 +215,6 @@ def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
             which = f"'{config.model.name}' differs on {other['who']} from {first['who']}"
             todo = "make it and compute with it alike in each process (a set has another order in each)"
             raise StartupError("start", one_line(f"model.name: {which}: it {how}; {todo}"))
-
-
-def _difference(ours: Sequence[str], theirs: Sequence[str]) -> str:
-    """Returns the first of their parameters that differs from ours, in words; '' if none does."""
-    pairs = zip_longest(ours, theirs, fillvalue="no parameter")
-    return next((f"has {after} where {before} is" for before, after in pairs if before != after), "")
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
@@ -284,14 +276,12 @@ def prepare(
         computed_with[made_with.FROZEN] = material.frozen
     if material.fleet and material.fleet.digest:
         computed_with[made_with.DEVICES] = material.fleet.digest
-    info = material.info
-    labels = material.dataset.classes("train")
     partition = material.partition
     method = material.method
     skeletons = material.skeletons
     together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
     together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
-    resident = DeviceData(info, material.dataset, device.train, config.train.augment)
+    resident = DeviceData(material.info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
         comm=comm,
@@ -300,7 +290,7 @@ def prepare(
         data=resident,
         data_digest=material.dataset.digest,
         computed_with=computed_with,
-        labels=labels,
+        labels=material.dataset.classes("train"),
         partition=partition,
         participation=material.participation,
         blocks=blocks(config),
@@ -446,13 +436,12 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
 
     digest = together(setup.comm, check)
-    crowded = _crowded_hosts(setup)
-    rows = made_with.gathered(setup.comm, {"bits": digest} if digest else {})
-    if not (found := made_with.differing_values(rows, "bits")):
-        return crowded
+    lines = [*_crowded_hosts(setup)]
     todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
     why = f"so results depend on which rank trains whom; {todo}"
-    return (*crowded, f"the same client trained on several ranks gives other bits, {why}; digests: {found}")
+    for _, found in made_with.differences(setup.comm, {"bits": digest} if digest else {}):
+        lines.append(f"the same client trained on several ranks gives other bits, {why}; digests: {found}")
+    return tuple(lines)
 
 
 def _crowded_hosts(setup: Setup) -> tuple[str, ...]:

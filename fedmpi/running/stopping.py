@@ -51,10 +51,10 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
 
 def left_over(environment: Mapping[str, str], now_s: float) -> str:
     """Returns what to say of Slurm's end of the job where it lies in the past; '' where it does not."""
-    end = whole_number(environment, "SLURM_JOB_END_TIME")
-    if end is None or end > now_s:
+    left_s = seconds_left(0.0, environment, now_s)
+    if left_s is None or left_s > 0:
         return ""
-    ago = str(timedelta(seconds=round(now_s - end)))
+    ago = timedelta(seconds=round(-left_s))
     return f"SLURM_JOB_END_TIME says that the job's time was over {ago} h ago; if that was another job, unset it"
 
 

@@ -69,7 +69,9 @@ def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2, best: BestOf = lamb
     """
     path = run_dir.checkpoint_path(snapshot.round)
     run_dir.make(run_dir.checkpoints_dir)
-    write_atomic(path, hdf5.pack_tensors(KIND, _attributes(snapshot), _groups(snapshot)))
+    attributes = {name: getattr(snapshot, name) for name in ("round", "seed", "config_hash", "data_digest")}
+    attributes |= {name: json.dumps(dict(getattr(snapshot, name)), sort_keys=True) for name in _JSON}
+    write_atomic(path, hdf5.pack_tensors(KIND, attributes, _groups(snapshot)))
     on_disk = run_dir.checkpoints()
     saved = [number for number, _ in on_disk if number <= snapshot.round]
     stay = {*saved[:keep], best(saved)}
@@ -77,17 +79,6 @@ def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2, best: BestOf = lamb
         if number not in stay:
             remove(old)
     return path
-
-
-def _attributes(snapshot: Snapshot) -> dict[str, str | int]:
-    texts = {name: json.dumps(dict(getattr(snapshot, name)), sort_keys=True) for name in _JSON}
-    return {
-        "round": snapshot.round,
-        "seed": snapshot.seed,
-        "config_hash": snapshot.config_hash,
-        "data_digest": snapshot.data_digest,
-        **texts,
-    }
 
 
 def _groups(snapshot: Snapshot) -> dict[str, Params]:

@@ -99,15 +99,10 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         remove(temporary)
         raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    """Makes a rename last. A file system that cannot sync a folder has renamed all the same."""
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):
-        os.fsync(handle)
-    os.close(handle)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    with contextlib.suppress(OSError):  # a file system that cannot sync a folder has renamed all the same
+        os.fsync(folder)
+    os.close(folder)
 
 
 def remove(path: Path) -> bool:

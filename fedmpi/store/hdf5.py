@@ -83,7 +83,9 @@ def read(path: Path, kind: str, within: str = "") -> tuple[dict[str, str | int],
             if problem := _problem(file, kind):
                 raise RunDirError(str(path), problem)
             with h5py.File(file, "r") as hdf5:
-                attributes = {name: _plain(value) for name, value in hdf5.attrs.items()}
+                attributes: dict[str, str | int] = {}
+                for name, value in hdf5.attrs.items():
+                    attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
                 return attributes, _arrays(hdf5[within] if within else hdf5)
     except FileNotFoundError:
         raise RunDirError(str(path), "no such file") from None
@@ -100,10 +102,6 @@ def _arrays(group: h5py.Group) -> dict[str, NDArray[Any]]:
         else:
             arrays[name] = np.asarray(item[()])
     return arrays
-
-
-def _plain(value: Any) -> str | int:
-    return value.decode() if isinstance(value, bytes) else int(value)
 
 
 def _problem(file: BinaryIO, kind: str) -> str:

@@ -21,7 +21,8 @@ from fedmpi.store.run_dir import RunDir
 _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
 SIZES = "sizes"
-"""The key for the costs of each tier's net: the rows of `report/summary.json` without results."""
+"""The key for a row of each tier, as in `report/summary.json`: `name`, `params`, `macs`, `down_bytes` and `up_bytes`,
+None where unknown."""
 LAUNCH = "launch"
 """The key for the command of a start without the words that say which run it is."""
 DIRTY = "-dirty"
@@ -109,27 +110,18 @@ def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[
 
 def user_code(run_dir: RunDir) -> dict[str, dict[str, Any]]:
     """Returns the entry of each section that was not built in at the run's last start (`made_with.user_code`)."""
-    return _newest(read_starts(run_dir), USER_CODE) or {}
-
-
-def sizes(starts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns a row for each tier: `name`, `params`, `macs`, `down_bytes` and `up_bytes`, None where unknown."""
-    return [dict(row) for row in _newest(starts, SIZES) or []]
-
-
-def defaults(starts: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the line that names what the user has not chosen; '' for nothing."""
-    return str(_newest(starts, DEFAULTS) or "")
+    return newest(read_starts(run_dir), USER_CODE, {})
 
 
 def resume_command(run_dir: RunDir) -> str:
     """Returns the command that continues the run, launched as its last start was; on one rank if that is unknown."""
-    launch = one_line(str(_newest(read_starts(run_dir), LAUNCH) or "python -m fedmpi.main"))
+    launch = one_line(str(newest(read_starts(run_dir), LAUNCH, "python -m fedmpi.main")))
     return f"{launch} --run-dir {shlex.quote(str(run_dir.path.absolute()))} --resume"
 
 
-def _newest(starts: Sequence[Mapping[str, Any]], key: str) -> Any:
-    return next((start[key] for start in reversed(starts) if key in start), None)
+def newest(starts: Sequence[Mapping[str, Any]], key: str, otherwise: Any) -> Any:
+    """Returns the last entry that a start has under this key."""
+    return next((start[key] for start in reversed(starts) if start.get(key)), otherwise)
 
 
 def git_commit(folder: Path) -> str | None:

@@ -7,11 +7,9 @@ before. Nothing is cached: a rank's memory does not grow with the number of clie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from fedmpi.errors import RunDirError
 from fedmpi.store import hdf5
-from fedmpi.store.files import remove, wait_until_visible, write_atomic
+from fedmpi.store.files import wait_until_visible, write_atomic
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params, to_device
@@ -54,15 +52,6 @@ class MemoryStore:
             # It was whole when the run began. A resume looks at all memories, and skips checkpoints that need this one.
             advice = "--resume continues from a checkpoint before it"
             raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
-
-    def versions(self) -> set[tuple[int, int, str]]:
-        """Returns (client, round, digest) of every version on disk."""
-        return set(self._run_dir.memories())
-
-    def delete(self, versions: Iterable[tuple[int, int, str]]) -> None:
-        """Deletes these versions, (client, round, digest) of each."""
-        for version in versions:
-            remove(self._run_dir.memory_path(*version))
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:

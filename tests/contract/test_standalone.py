@@ -10,7 +10,6 @@ from fedmpi.methods.standalone import Standalone, StandaloneOptions
 from fedmpi.methods.values import ClientLoad
 from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of
-from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
 ALONE = "method.name=standalone"
@@ -66,4 +65,4 @@ def test_old_memories_go_with_the_last_checkpoint_that_names_them(tmp_path: Path
     words += (f"output.checkpoint_every={every}", f"output.keep_checkpoints={keep}")
     for rounds, resume in ((9, False), (16, True)):
         run_alone(tmp_path, *words, f"rounds={rounds}", resume=resume)
-        assert MemoryStore(RunDir(tmp_path)).versions() == checkpoint.referenced(RunDir(tmp_path)) != set()
+        assert set(RunDir(tmp_path).memories()) == checkpoint.referenced(RunDir(tmp_path)) != set()

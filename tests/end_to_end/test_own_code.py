@@ -84,7 +84,7 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     assert code == 0 and f"data.path={path} was read, " in " ".join(out.split())
     run = str(tmp_path / "run")
     assert run_main(*words, "rounds=1", "--run-dir", run)[0] == 0
-    assert "brought" not in last_start(Path(run))
+    assert not last_start(Path(run))["brought"]
     (tmp_path / "moved").mkdir()
     moved = path.rename(tmp_path / "moved" / "mine.npz")
     own.forget()  # as a new process has read nothing

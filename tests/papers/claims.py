@@ -70,7 +70,7 @@ def own_tables(paper: str) -> Iterator[tuple[Claim, str, str, str]]:
 
 def cells(paper: str, table: str) -> Iterator[tuple[Claim, Cell]]:
     """Yields the printed cells of a table of the grid file that have a run."""
-    tables = grid(paper).content.printed
+    tables = grid(paper).printed
     for one in cells_of(tables, table):
         key = "/".join((table, one.block, one.column, one.row))
         said = {"slip": one.slip, "not_reproduced": one.not_reproduced, **document(paper)["cells"].get(key, {})}
@@ -82,7 +82,7 @@ def sizes(paper: str) -> Iterator[tuple[Claim, list[Cell]]]:
     """Yields each size in a row label once per data set and column, with all cells that have it."""
     uses: dict[str, list[Cell]] = {}
     for table in document(paper).get("sizes_of", ()):
-        for one in cells_of(grid(paper).content.printed, table):
+        for one in cells_of(grid(paper).printed, table):
             if (size := re.match(r"([\d.]+M)\b", one.row)) and one.run:
                 uses.setdefault(f"{one.block.partition(' ')[0]} {one.column} {size[1]}", []).append(one)
     for key, those in uses.items():

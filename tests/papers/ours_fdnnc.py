@@ -29,7 +29,7 @@ def _alexnet() -> nn.Module:
 
 def _middle_share() -> float:
     """The middle share of Tables III and IV, between 0.2 and 0.7."""
-    shares = {name.rpartition("_")[2] for name in grid("fdnnc").content.methods if name.startswith("both")}
+    shares = {name.rpartition("_")[2] for name in grid("fdnnc").methods if name.startswith("both")}
     (share,) = shares - {"0", "20", "70", "100"}
     return float(share) / 100
 

@@ -169,17 +169,17 @@ def test_bits_that_differ() -> None:
 
 def test_a_line_of_the_page(told: Told) -> None:
     """80 columns; what others have written does not reach the terminal as it is."""
-    found = findings.warning("cores", "many words " * 20 + "\x1b[2J", "ask for more " * 10).line()
+    found = findings.Finding("cores", "warning", "many words " * 20 + "\x1b[2J", "ask for more " * 10).line()
     assert all(len(line) <= 80 for line in found.splitlines()) and "\x1b" not in found
     told(found)
     assert "-> ask for more" in found
 
 
 def test_the_end_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    mild = [findings.ok("a", "x"), findings.warning("b", "x", "y")]
+    mild = [findings.Finding("a", "ok", "x"), findings.Finding("b", "warning", "x", "y")]
     assert machine.show_page(mild, 3, as_json=False) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "ready: 0 problems, 1 warning"
-    assert machine.show_page([*mild, findings.problem("c", "x", "y")], 3, as_json=True) == 1
+    assert machine.show_page([*mild, findings.Finding("c", "problem", "x", "y")], 3, as_json=True) == 1
     assert json.loads(capsys.readouterr().out)["findings"]["b"] == {"state": "warning", "found": "x", "advice": "y"}
 
 

@@ -35,7 +35,7 @@ def config(run: str) -> Config:
 @cache
 def runs_of(paper: str) -> list[str]:
     """The runs that the paper's tables and figures need."""
-    content = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content
+    content = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml")
     return [f"{paper}.yaml@{run}" for run in printed.runs(content.printed)]
 
 
@@ -208,7 +208,7 @@ def test_fdnnc_section_4() -> None:
 
 
 def test_every_table_and_figure_of_the_papers_that_needs_runs_is_there() -> None:
-    tables = {paper: grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed for paper in DIGESTS}
+    tables = {paper: grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").printed for paper in DIGESTS}
     prism = "figure1 figure10 figure4 figure5 figure6 figure7 figure8 figure9"
     hermes = "figure10 figure11 figure2 figure6 figure7 figure8 figure9 other_data section2_2 section5_5a section5_5b"
     assert {paper: " ".join(sorted(names)) for paper, names in tables.items()} == {
@@ -239,14 +239,14 @@ VALUES = [
 def test_values_as_the_papers_print_them(
     paper: str, table: str, block: str, column: str, row: str, value: str, run: str, net: str
 ) -> None:
-    cells = printed.cells_of(grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed, table)
+    cells = printed.cells_of(grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").printed, table)
     [cell] = [cell for cell in cells if (cell.block, cell.column, cell.row) == (block, column, row)]
     assert (cell.value, cell.run, cell.net) == (value, run, net)
 
 
 @pytest.mark.parametrize("paper", DIGESTS)
 def test_cells_name_nets_that_their_runs_test(paper: str) -> None:
-    tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
+    tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").printed
     for name, table in tables.items():
         if table.quantity in ("accuracy", "accuracy_drop", "bytes_to_target", "macs_to_target"):
             for cell in printed.cells_of(tables, name):

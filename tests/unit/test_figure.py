@@ -61,7 +61,7 @@ def check_layout(drawn: Figure) -> None:
 def figures() -> Iterator[str]:
     """The figures of the papers, `fdnnc figure5`."""
     for paper in ("fedhm", "prism", "hermes", "fdnnc"):
-        tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
+        tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").printed
         yield from (f"{paper} {name}" for name, table in tables.items() if table.axes is not None)
 
 
@@ -72,7 +72,7 @@ FAST = ("fdnnc figure5", "fedhm figure4a", "prism figure1", "hermes figure7")
 def test_nothing_of_a_papers_figure_is_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if every cell had been run, with large numbers."""
     paper, _, figure_name = name.partition(" ")
-    tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").content.printed
+    tables = grid_file.read(CONFIGS / "papers" / f"{paper}.yaml").printed
     results = []
     for cell in cells_of(tables, figure_name):
         run = SimpleNamespace(records=[], nets=[{"name": cell.net, "params": 12345}])

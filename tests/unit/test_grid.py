@@ -110,7 +110,7 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     assert "not decidable here" in printed and "descriptive" in printed
     choice = GridFolder(short.grid, short.out, short.results).choices()["all", "avg"]
     lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).plain()["train"]["lr"]
-    assert lr == short.grid.content.methods["avg"].trials[choice.trial]["train.lr"]
+    assert lr == short.grid.methods["avg"].trials[choice.trial]["train.lr"]
     first = {path.name: path.read_bytes() for path in short.results.iterdir()}
     drawn = {f"all-{what}.svg" for what in ("curves", "energy")}
     assert {"report.md", "table.tex", "values.csv", "records.json.gz", *drawn} == set(first)

@@ -123,11 +123,11 @@ STUDIES = sorted((Path(__file__).parents[2] / "configs" / "studies").glob("*.yam
 def test_a_grid_of_the_repository_can_be_run_and_decided(path: Path, tmp_path: Path) -> None:
     """Every run has a valid config, seeds suffice for the tests, and all methods have one seed's partition."""
     grid = read(path)
-    assert grid.content.num_tests * 2 / 2 ** len(grid.content.seeds) <= 0.05
-    if grid.content.tuning is not None:
-        rates = [[trial["train.lr"] for trial in one.trials] for one in grid.content.methods.values()]
+    assert grid.num_tests * 2 / 2 ** len(grid.seeds) <= 0.05
+    if grid.tuning is not None:
+        rates = [[trial["train.lr"] for trial in one.trials] for one in grid.methods.values()]
         assert len({(min(of_method), max(of_method)) for of_method in rates}) == 1
-    first = [one for one in [*trials(grid), *finals(grid, {})] if one.seed in (grid.content.seeds[0], 100)]
+    first = [one for one in [*trials(grid), *finals(grid, {})] if one.seed in (grid.seeds[0], 100)]
     partitions: dict[tuple[str, str], set[str]] = {}
     for wanted in first:
         (job,) = jobs_of(grid, [wanted], tmp_path).values()
@@ -144,5 +144,5 @@ def test_the_example_of_the_documentation_can_be_run(tmp_path: Path) -> None:
     path.write_text(textwrap.dedent(block).replace("../", f"{root}/configs/"))
     grid = read(path)
     jobs = jobs_of(grid, [*trials(grid), *finals(grid, {})], tmp_path / "out")
-    assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 7 and grid.content.num_tests == 2
+    assert len(jobs) == 2 * 2 * 2 + 2 * 2 * 7 and grid.num_tests == 2
     assert {job.config.method.name for job in jobs.values()} == {"fedhm", "heterofl"}

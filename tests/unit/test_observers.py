@@ -10,7 +10,7 @@ from small_runs import finished, run_all, small_config
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.main import parse, read_config
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.running import observers
+from fedmpi.report import observer
 
 WATCH = """
 heard = []
@@ -101,7 +101,7 @@ def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         def allgather_text(self, text: str) -> list[str]:
             raise KeyboardInterrupt  # the first thing that ranks do together is over
 
-    monkeypatch.setattr(observers, "named", pytest.fail)
+    monkeypatch.setattr(observer, "named", pytest.fail)
     with pytest.raises(KeyboardInterrupt):
         run_all(small_config("output.observers=[watch_it:Notes]"), Worker(), tmp_path / "run")
 

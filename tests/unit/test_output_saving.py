@@ -13,9 +13,8 @@ from hand_clock import HandClock
 
 from fedmpi.errors import RunDirError
 from fedmpi.report.events import Events
-from fedmpi.report.observer import Started
+from fedmpi.report.observer import Observers, Started
 from fedmpi.report.records import Records
-from fedmpi.running.observers import Observers
 from fedmpi.store import files
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir

@@ -11,11 +11,11 @@ from fedmpi.command.manners import describe_failure, shorten_failure
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.command import _rows
 from fedmpi.mpi.communicator import SerialComm
+from fedmpi.report.observer import Observers
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import filled, folded, warn
 from fedmpi.results import show
 from fedmpi.running.forecast import forecast
-from fedmpi.running.observers import Observers
 from fedmpi.store.checkpoint import load_newest_intact
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
