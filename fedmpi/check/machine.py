@@ -41,11 +41,10 @@ def check_machine(arguments: Namespace, rank: int) -> int:
         check_launch()
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:  # the ranks do not find each other: rank 0's one problem, for which the others wait
-        if rank > 0:
-            return code_in_order(rank, 1)
         advice = "see the table of MPI libraries in slurm/README.md"
         finding = Finding("launcher", "problem", "; ".join(error.problems), advice)
-        return code_in_order(rank, show_page([finding], 1, as_json=arguments.json))
+        code = show_page([finding], 1, as_json=arguments.json, is_silent=rank > 0)
+        return code_in_order(rank, code)
     try:
         found = all_findings(comm, folder, config.mpi.threads)
         code = show_page(found, comm.size, as_json=arguments.json, is_silent=not comm.is_root)
