@@ -3,7 +3,7 @@
 Every rank computes the same plan, so nothing of it is ever sent. A client's cost is the
 multiply-accumulates of its training (steps x batch x MACs of its tier), not its samples: a
 full-rank client may cost twice a low-rank one. Greedy longest-processing-time assignment is within
-4/3 of the best makespan (Graham, SIAM J. Appl. Math. 17(2), 1969).
+4/3 of the best makespan (Graham, SIAM J. Appl. Math. 17(2), 1969), where no client waits for rank 0.
 """
 
 from __future__ import annotations
@@ -69,16 +69,27 @@ def worker_ranks(size: int, *, server_trains: bool) -> range:
     return range(0 if server_trains or size == 1 else 1, size)
 
 
-def assign(tasks: Sequence[Task], workers: Sequence[int], size: int, late_nets: Collection[int] = ()) -> Assignment:
-    """Assigns each task, longest first, to the worker with the least work so far (ties: lowest rank, lowest client).
+def assign(
+    tasks: Sequence[Task], workers: Sequence[int], size: int, late_nets: Collection[int] = (), late_cost: float = 0.0
+) -> Assignment:
+    """Assigns each task, longest first, to the worker that then ends first (ties: lowest rank, lowest client).
 
-    A worker begins with tasks of other tiers than `late_nets`.
+    A worker begins with tasks of other tiers than `late_nets`. Tasks of these tiers wait for what rank 0 computes
+    meanwhile, at a cost of `late_cost`.
     """
-    load = dict.fromkeys(workers, 0.0)
+    early = dict.fromkeys(workers, 0.0)
+    late = dict.fromkeys(workers, 0.0)
+
+    def end_with(task: Task, rank: int) -> float:
+        if task.tier in late_nets:
+            return max(early[rank], late_cost) + late[rank] + task.load
+        return max(early[rank] + task.load, late_cost if late[rank] else 0.0) + late[rank]
+
     own: list[list[Task]] = [[] for _ in range(size)]
     for task in sorted(tasks, key=lambda task: (-task.load, task.client)):
-        rank = min(load, key=lambda worker: (load[worker], worker))
+        rank = min(workers, key=lambda worker: (end_with(task, worker), worker))
         own[rank].append(task)
+        load = late if task.tier in late_nets else early
         load[rank] += task.load
     by_rank = tuple(tuple(sorted(of_rank, key=lambda task: task.tier in late_nets)) for of_rank in own)
     return Assignment(tuple(sorted(tasks, key=lambda task: task.client)), by_rank)

@@ -6,6 +6,7 @@ these.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +16,9 @@ from fedmpi.tensors import Params, Spec
 
 SPECTRA = "spectra"
 """All layers' singular values in a row, published for the record."""
+COST = 6
+"""On one core the factors of an (M, N) matrix take as long as training of COST min(M, N) M N multiply-accumulates of a
+forward pass: measured 7 on an AMD EPYC, about 5 on an Intel Xeon."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class PublishedFactors:
             for name, factor in zip(layer.factor_names, factors, strict=True):
                 out[name].copy_(factor)
             values.copy_(sigma)
+
+    @property
+    def cost(self) -> float:
+        """Returns how long `write` takes, as multiply-accumulates of a client that trains as long."""
+        return sum(COST * min(layer.matrix_shape) * math.prod(layer.matrix_shape) for layer in self.layers.values())
 
     @property
     def names(self) -> list[str]:

@@ -100,6 +100,7 @@ class FedHM(ServerMethod):
             self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
         self.factors = PublishedFactors(self.layers, options.solver)
         self.late = self.factors.names
+        self.late_cost = self.factors.cost
 
     def warnings(self) -> tuple[str, ...]:
         ratios = self.options.rank_ratio

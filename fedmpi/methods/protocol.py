@@ -66,6 +66,9 @@ class Method:
     late: Collection[str] = ()
     """Names of published tensors that take long to compute (FedHM: the factors). `publish` is called for the others
     first; clients that need none of these train meanwhile. Counts as the stage `svd`."""
+    late_cost = 0.0
+    """How long these take to compute, as multiply-accumulates of a client that trains as long: a worker that must wait
+    for them gets less to do."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context

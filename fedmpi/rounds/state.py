@@ -152,7 +152,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
             client, tier, round_number, phase.name, size, macs(load), place, len(cohort), share, arrives, is_late
         )
         tasks.append(who)
-    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets)
+    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, setup.method.late_cost)
 
 
 def draw_cohort(

@@ -47,7 +47,8 @@ CASES = {
     "small": ("small CNN (8x8 inputs), FedAvg", f"{_SMALL} method.name=fedavg"),
     "small-fedhm": ("small CNN (8x8 inputs), FedHM", f"{_SMALL} method.name=fedhm"),
     "resnet18": ("ResNet-18, FedAvg", f"{_LARGE} method.name=fedavg"),
-    "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm"),
+    # A client of each tier in every round: how long rank 0's factorization is waited for depends on the cohort's tiers.
+    "resnet18-fedhm": ("ResNet-18, FedHM", f"{_LARGE} method.name=fedhm clients.count=4 data.num_train=512"),
     "resnet18-heterofl": ("ResNet-18, HeteroFL", f"{_LARGE} method.name=heterofl"),
     "resnet18-topk": ("ResNet-18, top-k", f"{_LARGE} method.name=topk"),
 }

@@ -42,6 +42,22 @@ def test_late_nets_come_last_on_each_rank() -> None:
     assert clients(assign(tasks, [1, 2], 3, late_nets={1})) == [[], [3, 0], [1, 2]]
 
 
+def test_a_worker_that_waits_for_rank_0_gets_less() -> None:
+    """Rank 0 takes 8, and all clients but the first need what it computes.
+
+    Client 0 goes to rank 1 (10). Client 1 would end at 10 + 5 or 8 + 5: rank 2. Client 2: 10 + 4 or 13 + 4: rank 1.
+    Client 3: 14 + 3 or 13 + 3: rank 2. Both end near 15; without the wait rank 2 would have had all but client 0.
+    """
+    tasks = [
+        Task(client, tier, 1, "train", 10, cost)
+        for client, (tier, cost) in enumerate([(0, 10.0), (1, 5.0), (1, 4.0), (1, 3.0)])
+    ]
+    assert clients(assign(tasks, [1, 2], 3, late_nets={1}, late_cost=8)) == [[], [0, 2], [1, 3]]
+    # Rank 1 could train the dense client while it waits, and rank 2 ends sooner.
+    tasks = [Task(0, 1, 1, "train", 10, 5.0), Task(1, 0, 1, "train", 10, 4.0)]
+    assert clients(assign(tasks, [1, 2], 3, late_nets={1}, late_cost=8)) == [[], [0], [1]]
+
+
 def test_longest_first_by_hand() -> None:
     """Costs 2, 3, 3, 2, 2 on ranks 1 and 2: 3 to each, then client 0 to rank 1, 3 to rank 2, and 4 to rank 1 (5 = 5).
 
