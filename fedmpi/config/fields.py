@@ -125,7 +125,9 @@ def _metric(text: str) -> str:
     return text
 
 
-DeviceClass = Literal["phone_high", "phone_mid", "phone_low", "raspberry_pi_4", "jetson_nano", "gtx_1080", "server"]
+DeviceClass = Literal[
+    "phone_high", "phone_mid", "phone_low", "esp32_s3", "raspberry_pi_4", "jetson_nano", "gtx_1080", "server"
+]
 """The devices that have a name (`devices/profiles.csv`)."""
 Metric = Annotated[str, Field(max_length=200), AfterValidator(_metric)]
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]

@@ -319,6 +319,9 @@ class Output(Section):
     """`plain`: a line for each round, and within a long round now and then one with the clients that are done."""
 
 
+_NANOSECOND_S = 1e-9
+
+
 class Change(Section):
     """Gives some clients another device in the middle of a run (FDNNC's changing devices)."""
 
@@ -368,12 +371,25 @@ class Devices(Section):
             yield "devices.shares", f"{given}; give one for each, or [] for equal ones"
         if not self.is_on and self != type(self)():
             yield "devices.name", "off, so no other setting of devices counts; set lognormal, classes or file"
-        elif (self.name == "file") != bool(self.path):
-            yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
+        elif self.name == "file" and not self.path:
+            yield "devices.path", "none, but devices.name=file; give the CSV file"
+        elif self.is_on:
+            yield from self._unused()
+        if 0 < self.deadline_s < _NANOSECOND_S:
+            yield "devices.deadline_s", f"{self.deadline_s:g} is less than a nanosecond; give more, or 0 for none"
         if self.change.round and self.name == "classes" and len(set(self.classes)) == 1:
             yield "devices.change.round", "devices cannot change where all are of one class; name two or more"
         if not self.is_on and config.clients.tier_assignment == "fits":
             yield "clients.tier_assignment", "fits needs devices; set devices.name=lognormal, classes or file"
+
+    def _unused(self) -> Iterator[tuple[str, str]]:
+        """Yields settings of another `name`."""
+        owners = {"median": "lognormal", "spread": "lognormal", "classes": "classes", "shares": "classes"}
+        for key, name in owners.items():
+            if name != self.name and getattr(self, key) != type(self).model_fields[key].default:
+                yield f"devices.{key}", f"goes with devices.name={name}, but that is {self.name}; leave it out"
+        if self.path and self.name != "file":
+            yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
 
 
 NAMED_SECTIONS = ("data", "partition", "model", "method")

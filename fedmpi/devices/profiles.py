@@ -9,6 +9,8 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -36,7 +38,10 @@ COLUMNS = {
     "wait_w": ("wait_mw", 1e3),
 }
 """Column of the file -> field of `Profile`, and what a number is multiplied by."""
-_EXPECTED = f"expected a CSV file with the columns class,{','.join(COLUMNS)} and a row for each device"
+_ALL_COLUMNS = ("class", *COLUMNS)
+_EXPECTED = f"expected a CSV file with the columns {','.join(_ALL_COLUMNS)} and a row for each device"
+_NUMBER = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[pda]?", re.IGNORECASE)
+"""A number, and the letter that says where it is from."""
 _MAY_BE_ZERO = {"step_us", "layer_us", "latency_ms", "compute_w", "radio_w", "wait_w"}
 _LARGEST = 1e9
 _DIGITS = 4
@@ -111,28 +116,40 @@ def _cells(text: str) -> list[list[str]]:
 
 def _profiles(text: str, path: str) -> tuple[Profile, ...]:
     head, *rows = _cells(text) or [[]]
-    if missing := [name for name in ("class", *COLUMNS) if name not in head]:
-        raise ConfigError(PATH, one_line(f"{path}: no column {missing[0]}; {_EXPECTED}"))
+    missing = [f"no column {name}" for name in _ALL_COLUMNS if name not in head]
+    unknown = [f"a column {name[:40]!r}, which no device has" for name in head if name not in _ALL_COLUMNS]
+    twice = [f"two columns {name}" for name, count in Counter(head).items() if count > 1]
+    if problems := [*missing, *unknown, *twice]:
+        raise ConfigError(PATH, one_line(f"{path}: {problems[0]}; {_EXPECTED}"))
     if not rows:
         raise ConfigError(PATH, one_line(f"{path}: no device; {_EXPECTED}"))
     return tuple(_profile(head, row, f"{path}: device {number}") for number, row in enumerate(rows, 1))
 
 
 def _profile(head: Sequence[str], row: Sequence[str], where: str) -> Profile:
+    if len(row) > len(head):
+        raise ConfigError(PATH, one_line(f"{where}: {len(row)} cells, but there are {len(head)} columns"))
     cells = dict(zip(head, row, strict=False))
+    if not cells["class"].isprintable():
+        raise ConfigError(PATH, one_line(f"{where}: class is {cells['class'][:40]!r}; allowed: printable characters"))
     values = {}
     for column, (name, factor) in COLUMNS.items():
-        text = cells.get(column, "")
-        try:
-            number = float(text.rstrip("pda"))
-        except ValueError:
-            number = math.nan
-        least = 0.0 if column in _MAY_BE_ZERO else 1e-6
-        if not least <= number <= _LARGEST:
-            allowed = f"allowed: {least:g} to {_LARGEST:g}"
-            raise ConfigError(PATH, one_line(f"{where}: {column} is {text[:40]!r}; {allowed}"))
-        values[name] = max(round(number * factor), int(least > 0))
+        values[name] = _whole(cells.get(column, ""), column, factor, where)
     return Profile(name=cells["class"] or "device", **values)
+
+
+def _whole(text: str, column: str, factor: float, where: str) -> int:
+    """Returns the number of a cell in the unit of `Profile`."""
+    number = float(text.rstrip("pdaPDA")) if _NUMBER.fullmatch(text) else math.nan
+    least = 0.0 if column in _MAY_BE_ZERO else 1e-6
+    allowed = f"{least:g} to {_LARGEST:g}"
+    if column == "lanes":
+        least = 1.0
+        allowed = f"whole numbers from 1 to {_LARGEST:g}"
+        number = number if number.is_integer() else math.nan
+    if not least <= number <= _LARGEST:
+        raise ConfigError(PATH, one_line(f"{where}: {column} is {text[:40]!r}; allowed: {allowed}"))
+    return max(round(number * factor), int(least > 0))
 
 
 assert {field.name for field in fields(Profile)} == {"name", *(name for name, _ in COLUMNS.values())}
