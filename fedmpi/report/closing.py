@@ -19,7 +19,7 @@ from fedmpi.report.records import CLIENTS, Record, divergences, score_name
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent, short_duration, si, size
+from fedmpi.store.units import joules, percent, short_duration, si, size
 
 _HEADS = ("tier", "share", "params", "MACs", "down", "up", "last %", "best %", "round")
 _CAPTION = "share: of the full net's capacity, or a rank; down and up: bytes of a client in a round"
@@ -69,7 +69,7 @@ def closing_lines(
     last = records[-1] if records else {}
     on_devices = []
     if "simulated_total_s" in last:
-        took = f"{short_duration(last['simulated_total_s'])}, {si(round(last['simulated_total_j'], 2))} J"
+        took = f"{short_duration(last['simulated_total_s'])}, {joules(last['simulated_total_j'])}"
         on_devices.append(f"on the clients' devices the run took {took}")
     conclusions = last.get("method", {}).get("conclusions", ())
     own = [_clients_line(clients)] if clients else []

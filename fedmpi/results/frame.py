@@ -86,7 +86,7 @@ def points(records: Sequence[Record], net: str, quantity: str = "accuracy", x: s
     for record, place in zip(records, spent(records, x), strict=True):
         numbers = [_number(record, name, quantity) for name in nets]
         known = [number for number in numbers if number is not None]
-        if len(known) == len(nets):
+        if len(known) == len(nets) and not math.isnan(place):
             lines.append((record["round"], place, statistics.fmean(known)))
     return pd.DataFrame(lines, columns=["round", "x", "y"]).set_index("round")
 
@@ -292,6 +292,8 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
                 seeds = num_seeds[group.name, net]
                 label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
                 lines[place] = replace(line, label=names[place] if names else label)
+        if not lines and x in SIMULATED:
+            raise ConfigError("--x", f"these runs have no {x}, because no clock ran (devices.name); draw by rounds")
         if not lines:
             raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.

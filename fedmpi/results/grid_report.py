@@ -27,7 +27,7 @@ from fedmpi.results.grid_file import Grid, Measure, finals, methods_by, not_alik
 from fedmpi.results.printed import cells_of
 from fedmpi.results.printed_report import TextTable
 from fedmpi.store.manifest import DIRTY
-from fedmpi.store.units import duration, percent, seconds, si
+from fedmpi.store.units import duration, joules, percent, seconds, si
 
 _SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "initial": "initial values of the model"}
 """What all runs of a seed and setting have alike: the name in the archive, and in words."""
@@ -263,6 +263,8 @@ def _mean(measure: Measure, numbers: pd.Series) -> str:
 
 
 def _shown(measure: Measure, number: float, *, unit: bool = True) -> str:
+    if measure.quantity.startswith("simulated_j"):
+        return joules(number)
     in_seconds = measure.quantity.startswith(("seconds", "simulated_s"))
     if not measure.is_share and not in_seconds:
         return si(number)

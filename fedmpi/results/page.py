@@ -22,7 +22,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
-from fedmpi.report.records import CLIENTS, by_ranks, divergences, scores_of
+from fedmpi.report.records import CLIENTS, Record, by_ranks, divergences, scores_of
 from fedmpi.results import figure, frame
 from fedmpi.results.evidence import interval, mean_std
 from fedmpi.results.figure import Draw, Line, Panel
@@ -32,12 +32,13 @@ from fedmpi.rounds.state import Setup
 from fedmpi.store import manifest
 from fedmpi.store.files import read_whole, write_text
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent, short_duration, si, size
+from fedmpi.store.units import joules, percent, short_duration, si, size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
+_MOST_BARS = 20
 _SEEDS_WITH_INTERVAL = range(3, 17)
 _COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
 _LACK = {
@@ -151,7 +152,8 @@ def _rendered(**content: Any) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(counted=counted, colours=figure.COLOURS)
-    environment.filters.update(name_of=name_of, percent=percent, si=si, size=size, short_duration=short_duration)
+    environment.filters.update(name_of=name_of, percent=percent, si=si, size=size)
+    environment.filters.update(short_duration=short_duration, joules=joules)
     template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
     return template.render(content)
 
@@ -242,22 +244,44 @@ def _costs(run: Run) -> _Charts:
 
 
 def _on_devices(run: Run) -> _Charts:
-    """Draws simulated time up to each round, and each turn's time in the last one; who waited is in the caption."""
+    """Draws simulated time up to each round, and over all rounds each client's mean turn, how often it was the slowest
+    and how often too late for the deadline."""
     last = run.records[-1]
-    devices = last["devices"]
-    turns = pd.Series(devices["seconds"], index=last["cohort"])
     rounds = [record["round"] for record in run.records]
     so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
+    turns = _turns(run.records)
+    trained = turns[~turns["late"]].groupby("client")["seconds"].mean().nlargest(_MOST_BARS).sort_index()
+    counts = turns.groupby("client")[["slowest", "late"]].sum()
+    counts = counts[counts.any(axis=1)].nlargest(_MOST_BARS, ["slowest", "late"]).sort_index()
 
-    def draw(axes: Axes) -> None:
-        axes.bar(turns.index.astype(str), turns, color=figure.colour_of(1))
+    def draw_means(axes: Axes) -> None:
+        axes.bar(trained.index.astype(str), trained, color=figure.colour_of(1))
         axes.set(xlabel="client", ylabel="seconds")
 
-    caption = f"Turns of round {last['round']}, {percent(devices['idle_share'])} waiting, slowest: {devices['slowest']}"
-    if devices.get("late"):
-        caption += f", late: {', '.join(map(str, devices['late']))}"
-    time = f"Simulated time so far, {si(last['simulated_total_j'])} J"
-    return [_lines(time, [so_far], "simulated_s"), _chart(caption, draw)]
+    def draw_counts(axes: Axes) -> None:
+        labels = counts.index.astype(str)
+        axes.bar(labels, counts["slowest"], color=figure.colour_of(1), label="slowest")
+        axes.bar(labels, counts["late"], bottom=counts["slowest"], color=figure.colour_of(2), label="late")
+        axes.set(xlabel="client", ylabel="rounds")
+        figure.format_numbers(axes.yaxis, "clients")
+
+    idle = percent(float(np.mean([record["devices"]["idle_share"] for record in run.records])))
+    return [
+        _lines(f"Simulated time so far, {joules(last['simulated_total_j'])}", [so_far], "simulated_s"),
+        _chart(f"Mean turn of a client, {idle} of a round waiting", draw_means),
+        _chart("How often a client held up its round, or was left out by the deadline", draw_counts),
+    ]
+
+
+def _turns(records: Sequence[Record]) -> pd.DataFrame:
+    """Returns a line for each turn of all rounds: its client and seconds, whether it was the slowest, or late."""
+    lines = []
+    for record in records:
+        devices = record["devices"]
+        late = set(devices.get("late", ()))
+        for client, turn_s in zip(record["cohort"], devices["seconds"], strict=True):
+            lines.append((client, turn_s, client == devices["slowest"], client in late))
+    return pd.DataFrame(lines, columns=["client", "seconds", "slowest", "late"])
 
 
 def _curves(groups: Sequence[Group]) -> _Charts:

@@ -187,7 +187,8 @@ def figure_of(
     panels = frame.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
     drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
-    cautions += [f"{name} has no line: it has no {y or 'accuracy'} of these nets" for name in absent]
+    by = f" by {x}" if x else ""
+    cautions += [f"{name} has no line: it has no {y or 'accuracy'} of these nets{by}" for name in absent]
     for line in cautions:
         warn(line)
     composed = figure.compose(panels, share_y=True, width=width)

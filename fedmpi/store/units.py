@@ -20,10 +20,18 @@ def si(number: float | None) -> str:
 
 def size(num_bytes: float | None) -> str:
     """Returns bytes in powers of 1000: 44700000 -> `44.70 MB`."""
-    text = si(num_bytes)
+    return _with_unit(si(num_bytes), "B")
+
+
+def joules(number: float | None) -> str:
+    """Returns 13.456 as `13.46 J`, 1236042 as `1.24 MJ`."""
+    return _with_unit(si(number if number is None else round(number, 2)), "J")
+
+
+def _with_unit(text: str, unit: str) -> str:
     if text == "-":
         return text
-    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+    return f"{text}{unit}" if text[-1].isalpha() else f"{text} {unit}"
 
 
 def as_number(text: str) -> float | None:
