@@ -63,7 +63,8 @@ class Costs:
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """One layer, one example: MACs, and the float32 that it reads and writes; its parameters are read once a batch."""
+    """One layer, one example: MACs, and the float32 that it reads and writes; its weights, trained or not, are read
+    once a batch."""
 
     name: str
     macs: int
@@ -107,7 +108,8 @@ def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
 
 def _passed(net: nn.Module, inputs: Tensor) -> _Tally:
     """Passes `inputs` through `net`. Raises `UncountedError`."""
-    tally = _Tally({module: name for name, module in net.named_modules()})
+    frozen = {id(value) for value in frozen_values(net).values()}
+    tally = _Tally({module: name for name, module in net.named_modules()}, frozen)
     handles = []
     for leaf in net.modules():
         # An LSTM whose gates are layers of their own computes itself all the same.
@@ -198,6 +200,8 @@ def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
 @dataclass
 class _Tally:
     names: dict[nn.Module, str]
+    frozen: set[int]
+    """The `id` of each value that is not trained."""
     counter: MacCounter = field(default_factory=MacCounter)
     layers: list[LayerCosts] = field(default_factory=list)
     extra_macs: int = 0
@@ -227,9 +231,10 @@ class _Tally:
         moves = macs or not isinstance(module, MOVE_NOTHING)
         if moves:
             activation_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in passed)
-            parameters = list(module.parameters())
-            parameter_bytes = FLOAT32_BYTES * sum(parameter.numel() for parameter in parameters)
-            channels = len(parameters[0]) if parameters else 0
+            frozen = [value for value in module.buffers() if id(value) in self.frozen]
+            weights = [*frozen, *module.parameters()]
+            parameter_bytes = FLOAT32_BYTES * sum(weight.numel() for weight in weights)
+            channels = len(weights[0]) if weights else 0
             self.layers.append(LayerCosts(self.names[module], macs, activation_bytes, parameter_bytes, channels))
 
 

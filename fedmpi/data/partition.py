@@ -34,6 +34,8 @@ class PartitionOptions(Section):
     """True if it goes by whose the examples are (writer, subject, role)."""
     by_classes: ClassVar[bool] = False
     """True if it needs targets that are classes."""
+    has_equal_sizes: ClassVar[bool] = False
+    """True if the clients' sizes differ by one at most."""
     least_examples: ClassVar[int] = 1
     name: str
 
@@ -47,7 +49,7 @@ class PartitionOptions(Section):
 
     def sizes_without_data(self, info: DataInfo, num_clients: int, seed: int) -> Ints | None:
         """Returns how many examples each client has, int64 (clients,), or None where only the data say it."""
-        return None
+        return equal_sizes(info.num_train, num_clients) if self.has_equal_sizes else None
 
     def problems(self, config: Config) -> Problems:
         if problem := self.too_many(config.data.used().num_train, config.clients.count):

@@ -2,103 +2,136 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.devices.model import NS_PER_S, energy_uj
+from fedmpi.devices.profiles import Profile
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.values import ClientLoad
 from fedmpi.report.table_text import text_lines
-from fedmpi.store.units import seconds, short_duration, si, size
+from fedmpi.store.units import joules, seconds, short_duration, size
 
 _UJ_PER_J = 10**6
-Cohort = tuple[int, str, Sequence[tuple[int, int]]]
-"""Round, phase, and (client, tier) of each client."""
+_MOST_DEVICES = 1000
+"""So many devices of a fleet are in the table."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A turn of a mean client of a tier on a device of a class."""
+    """A turn of a mean client of a tier on the devices of a class, from the lowest to the highest number of these."""
 
     tier: str
     device: str
-    turn_s: float
-    turn_j: float
+    turn_s: tuple[float, float]
+    turn_j: tuple[float, float]
     needed_bytes: int
-    memory_bytes: int
+    memory_bytes: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The run on the clients' devices, as if each client had the mean number of examples."""
+    """The run on the clients' devices."""
 
     turns: tuple[Turn, ...]
     slowest_client: int
+    slowest_device: str
+    """The class of its device."""
     run_s: float
     run_j: float
     late_share: float
-    """Share of turns that miss the deadline."""
+    """Share of turns that would miss the deadline."""
+    sizes_are_known: bool
+    """Whether each client's number of examples is known; else all have the mean."""
 
     def lines(self) -> list[str]:
         """Returns them as text."""
         heads = ("tier", "device", "turn", "energy", "needs", "memory")
         rows = []
         for turn in self.turns:
-            row = [turn.tier, turn.device, seconds(turn.turn_s), f"{si(round(turn.turn_j, 2))} J"]
-            rows.append([*row, size(turn.needed_bytes), size(turn.memory_bytes)])
+            row = [turn.tier, turn.device, _range(turn.turn_s, seconds), _range(turn.turn_j, joules)]
+            rows.append([*row, size(turn.needed_bytes), _range(turn.memory_bytes, size)])
         late_words = f"; {100 * self.late_share:.0f} % of turns are late" if self.late_share else ""
-        run = f"{short_duration(self.run_s)}, {si(round(self.run_j, 2))} J"
-        said = f"on these devices the run takes {run}; client {self.slowest_client} is the slowest{late_words}"
-        return ["", *text_lines(heads, rows, 2), said]
+        run = f"{short_duration(self.run_s)}, {joules(self.run_j)}"
+        slowest = f"client {self.slowest_client} ({self.slowest_device}) is the slowest"
+        how = "" if self.sizes_are_known else ", if all clients have the mean number of examples (the data say it)"
+        return ["", *text_lines(heads, rows, 2), f"on these devices the run takes {run}{how}; {slowest}{late_words}"]
 
     def warnings(self) -> Iterable[str]:
-        """Yields tiers that a class of devices cannot hold."""
+        """Yields tiers that devices of a class cannot hold."""
         for turn in self.turns:
-            if turn.needed_bytes > turn.memory_bytes:
-                needs = f"{size(turn.needed_bytes)}, more than the {size(turn.memory_bytes)} of {turn.device}"
-                yield f"training tier {turn.tier} takes {needs}"
+            least, most = turn.memory_bytes
+            if turn.needed_bytes > least:
+                which = turn.device if turn.needed_bytes > most else f"some {turn.device}"
+                takes = f"training tier {turn.tier} takes {size(turn.needed_bytes)}"
+                yield f"{takes}, more than the {size(least)} of {which}"
 
 
-def expected(
-    fleet: Fleet, samples: float, share: float, cohorts: Sequence[Cohort], arrives: Callable[[int, int, str], bool]
-) -> Expected:
-    """Returns what to expect of the rounds with these cohorts. A client has `samples` examples and does `share` of its
-    work; `arrives` says of (client, round, phase) whether its upload is not lost.
-    """
-    loads = [ClientLoad(tier.index, samples, share=share) for tier in fleet.method.tiers]
-    per_phase = max([1, *(len(cohort) for _, _, cohort in cohorts)])
-    turns = []
-    for tier, needed in zip(fleet.method.tiers, fleet.needed_bytes, strict=True):
-        for profile in dict.fromkeys(fleet.listed):
-            parts = fleet.parts_on(profile, loads[tier.index], per_phase)
-            spent_j = energy_uj(profile, parts) / _UJ_PER_J
-            turns.append(
-                Turn(tier.name, profile.name, parts.total_ns / NS_PER_S, spent_j, needed, profile.memory_bytes)
-            )
-    total = Spent()
-    longest_ns: dict[int, int] = {}
-    num_late = 0
-    for number, phase, cohort in cohorts:
-        tasks = []
-        spent = []
+def _range(numbers: tuple[float, float], text: Callable[[float], str]) -> str:
+    low, high = map(text, numbers)
+    return low if low == high else f"{low} to {high}"
+
+
+@dataclass
+class Expectation:
+    """Adds up the rounds of a plan on the clients' devices."""
+
+    fleet: Fleet
+    _total: Spent = field(default_factory=Spent)
+    _slowest: tuple[int, int, str] = (-1, 0, "")
+    """Nanoseconds, client, class."""
+    _num_turns: int = 0
+    _num_late: int = 0
+    _most_in_phase: int = 1
+    _done: set[int] = field(default_factory=set)
+    """Clients whose upload has arrived in some round."""
+    _devices: dict[Profile, None] = field(default_factory=dict)
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Adds a round, as the server does that has got these clients' reports."""
+        turns = []
         up_bytes = 0
-        for client, own in cohort:
-            load = replace(loads[own], round_number=number)
-            late = fleet.is_late(client, load, number, len(cohort))
-            num_late += late
-            if not late and arrives(client, number, phase):
-                up_bytes += fleet.method.costs(load).up_bytes
-            task = Task(client, own, number, phase, round(samples), 0.0, cohort_size=len(cohort), is_late=late)
-            tasks.append(task)
-            spent.append(fleet.turn(task, load))
-            longest_ns[client] = max(spent[-1].ns, longest_ns.get(client, 0))
-        total = fleet.round_record(tasks, spent, up_bytes, total)[1]
-    num_turns = sum(len(cohort) for _, _, cohort in cohorts)
-    return Expected(
-        turns=tuple(turns),
-        slowest_client=max(longest_ns, key=lambda client: longest_ns[client], default=0),
-        run_s=total.ns / NS_PER_S,
-        run_j=total.uj / _UJ_PER_J,
-        late_share=num_late / max(1, num_turns),
-    )
+        for task in tasks:
+            profile = self.fleet.profile(task.client, task.round_number)
+            load = replace(ClientLoad.of_task(task), is_first=task.client not in self._done)
+            turn = self.fleet.turn(task, load)
+            turns.append(Spent() if task.is_late else turn)
+            up_bytes += self.fleet.method.costs(load).up_bytes if task.arrives else 0
+            self._slowest = max(self._slowest, (turn.ns, -task.client, profile.name))
+            self._devices[profile] = None
+            self._most_in_phase = max(self._most_in_phase, task.cohort_size)
+        self._num_turns += len(tasks)
+        self._num_late += sum(task.is_late for task in tasks)
+        self._done.update(task.client for task in tasks if task.arrives)
+        self._total = self.fleet.round_record(tasks, turns, up_bytes, self._total)[1]
+
+    def result(self, samples: float, share: float, *, sizes_are_known: bool) -> Expected:
+        """Returns what to expect; in its table a client has `samples` examples and does `share` of a round's work."""
+        _, client, device = self._slowest
+        return Expected(
+            turns=tuple(self._turns(samples, share)),
+            slowest_client=-client,
+            slowest_device=device,
+            run_s=self._total.ns / NS_PER_S,
+            run_j=self._total.uj / _UJ_PER_J,
+            late_share=self._num_late / max(1, self._num_turns),
+            sizes_are_known=sizes_are_known,
+        )
+
+    def _turns(self, samples: float, share: float) -> Iterator[Turn]:
+        fleet = self.fleet
+        classes: dict[str, list[Profile]] = {}
+        devices = self._devices if fleet.config.devices.name == "lognormal" else dict.fromkeys(fleet.listed)
+        for profile in islice(devices, _MOST_DEVICES):
+            classes.setdefault(profile.name, []).append(profile)
+        for tier, needed in zip(fleet.method.tiers, fleet.needed_bytes, strict=True):
+            load = ClientLoad(tier.index, samples, share=share)
+            for name, profiles in classes.items():
+                all_parts = [fleet.parts_on(profile, load, self._most_in_phase) for profile in profiles]
+                times_s = [parts.total_ns / NS_PER_S for parts in all_parts]
+                energies_j = [energy_uj(*pair) / _UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
+                memories = [profile.memory_bytes for profile in profiles]
+                spans = [(min(numbers), max(numbers)) for numbers in (times_s, energies_j)]
+                yield Turn(tier.name, name, *spans, needed, (min(memories), max(memories)))

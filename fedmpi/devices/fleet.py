@@ -1,33 +1,46 @@
 """The clients' devices: who has which, whose memory holds which tier, and what a round takes on them.
 
 A device is a function of (config, seed, client, round), so every rank and a resumed run know it. The engine calls
-`is_late` for a client before training, `turn` after it, and `round_record` once a round; `tier` says who may
+`is_late` for a client before its training, `turn` after it, and `round_record` once a round; `tier` says who may
 take part, and with which tier.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fedmpi import seeds
 from fedmpi.config.schema import Config
 from fedmpi.costs import Costs as NetCosts
-from fedmpi.devices.model import NS_PER_S, Parts, client_time, energy_uj, memory_bytes, server_ns, work_of
+from fedmpi.devices.model import (
+    NS_PER_S,
+    Parts,
+    batch_ns,
+    download_ns,
+    energy_uj,
+    memory_bytes,
+    remaining,
+    server_ns,
+    update_ns,
+    upload_ns,
+)
 from fedmpi.devices.profiles import Profile, built_in, read
 from fedmpi.errors import ConfigError
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import ClientLoad
+from fedmpi.methods.values import ClientLoad, Passes, Training
 from fedmpi.store.units import size
+from fedmpi.tensors import frozen_values
 
 if TYPE_CHECKING:
     from fedmpi.federation.assignment import Task
 
 _UJ_PER_J = 10**6
+_MOST_CACHED = 100_000
 
 
 @dataclass(frozen=True)
@@ -105,7 +118,7 @@ class Fleet:
 
     @cached_property
     def _profile(self) -> Any:
-        return lru_cache(maxsize=100_000)(self._draw)
+        return lru_cache(maxsize=_MOST_CACHED)(self._draw)
 
     def profile(self, client: int, round_number: int) -> Profile:
         """Returns the client's device in a round."""
@@ -118,10 +131,12 @@ class Fleet:
         devices = self.config.devices
         generator = seeds.numpy_generator("device", self.config.seed, client)
         first = self._drawn(client, generator, None)
+        if not changes:
+            return first
         another = seeds.numpy_generator("device change", self.config.seed, client)
-        if changes and another.random() < devices.change.share:
-            return self._drawn(int(another.integers(2**31)), another, first)
-        return first
+        if another.random() >= devices.change.share:
+            return first
+        return self._drawn(int(another.integers(2**31)), another, first)
 
     def _drawn(self, place: int, generator: Any, but: Profile | None) -> Profile:
         """Draws a device, not of the same numbers as `but`."""
@@ -146,7 +161,9 @@ class Fleet:
         needed = []
         for tier in self.method.tiers:
             training = self.method.count_training(ClientLoad(tier.index, 1.0))
-            needed.append(memory_bytes(self.nets[tier.index], self.config.train, training))
+            frozen = frozen_values(self.method.net(tier.index, empty=True)).values()
+            trained = memory_bytes(self.nets[tier.index], self.config.train, training)
+            needed.append(trained + sum(value.nbytes for value in frozen))
         return needed
 
     def count(self, tier: int) -> int:
@@ -207,24 +224,41 @@ class Fleet:
         """Returns the time of a turn on this device."""
         costs = self.method.costs(load)
         training = self.method.count_training(load)
-        work = work_of(costs.down_bytes, costs.up_bytes, training, load.tier, self.nets, self.config.train)
-        return client_time(profile, work, self.server, num_clients)
+        update = update_ns(profile, self.nets[load.tier], self.config.train, training)
+        compute_ns = training.updates * update
+        for each in training.passes:
+            compute_ns += each.count * self._batch_ns(profile, each, training)
+        return Parts(
+            down_ns=download_ns(profile, costs.down_bytes, self.server, num_clients),
+            compute_ns=compute_ns,
+            up_ns=upload_ns(profile, costs.up_bytes, self.server, num_clients),
+        )
 
-    def is_late(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> bool:
+    def _batch_ns(self, profile: Profile, passes: Passes, training: Training) -> int:
+        """Returns the time of one of these mini-batches; where nothing is pruned it is computed once."""
+        if not training.kept:
+            return self._whole_batch_ns(profile, passes.net, passes.size, passes.backward)
+        layers = remaining(self.nets[passes.net].layers, training.kept)
+        return batch_ns(profile, layers, passes.size, backward=passes.backward)
+
+    @cached_property
+    def _whole_batch_ns(self) -> Callable[[Profile, int, int, bool], int]:
+        @lru_cache(maxsize=_MOST_CACHED)
+        def computed(profile: Profile, net: int, size: int, backward: bool) -> int:
+            return batch_ns(profile, self.nets[net].layers, size, backward=backward)
+
+        return computed
+
+    def is_late(self, task: Task) -> bool:
         """Returns whether the client would miss the deadline, by what is known before its training."""
-        deadline_ns = self.deadline_ns
-        return deadline_ns > 0 and self.parts(client, load, round_number, num_clients).total_ns > deadline_ns
+        if not self.deadline_ns:
+            return False
+        load = ClientLoad.of_task(task)
+        return self.parts(task.client, load, task.round_number, task.cohort_size).total_ns > self.deadline_ns
 
     def turn(self, task: Task, load: ClientLoad) -> Spent:
-        """Returns what the client's turn has taken; of a late one what it has done by the deadline.
-
-        A late turn counts as `is_late` has judged it, so it ends at the deadline.
-        """
-        if task.is_late:
-            load = replace(load, client=None)
+        """Returns what the client's turn has taken."""
         parts = self.parts(task.client, load, task.round_number, task.cohort_size)
-        if task.is_late:
-            parts = parts.until(self.deadline_ns)
         return Spent(parts.total_ns, energy_uj(self.profile(task.client, task.round_number), parts))
 
     def round_record(
@@ -232,7 +266,8 @@ class Fleet:
     ) -> tuple[dict[str, Any], Spent]:
         """Returns what the record gets of a round, and time and energy since the start, `before` included.
 
-        A phase lasts until its slowest client is done, or until the deadline if a client misses that. The others wait.
+        A phase lasts until its slowest client is done, or until the deadline if a client would miss that. The others
+        wait, and so do late ones, whose `turns` are empty.
         """
         phases: dict[str, list[tuple[Task, Spent]]] = {}
         for task, turn in zip(tasks, turns, strict=True):
@@ -242,19 +277,20 @@ class Fleet:
         waited_ns = 0
         for own in phases.values():
             ends_ns = max(turn.ns for _, turn in own)
+            if any(task.is_late for task, _ in own):
+                ends_ns = max(ends_ns, self.deadline_ns)
             for task, turn in own:
                 wait_ns = ends_ns - turn.ns
                 profile = self.profile(task.client, task.round_number)
                 energies.append(turn.uj + energy_uj(profile, Parts(0, 0, 0), wait_ns))
                 waited_ns += wait_ns
             total += Spent(ends_ns)
-        state_bytes = sum(spec.num_bytes for spec in self.method.state_specs().values())
         # Adding up reads each upload and the sum, and writes that; so does the step to the new state.
-        of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + state_bytes))
+        of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + self._state_bytes))
         busy_ns = sum(turn.ns for turn in turns)
         total += Spent(of_server_ns, sum(energies) + of_server_ns * self.server.compute_mw // 10**6)
         since = before + total
-        slowest = max(zip(turns, tasks, strict=True), key=lambda pair: pair[0].ns, default=None)
+        trained = [(turn.ns, task.client) for task, turn in zip(tasks, turns, strict=True) if not task.is_late]
         record = {
             "simulated_s": total.ns / NS_PER_S,
             "simulated_j": total.uj / _UJ_PER_J,
@@ -262,7 +298,7 @@ class Fleet:
             "simulated_total_j": since.uj / _UJ_PER_J,
             "devices": {
                 "server_s": of_server_ns / NS_PER_S,
-                "slowest": slowest[1].client if slowest else None,
+                "slowest": max(trained, key=lambda pair: pair[0])[1] if trained else None,
                 "idle_share": waited_ns / max(1, waited_ns + busy_ns),
                 "seconds": [turn.ns / NS_PER_S for turn in turns],
                 "joules": [uj / _UJ_PER_J for uj in energies],
@@ -270,6 +306,10 @@ class Fleet:
             },
         }
         return record, since
+
+    @cached_property
+    def _state_bytes(self) -> int:
+        return sum(spec.num_bytes for spec in self.method.state_specs().values())
 
     def _late(self, tasks: Sequence[Task]) -> Mapping[str, Any]:
         """Names the clients that missed the deadline, their tiers, and the share of each class that is left out."""

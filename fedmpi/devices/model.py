@@ -14,30 +14,18 @@ the time of each part times its watts. Times round up; energies and shares of th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedmpi.config.schema import Train
 from fedmpi.costs import FLOAT32_BYTES, Costs, LayerCosts
 from fedmpi.devices.profiles import Profile
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.methods.values import Passes, Training
+from fedmpi.methods.values import Training
 
 NS_PER_S = 10**9
 PJ_PER_UJ = 10**6
 _BACKWARD = 2
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a turn asks of a device."""
-
-    down_bytes: int
-    passes: tuple[tuple[Sequence[LayerCosts], Passes], ...]
-    updates: int
-    bytes_per_update: int
-    macs_per_update: int
-    up_bytes: int
 
 
 @dataclass(frozen=True)
@@ -52,33 +40,16 @@ class Parts:
     def total_ns(self) -> int:
         return self.down_ns + self.compute_ns + self.up_ns
 
-    def until(self, deadline_ns: int) -> Parts:
-        """Returns what of it is done by then."""
-        down_ns = min(self.down_ns, deadline_ns)
-        compute_ns = min(self.compute_ns, deadline_ns - down_ns)
-        return Parts(down_ns, compute_ns, min(self.up_ns, deadline_ns - down_ns - compute_ns))
 
-
-def work_of(down_bytes: int, up_bytes: int, training: Training, tier: int, nets: Sequence[Costs], train: Train) -> Work:
-    """Returns the work of a client of this tier; `nets` are the costs of the method's nets."""
-    passes = []
-    for one in training.passes:
-        passes.append((_remaining(nets[one.net].layers, training), one))
-    values = optimizer_values(train) * nets[tier].params + training.values_per_update
-    return Work(down_bytes, tuple(passes), training.updates, FLOAT32_BYTES * values, training.macs_per_update, up_bytes)
-
-
-def _remaining(layers: Sequence[LayerCosts], training: Training) -> Sequence[LayerCosts]:
-    """Returns the layers with the share of their weights that pruning has left; activations stay."""
-    if not training.kept:
-        return layers
-    remaining = []
+def remaining(layers: Sequence[LayerCosts], kept: Mapping[str, tuple[int, int]]) -> Sequence[LayerCosts]:
+    """Returns the layers with the share of their weights that pruning has left (`Training.kept`); activations stay."""
+    pruned = []
     for layer in layers:
-        left, whole = training.kept.get(layer.name, (1, 1))
+        left, whole = kept.get(layer.name, (1, 1))
         macs = layer.macs * left // whole
         parameter_bytes = layer.parameter_bytes * left // whole
-        remaining.append(replace(layer, macs=macs, parameter_bytes=parameter_bytes))
-    return remaining
+        pruned.append(replace(layer, macs=macs, parameter_bytes=parameter_bytes))
+    return pruned
 
 
 def optimizer_values(train: Train) -> int:
@@ -88,33 +59,38 @@ def optimizer_values(train: Train) -> int:
     return values + (3 if math.isfinite(train.clip_norm) else 0)
 
 
-def client_time(profile: Profile, work: Work, server: Profile, num_clients: int) -> Parts:
-    """Returns the time of a turn; `num_clients` share the server's link."""
-    compute_ns = sum(batch_ns(profile, layers, passes) * passes.count for layers, passes in work.passes)
-    update_ns = _ratio_ns(work.bytes_per_update, profile.memory_bytes_per_s)
-    update_ns += _ratio_ns(work.macs_per_update, profile.macs_per_s)
-    return Parts(
-        down_ns=_transfer_ns(profile, work.down_bytes, profile.down_bytes_per_s, server.up_bytes_per_s // num_clients),
-        compute_ns=compute_ns + work.updates * update_ns,
-        up_ns=_transfer_ns(profile, work.up_bytes, profile.up_bytes_per_s, server.down_bytes_per_s // num_clients),
-    )
+def update_ns(profile: Profile, net: Costs, train: Train, training: Training) -> int:
+    """Returns the nanoseconds of one update of the optimizer, the regularizer's work included."""
+    values = optimizer_values(train) * net.params + training.values_per_update
+    moving_ns = _ratio_ns(FLOAT32_BYTES * values, profile.memory_bytes_per_s)
+    return moving_ns + _ratio_ns(training.macs_per_update, profile.macs_per_s)
 
 
-def batch_ns(profile: Profile, layers: Sequence[LayerCosts], passes: Passes) -> int:
-    """Returns the nanoseconds of one mini-batch of these passes, without an update."""
+def batch_ns(profile: Profile, layers: Sequence[LayerCosts], size: int, *, backward: bool) -> int:
+    """Returns the nanoseconds of one mini-batch of this size, without an update."""
     forward_ns = 0
     for layer in layers:
         vectors = -(-layer.channels // profile.lanes)
         channels = layer.channels or 1
         whole = vectors * profile.lanes or 1
-        computes_ns = _ratio_ns(passes.size * layer.macs * whole // channels, profile.macs_per_s)
-        moved_bytes = passes.size * layer.activation_bytes * whole // channels + layer.parameter_bytes
+        computes_ns = _ratio_ns(size * layer.macs * whole // channels, profile.macs_per_s)
+        moved_bytes = size * layer.activation_bytes * whole // channels + layer.parameter_bytes
         forward_ns += max(computes_ns, _ratio_ns(moved_bytes, profile.memory_bytes_per_s)) + profile.layer_ns
-    return profile.step_ns + forward_ns * (1 + _BACKWARD if passes.backward else 1)
+    return profile.step_ns + forward_ns * (1 + _BACKWARD if backward else 1)
 
 
 def _ratio_ns(amount: int, per_s: int) -> int:
     return -(-amount * NS_PER_S // per_s)
+
+
+def download_ns(profile: Profile, num_bytes: int, server: Profile, num_clients: int) -> int:
+    """Returns the nanoseconds of a download; `num_clients` share the server's link."""
+    return _transfer_ns(profile, num_bytes, profile.down_bytes_per_s, server.up_bytes_per_s // num_clients)
+
+
+def upload_ns(profile: Profile, num_bytes: int, server: Profile, num_clients: int) -> int:
+    """Returns the nanoseconds of an upload; `num_clients` share the server's link."""
+    return _transfer_ns(profile, num_bytes, profile.up_bytes_per_s, server.down_bytes_per_s // num_clients)
 
 
 def _transfer_ns(profile: Profile, num_bytes: int, own_per_s: int, servers_per_s: int) -> int:
@@ -130,11 +106,11 @@ def energy_uj(profile: Profile, parts: Parts, wait_ns: int = 0) -> int:
 
 
 def memory_bytes(net: Costs, train: Train, training: Training) -> int:
-    """Returns what training takes: parameters, gradients, the optimizer's state, and activations of a mini-batch (of
-    one net of several that train one after another)."""
+    """Returns what training takes: parameters, gradients, the optimizer's state, the method's copies of the parameters,
+    and activations of a mini-batch (of one net of several that train one after another)."""
     moments = {"adamw": 2, "sgd": int(train.momentum > 0)}[train.optimizer] if training.updates else 0
     activations = net.activation_bytes * train.batch_size // training.nets_in_turn
-    return FLOAT32_BYTES * net.params * (2 + moments) + activations
+    return FLOAT32_BYTES * net.params * (2 + moments + training.copies) + activations
 
 
 def server_ns(server: Profile, layers: Sequence[FactorizedLayer], moved_bytes: int) -> int:

@@ -72,8 +72,8 @@ class FedDyn(Method):
         return to_device(client.memory, net.device)
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the three passes of the dynamic term: three numbers for each parameter in each."""
-        return replace(super().count_training(turn), values_per_update=9 * self._num_params)
+        """Counts x, l_k and the three passes of the dynamic term: three numbers for each parameter in each."""
+        return replace(super().count_training(turn), values_per_update=9 * self._num_params, copies=2)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g - l_k + alpha (theta - x)."""

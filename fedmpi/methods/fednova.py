@@ -86,10 +86,9 @@ class FedNova(Method):
         return outcome
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the two passes of the proximal term: three numbers for each parameter in either."""
-        return replace(
-            super().count_training(turn), values_per_update=6 * self._num_params if self.options.mu > 0 else 0
-        )
+        """Counts x and the two passes of the proximal term: three numbers for each parameter in either."""
+        training = replace(super().count_training(turn), copies=1)
+        return training if self.options.mu == 0 else replace(training, values_per_update=6 * self._num_params)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - x)."""

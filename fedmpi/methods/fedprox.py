@@ -43,10 +43,11 @@ class FedProx(ServerMethod):
     options: FedProxOptions
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the two passes of the proximal term: three numbers for each parameter in either."""
-        return replace(
-            super().count_training(turn), values_per_update=6 * self._num_params if self.options.mu > 0 else 0
-        )
+        """Counts w_t and the two passes of the proximal term: three numbers for each parameter in either."""
+        training = super().count_training(turn)
+        if self.options.mu == 0:
+            return training
+        return replace(training, values_per_update=6 * self._num_params, copies=1)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds mu (w - w_t), in two passes that allocate nothing; with mu = 0 gradients keep their bits."""

@@ -42,7 +42,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps, step_sizes
 from fedmpi.methods.protocol import gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, Passes, Training
+from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, Passes, Training, generator_of
 from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
@@ -89,10 +89,9 @@ class Fjord(WidthMethod):
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts steps of the drawn widths; where they are not drawn yet, of each width equally many."""
         sizes = step_sizes(self.context.train, turn.num_examples, turn.share)
-        client = turn.client
         numbers: Iterator[int] = cycle(range(turn.tier, len(self.tiers)))
-        if client is not None:
-            numbers = self._draw_nets(client, self._most_steps(client))
+        if turn.task is not None:
+            numbers = self._draw_nets(turn.task, self._most_steps(turn.task))
         counts = Counter(zip(numbers, sizes, strict=False))
         if self.options.distillation:  # the tier's net passes in each step, too
             counts.update((turn.tier, size) for size in sizes)
@@ -101,7 +100,7 @@ class Fjord(WidthMethod):
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Trains by SGD with a width for each step, all of them drawn beforehand."""
-        numbers = self._draw_nets(client, self._most_steps(client))
+        numbers = self._draw_nets(client.task, self._most_steps(client.task))
         tier = client.task.tier
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
@@ -109,21 +108,20 @@ class Fjord(WidthMethod):
 
         return super().train(trainer, client, replace(work, backward=step))
 
-    def _most_steps(self, client: Client) -> int:
+    def _most_steps(self, task: Task) -> int:
         """Returns as many as batches of one example would take, so that a step's width depends on no batch size."""
         train = self.context.train
-        return train.local_steps or train.local_epochs * len(client.examples)
+        return train.local_steps or train.local_epochs * task.num_examples
 
-    def _draw_nets(self, client: Client, num_draws: int) -> Iterator[int]:
+    def _draw_nets(self, task: Task, num_draws: int) -> Iterator[int]:
         """Returns the net of each step: the client's own or a narrower one."""
-        low = client.task.tier
-        high = len(self.tiers)
-        return iter(torch.randint(low, high, (num_draws,), generator=client.generator("widths")).tolist())
+        generator = generator_of(task, self.context.seed, "widths")
+        return iter(torch.randint(task.tier, len(self.tiers), (num_draws,), generator=generator).tolist())
 
     def drawn(self, client: Client) -> Mapping[str, object]:
         """Returns the width of each step."""
         train = self.context.train
-        numbers = self._draw_nets(client, self._most_steps(client))
+        numbers = self._draw_nets(client.task, self._most_steps(client.task))
         num_batches = len(batches_of(train, len(client.examples)))
         steps = num_steps(num_batches, train.local_epochs, train.local_steps, client.task.share)
         return {"widths": [self.options.widths[number] for number in islice(numbers, steps)]}

@@ -62,12 +62,12 @@ class Moon(Method):
         return replace(costs, macs_per_example=3 * costs.macs_per_example)
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the forward passes of the two older nets; a client without memory has none yet."""
+        """Counts the two older nets and their forward passes; a client without memory has none yet."""
         training = super().count_training(turn)
-        if turn.client is not None and turn.client.memory is None:
+        if turn.is_first or (turn.client is not None and turn.client.memory is None):
             return training
         forward = [replace(step, count=2 * step.count, backward=False) for step in training.passes]
-        return replace(training, passes=(*training.passes, *forward))
+        return replace(training, passes=(*training.passes, *forward), copies=2)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         if client.memory is None:

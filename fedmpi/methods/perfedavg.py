@@ -95,10 +95,14 @@ class PerFedAvg(Method):
         return 2 if self.options.variant == "FO" else 4
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the gradients of a step; the inner step moves three numbers for each parameter."""
+        """Counts the gradients of a step; the inner step moves three numbers for each parameter.
+
+        During it w is kept; HF has its gradient at w~ and H g besides.
+        """
         training = super().count_training(turn)
         passes = [replace(step, count=self._gradients_per_step * step.count) for step in training.passes]
-        return replace(training, passes=tuple(passes), values_per_update=3 * self._num_params)
+        copies = 1 if self.options.variant == "FO" else 3
+        return replace(training, passes=tuple(passes), values_per_update=3 * self._num_params, copies=copies)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Runs the trainer's loop over D', with meta-gradients; momentum that starts at zero in each step is none."""

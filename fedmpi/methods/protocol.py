@@ -109,8 +109,7 @@ class Method:
     def costs(self, turn: ClientLoad) -> Costs:
         """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
         down = sum(spec.num_bytes for spec in self.tier_specs[turn.tier].values())
-        task = turn.client.task if turn.client else None
-        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, task).values())
+        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
         examples = examples_passed(self.context.train, turn.num_examples, turn.share)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
 

@@ -111,8 +111,8 @@ class Scaffold(Method):
         return {name: memory[_control(name)] for name in net.params}
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Counts the correction: three numbers for each parameter."""
-        return replace(super().count_training(turn), values_per_update=3 * self._num_params)
+        """Counts x, c, c_i and the correction: three numbers for each parameter."""
+        return replace(super().count_training(turn), values_per_update=3 * self._num_params, copies=3)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g(y) - c_i + c."""

@@ -38,7 +38,7 @@ from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Training
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
 ENTRY_BYTES = 4 + 4
@@ -142,6 +142,10 @@ class TopK(Method):
         return {"residual": client.scratch["residual"]}
 
     # What it would cost real clients.
+
+    def count_training(self, turn: ClientLoad) -> Training:
+        """Counts theta and the residual."""
+        return replace(super().count_training(turn), copies=2)
 
     def costs(self, turn: ClientLoad) -> Costs:
         costs = replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)

@@ -153,8 +153,12 @@ class Client:
 
     def generator(self, purpose: str) -> torch.Generator:
         """Returns this client's generator in this round, the same on every rank (kernels to sample, widths to draw)."""
-        stream = f"method:{purpose}:{self.task.phase}"
-        return seeds.torch_generator(stream, self.seed, self.task.round_number, self.task.client)
+        return generator_of(self.task, self.seed, purpose)
+
+
+def generator_of(task: Task, seed: int, purpose: str) -> torch.Generator:
+    """Returns the generator of a task, which takes nothing but the run's seed."""
+    return seeds.torch_generator(f"method:{purpose}:{task.phase}", seed, task.round_number, task.client)
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ class ClientLoad:
     """A client's part in a round, as far as it is known when its costs are asked for.
 
     A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has; `macs` has the
-    multiply-accumulates per example of each net. `client` is there after training, to count what has really moved.
+    multiply-accumulates per example of each net. `task` is there where it is known who trains, so that what is drawn
+    for a task can be counted before its training; `client` after training, to count what has really moved.
     """
 
     tier: int
@@ -198,12 +203,19 @@ class ClientLoad:
     client: Client | None = None
     share: float = 1.0
     """Share of the round's local work that the client does."""
+    task: Task | None = None
+    is_first: bool = False
+    """Whether a plan knows that the client takes part for the first time, so that it remembers nothing."""
 
     @classmethod
     def of(cls, client: Client) -> ClientLoad:
         """Returns what `client` has done."""
-        task = client.task
-        return cls(task.tier, task.num_examples, (), task.round_number, client, task.share)
+        return replace(cls.of_task(client.task), client=client)
+
+    @classmethod
+    def of_task(cls, task: Task) -> ClientLoad:
+        """Returns what a client is to do."""
+        return cls(task.tier, task.num_examples, (), task.round_number, share=task.share, task=task)
 
 
 @dataclass(frozen=True)
@@ -242,6 +254,8 @@ class Training:
     """float32 numbers that the method's regularizer reads and writes in a step."""
     macs_per_update: int = 0
     """Multiply-accumulates of the method's regularizer in a step."""
+    copies: int = 0
+    """How often a client holds its net's parameters beside net, gradients and the optimizer's state."""
     nets_in_turn: int = 1
     """How many independent nets, which train one after another, the tier's net consists of."""
     kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)

@@ -27,12 +27,15 @@ from fedmpi.tensors import Params, first_mismatch
 def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
     """Trains one client. Returns its report and its upload, which the next client's training overwrites.
 
-    A client whose upload never arrives is not trained, because nothing of its training is used.
+    A client whose upload never arrives is not trained, because nothing of its training is used. One that would be late
+    gets nothing at all.
     Raises `RoundError`, which names the client.
     """
     method = setup.method
     trainer = setup.trainers[task.tier]
     where = (task.round_number, task.client)
+    if task.is_late:
+        return ClientReport(task.client, LOST), None
     with setup.clock.stage("submodel_creation", *where):
         client = client_of(setup, task, published, published.versions.get(task.client))
         if not task.arrives:

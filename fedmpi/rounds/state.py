@@ -8,7 +8,7 @@ computes for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -132,27 +132,44 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     Raises `ConfigError` where the user's function chooses other clients on some ranks.
     """
     chosen = setup.participation
-    cohort = draw_cohort(chosen, setup.blocks, round_number, phase)
+    tasks = draw_tasks(chosen, setup.blocks, setup.method, setup.macs, setup.fleet, round_number, phase)
+    cohort = [(task.client, task.tier) for task in tasks]
     if chosen.function and len(set(setup.comm.allgather_text(str(cohort)))) > 1:
         name = setup.config.clients.sampling
         raise ConfigError(SAMPLING, f"{name} returns other clients on some ranks for round {round_number}")
+    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, setup.method.late_cost)
+
+
+def draw_tasks(
+    participation: Participation,
+    blocks: Sequence[int],
+    method: Method,
+    macs: Sequence[float],
+    fleet: Fleet | None,
+    round_number: int,
+    phase: Phase,
+) -> list[Task]:
+    """Returns the task of every client that takes part in this phase of this round, sorted by client. `participation`
+    has the clients' sizes, `macs` the multiply-accumulates per example of each net; without them tasks cost nothing.
+    """
 
     @cache
-    def macs(load: ClientLoad) -> float:
-        return setup.method.costs(load).macs
+    def cost(load: ClientLoad) -> float:
+        return method.costs(load).macs
 
+    assert participation.sizes is not None
+    cohort = draw_cohort(participation, blocks, round_number, phase)
     tasks = []
     for place, (client, tier) in enumerate(cohort):
-        size = setup.partition.size(client)
-        share = chosen.work_share(client, round_number)
-        load = ClientLoad(tier, size, setup.macs, round_number, share=share)
-        is_late = setup.fleet is not None and setup.fleet.is_late(client, load, round_number, len(cohort))
-        arrives = chosen.arrives(client, round_number, phase.name) and not is_late
-        who = Task(
-            client, tier, round_number, phase.name, size, macs(load), place, len(cohort), share, arrives, is_late
-        )
-        tasks.append(who)
-    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, setup.method.late_cost)
+        size = int(participation.sizes[client])
+        share = participation.work_share(client, round_number)
+        macs_of_task = cost(ClientLoad(tier, size, macs, round_number, share=share)) if macs else 0.0
+        arrives = participation.arrives(client, round_number, phase.name)
+        task = Task(client, tier, round_number, phase.name, size, macs_of_task, place, len(cohort), share, arrives)
+        if fleet and fleet.is_late(task):
+            task = replace(task, arrives=False, is_late=True)
+        tasks.append(task)
+    return tasks
 
 
 def draw_cohort(

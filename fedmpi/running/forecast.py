@@ -1,29 +1,34 @@
 """Says what a run will cost, before anyone queues for it (`fedmpi plan`). Trains nothing.
 
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way; a run's are summed
-over the cohorts that it will draw. Compute is that of arXiv:2111.14655, section 4: MACs of a forward pass x local
-epochs (or steps) x samples x rounds, with the mean samples of a client and its mean share of the work. Tests are
-counted beside it: every tested net passes the test examples and, for BatchNorm, the clients' training examples. Memory
-is what fedmpi allocates, without the few hundred MB of libraries and without client memories, of which one at a time
-is read.
+over the cohorts that it will draw, without clients that miss a deadline. Compute is that of arXiv:2111.14655, section
+4: MACs of a forward pass x local epochs (or steps) x samples x rounds, with the mean samples of a client and its mean
+share of the work. Tests are counted beside it: every tested net passes the test examples and, for BatchNorm, the
+clients' training examples. Memory is what fedmpi allocates, without the few hundred MB of libraries and without client
+memories, of which one at a time is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import psutil
 
 from fedmpi import costs, methods
 from fedmpi.config.schema import VALIDATION_SHARE, Config
-from fedmpi.data.dataset import DataInfo
-from fedmpi.devices.expected import Expected, expected
+from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.personal import hold_out
+from fedmpi.data.subset import Ints
+from fedmpi.devices.expected import Expectation, Expected
 from fedmpi.devices.fleet import Fleet
-from fedmpi.errors import ConfigError, counted
-from fedmpi.federation.assignment import worker_ranks
+from fedmpi.errors import ConfigError, DataError, counted
+from fedmpi.federation.assignment import Task, worker_ranks
 from fedmpi.federation.participation import Participation
 from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
@@ -33,7 +38,7 @@ from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import PART_BYTES
-from fedmpi.rounds.state import draw_cohort, reestimates
+from fedmpi.rounds.state import draw_tasks, reestimates
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks
 from fedmpi.store.units import si, size
@@ -116,10 +121,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     method = methods.create(start.method_context(config, info))
     nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
     fleet = Fleet.of(config, method, nets, blocks)
-    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
-    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
-    client_rounds, down_bytes, up_bytes = _traffic(participation, method, blocks)
-    per_round = sum(len(draw_cohort(participation, blocks, 1, phase)) for phase in method.phases(1))
+    rounds = _draw_rounds(config, info, method, fleet)
     samples = config.partition.mean_examples(info, config.clients.count)
     if config.evaluation.on == "validation":
         held = VALIDATION_SHARE * samples
@@ -128,7 +130,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     tiers = []
     for tier in method.tiers:
         number = tier.index
-        load = ClientLoad(number, samples, [net.macs for net in nets], share=participation.mean_work_share)
+        load = ClientLoad(number, samples, [net.macs for net in nets], share=rounds.participation.mean_work_share)
         turn = method.costs(load)
         tiers.append(
             TierForecast(
@@ -143,7 +145,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
                 up_bytes=turn.up_bytes,
                 training_examples=turn.examples,
                 training_macs=turn.macs,
-                client_rounds=client_rounds[number],
+                client_rounds=rounds.client_rounds[number],
             )
         )
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
@@ -155,10 +157,10 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         examples=info.in_words(),
         rounds=config.rounds,
         ranks=num_ranks,
-        clients_per_worker=(per_round // num_workers, -(-per_round // num_workers)),
-        down_bytes_per_round=down_bytes / config.rounds,
-        up_bytes_per_round=up_bytes / config.rounds,
-        bytes_per_run=down_bytes + up_bytes,
+        clients_per_worker=(rounds.per_round // num_workers, -(-rounds.per_round // num_workers)),
+        down_bytes_per_round=rounds.down_bytes / config.rounds,
+        up_bytes_per_round=rounds.up_bytes / config.rounds,
+        bytes_per_run=rounds.down_bytes + rounds.up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
         tests_per_run=num_tests,
         test_macs_per_run=test_macs,
@@ -166,9 +168,10 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         tiers=tuple(tiers),
         defaults=defaults(config, method),
         warnings=(),
-        devices=_on_devices(fleet, participation, blocks, samples) if fleet else None,
+        devices=rounds.on_devices(samples),
     )
-    said = remarks(config, info, method, num_workers, per_round, participation.sizes)
+    known_sizes = rounds.participation.sizes if rounds.sizes_are_known else None
+    said = remarks(config, info, method, num_workers, rounds.per_round, known_sizes)
     return replace(plan, warnings=(*said, *_warnings(plan), *_refusal(fleet)))
 
 
@@ -181,13 +184,30 @@ def _refusal(fleet: Fleet | None) -> Iterator[str]:
         yield f"a run is refused: {error.text()}"
 
 
-def _on_devices(fleet: Fleet, participation: Participation, blocks: Sequence[int], samples: float) -> Expected:
-    """Returns what to expect of the run on its devices, by all its cohorts."""
-    cohorts = []
-    for number in range(1, participation.config.rounds + 1):
-        for phase in fleet.method.phases(number):
-            cohorts.append((number, phase.name, draw_cohort(participation, blocks, number, phase)))
-    return expected(fleet, samples, participation.mean_work_share, cohorts, participation.arrives)
+def _client_sizes(config: Config, info: DataInfo, *, reads: bool) -> tuple[Ints, bool]:
+    """Returns how many examples each client trains on, int64 (clients,), and whether that is known; else all have the
+    mean. `reads` the data where they say it and are there.
+    """
+    count = config.clients.count
+    holds_out = config.evaluation.on == "validation"
+    known = config.partition.sizes_without_data(info, count, config.seed)
+    if known is not None and not holds_out:
+        return known, True
+    if reads:
+        with contextlib.suppress(DataError):
+            return _divided(config).sizes, True
+    mean = config.partition.mean_examples(info, count) * (1 - VALIDATION_SHARE * holds_out)
+    return np.full(count, max(1, round(mean))), False
+
+
+def _divided(config: Config) -> Partition:
+    """Returns which examples the clients train on. Raises `DataError` where the data are not there."""
+    dataset = load_data(config.data)
+    count = config.clients.count
+    partition = make_partition(config.partition, dataset.train_y, count, config.seed, dataset.groups)
+    if config.evaluation.on == "validation":
+        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)[1]
+    return partition
 
 
 def _warnings(plan: Forecast) -> Iterator[str]:
@@ -200,24 +220,51 @@ def _warnings(plan: Forecast) -> Iterator[str]:
         yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 
 
-def _traffic(
-    participation: Participation, method: methods.Method, blocks: tuple[int, ...]
-) -> tuple[Counter[int], int, int]:
-    """Draws all cohorts of the run. Returns how often clients of each tier take part, and bytes down and up."""
-    client_rounds: Counter[int] = Counter()
-    down_bytes = 0
-    up_bytes = 0
-    for number in range(1, participation.config.rounds + 1):
+def _draw_rounds(config: Config, info: DataInfo, method: methods.Method, fleet: Fleet | None) -> _Rounds:
+    """Draws the clients of all rounds."""
+    sizes, are_known = _client_sizes(config, info, reads=fleet is not None)
+    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
+    rounds = _Rounds(method, participation, are_known, Expectation(fleet) if fleet else None)
+    blocks = start.blocks(config)
+    for number in range(1, config.rounds + 1):
+        tasks = []
         for phase in method.phases(number):
-            cohort = draw_cohort(participation, blocks, number, phase)
-            tiers = Counter(tier for _, tier in cohort)
-            arrived = Counter(tier for client, tier in cohort if participation.arrives(client, number, phase.name))
-            for tier, count in tiers.items():
-                turn = method.costs(ClientLoad(tier, round_number=number))
-                down_bytes += count * turn.down_bytes
-                up_bytes += arrived[tier] * turn.up_bytes
-            client_rounds += tiers
-    return client_rounds, down_bytes, up_bytes
+            tasks += draw_tasks(participation, blocks, method, (), fleet, number, phase)
+        rounds.add(tasks)
+    return rounds
+
+
+@dataclass
+class _Rounds:
+    """Adds up how often clients of each tier train, bytes down and up, and what the clients' devices take."""
+
+    method: methods.Method
+    participation: Participation
+    sizes_are_known: bool
+    expectation: Expectation | None
+    client_rounds: Counter[int] = field(default_factory=Counter)
+    down_bytes: int = 0
+    up_bytes: int = 0
+    per_round: int = 0
+    """Clients of round 1."""
+
+    def add(self, tasks: Sequence[Task]) -> None:
+        """Adds a round; clients that miss its deadline get and train nothing."""
+        self.per_round += sum(task.round_number == 1 for task in tasks)
+        if self.expectation:
+            self.expectation.add(tasks)
+        trained = Counter((task.tier, task.round_number) for task in tasks if not task.is_late)
+        arrived = Counter(task.tier for task in tasks if task.arrives)
+        for (tier, number), count in trained.items():
+            turn = self.method.costs(ClientLoad(tier, round_number=number))
+            self.down_bytes += count * turn.down_bytes
+            self.up_bytes += arrived[tier] * turn.up_bytes
+            self.client_rounds[tier] += count
+
+    def on_devices(self, samples: float) -> Expected | None:
+        """Returns what the devices take; `samples` are the mean examples of a client."""
+        share = self.participation.mean_work_share
+        return self.expectation and self.expectation.result(samples, share, sizes_are_known=self.sizes_are_known)
 
 
 def _tests(

@@ -52,7 +52,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         "exchange": result.exchange,
         "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
         "protocol_up_bytes": sum(report.up_bytes for report in contributed),
-        "training_macs": round(sum(task.cost for task in result.tasks)),
+        "training_macs": round(sum(task.cost for task in result.tasks if not task.is_late)),
         **setup.comm.traffic.take_moved(),
         **times,
     }

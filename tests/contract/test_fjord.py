@@ -87,11 +87,11 @@ def test_widths_are_drawn_uniformly_up_to_the_clients_own() -> None:
     method = Fjord(context(FjordOptions()))
     for tier in (0, 3, 4):
         k = 5 - tier
-        tally = Counter(method._draw_nets(client_of(7, tier), 3000))
+        tally = Counter(method._draw_nets(client_of(7, tier).task, 3000))
         assert set(tally) == set(range(tier, 5))
         assert all(abs(n - 3000 / k) <= 5 * (3000 * (k - 1)) ** 0.5 / k for n in tally.values())
     clients = [client_of(client, 0, round_number=number) for client in (1, 2) for number in (1, 2)]
-    assert len({tuple(method._draw_nets(client, 50)) for client in clients}) == 4
+    assert len({tuple(method._draw_nets(client.task, 50)) for client in clients}) == 4
 
 
 def test_every_step_trains_the_net_that_was_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_every_step_trains_the_net_that_was_drawn(tmp_path: Path, monkeypatch: p
     setup = small_setup(tmp_path, "method.name=fjord", *words)
     method, net, state = setup.method, setup.trainers[0].net, setup.method.initial_state()
     client = Client(Task(0, 0, 1, "train", 15, 1.0), state, setup.partition.client(0), 0)
-    monkeypatch.setattr(method, "_draw_nets", lambda client, num_draws: iter(numbers))
+    monkeypatch.setattr(method, "_draw_nets", lambda task, num_draws: iter(numbers))
     method.narrow(state, 0, net.params, client)
     method.train(setup.trainers[0], client, local_work(setup, client))
 

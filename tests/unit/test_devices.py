@@ -22,6 +22,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from fedmpi import costs, methods, seeds
 from fedmpi.config.fields import DeviceClass
 from fedmpi.config.load import load
+from fedmpi.data.partition import saved
 from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
 from fedmpi.devices.profiles import COLUMNS, built_in, read
@@ -33,13 +34,17 @@ from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client, ClientLoad, Training
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
-from fedmpi.results.frame import spent
+from fedmpi.results import page
+from fedmpi.results.frame import grouped, panels, spent
+from fedmpi.results.run import Run
+from fedmpi.results.show import figure_of
 from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import short_duration, si
+from fedmpi.store.units import joules, short_duration
 
+UNEVEN = ("partition.name=class_dirichlet", "partition.alpha=0.3")
 Layers = Sequence[tuple[int, int, int]]
 """(macs, moved, params) of each."""
 CUT_TIERS = ("method.name=orthdrop", "method.keep_ratio=[0.8,0.6,0.4,0.2]", "method.cut_inputs=true")
@@ -211,6 +216,17 @@ def test_a_link_that_clients_share() -> None:
     assert crowd.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // (server.up_bytes_per_s // 1_000))
 
 
+def test_a_servers_two_ways_differ() -> None:
+    """A phone as a server: what clients download it uploads."""
+    phone = built_in()["phone_low"]
+    fleet = fleet_of("devices.name=classes", "devices.classes=[phone_high]", "devices.server=phone_low")
+    costs = fleet.method.costs(ClientLoad(0))
+    parts = fleet.parts(0, ClientLoad(0, 8), 1, 2)
+    latency_ns = built_in()["phone_high"].latency_ns
+    assert parts.down_ns == latency_ns + -(-costs.down_bytes * 10**9 // (phone.up_bytes_per_s // 2))
+    assert parts.up_ns == latency_ns + -(-costs.up_bytes * 10**9 // (phone.down_bytes_per_s // 2))
+
+
 def test_the_servers_part_by_hand() -> None:
     """An SVD of 600 x 400: 3 * 600 * 400^2 + 10 * 400^3 = 928 million MACs, 1,500 per ns; 1,000 bytes, 100 per ns."""
     layer = FactorizedLayer("fc", 600, 400, None)
@@ -227,9 +243,35 @@ def test_memory_by_hand() -> None:
     assert memory_bytes(net, train, Training((), updates=1)) == 4 * 3 * PARAMS + activations
     assert memory_bytes(net, train, Training((), updates=0)) == 4 * 2 * PARAMS + activations
     assert memory_bytes(net, train, Training((), updates=1, nets_in_turn=2)) == 4 * 3 * PARAMS + activations // 2
+    assert memory_bytes(net, train, Training((), updates=1, copies=2)) == 4 * 5 * PARAMS + activations
     assert fleet.needed_bytes == [4 * 3 * PARAMS + activations]
     four = fleet_of("method.name=splitmix", "method.levels=[1]", "method.atom=0.25", *small)
     assert four.needed_bytes == [4 * 3 * four.nets[0].params + 8 * four.nets[0].activation_bytes // 4]
+
+
+# What a client holds of its net beside parameters, gradients and momentum.
+COPIES = {
+    "fedprox": 1,
+    "fednova": 1,
+    "feddyn": 2,
+    "scaffold": 3,
+    "moon": 2,
+    "topk": 2,
+    "perfedavg": 1,
+    "perfedavg-hf": 3,
+    "fedavg": 0,
+    "hermes": 0,
+    "heterofl": 0,
+}
+
+
+@pytest.mark.parametrize("case", COPIES)
+def test_what_a_method_keeps_takes_memory(case: str) -> None:
+    words = [word for word in method_cases.CASES[case] if not word.startswith(("partition", "train.momentum"))]
+    net = "model.name=mlp model.hidden=[8] data.shape=[1,4,4] devices.name=classes train.momentum=0.9".split()
+    fleet = fleet_of(*words, *net)
+    largest = fleet.nets[0]
+    assert fleet.needed_bytes[0] == 4 * (3 + COPIES[case]) * largest.params + 8 * largest.activation_bytes
 
 
 def small_devices(path: Path, *memories_mb: float) -> list[str]:
@@ -297,23 +339,45 @@ def test_a_deadline_drops_clients_before_they_are_trained(tmp_path: Path, deadli
     devices = record["devices"]
     assert len(devices["late"]) == late and record["cohort"] == [0, 1, 2, 3]
     assert record["simulated_s"] == pytest.approx(deadline_s + devices["server_s"], abs=1e-12)
-    assert [second for client, second in enumerate(devices["seconds"]) if client in devices["late"]] == [
-        deadline_s
-    ] * late
+    for client, (turn_s, turn_j) in enumerate(zip(devices["seconds"], devices["joules"], strict=True)):
+        if client in devices["late"]:
+            assert (turn_s, turn_j) == (0, deadline_s)  # it waits at 1 W
+    assert devices["slowest"] == (None if late == 4 else 0)
     assert devices["late_share"] == {"fast": float(late == 4), "slow": 1.0} and devices["late_tiers"] == {"1": late}
     assert (record["train_loss"] is None) == (late == 4)
 
 
-def test_a_late_turn_ends_at_the_deadline(own_file: str) -> None:
-    """Whatever widths FjORD would have drawn."""
+@pytest.mark.parametrize("deadline", ["", "devices.deadline_s=0.02", "devices.deadline_s=0.001"])
+def test_clients_that_are_late_move_and_train_nothing(tmp_path: Path, own_file: str, deadline: str) -> None:
+    """Clients have 3 to 55 examples, so with 20 ms some are late, with 1 ms all; the plan has the same bytes."""
+    words = ("method.name=fedavg", *UNEVEN, *own_file.split(), *deadline.split(), "rounds=3")
+    run_alone(tmp_path / "run", *words)
+    records = finished(tmp_path / "run").records
+    method = fleet_of(*words).method
+    macs = fleet_of(*words).nets[0].macs
+    sizes = saved(RunDir(tmp_path / "run").partition_path)[0].sizes
+    each = method.costs(ClientLoad(0)).down_bytes
+    moved_bytes = 0
+    for record in records:
+        on_time = [client for client in record["cohort"] if client not in record["devices"].get("late", ())]
+        assert record["protocol_down_bytes"] == record["protocol_up_bytes"] == each * len(on_time)
+        assert record["training_macs"] == macs * sum(sizes[client] for client in on_time)
+        moved_bytes += 2 * each * len(on_time)
+    plan = forecast(small_config(*words), 1)
+    assert plan.bytes_per_run == moved_bytes
+    assert sum(tier.client_rounds for tier in plan.tiers) == moved_bytes / (2 * each)
+
+
+def test_widths_that_are_drawn_decide_who_is_late(own_file: str) -> None:
+    """FjORD's widths are known before the training, so an estimate is as long as the turn."""
     words = [*method_cases.CASES["fjord"], *own_file.split()]
-    by_plan = fleet_of(*words).parts(0, ClientLoad(0, 15), 1, 4).total_ns
-    fleet = fleet_of(*words, f"devices.deadline_s={(by_plan - 1) / 1e9}")
-    turns = []
-    for client in range(8):
-        task = Task(client, 0, 1, "train", 15, 0.0, cohort_size=4, is_late=True)
-        turns.append(fleet.turn(task, ClientLoad.of(Client(task, {}, np.arange(15), 0))).ns)
-    assert turns == [by_plan - 1] * 8
+    fleet = fleet_of(*words)
+    tasks = [Task(client, 0, 1, "train", 15, 0.0, cohort_size=4) for client in range(8)]
+    turns = [fleet.turn(task, ClientLoad.of(Client(task, {}, np.arange(15), 0))).ns for task in tasks]
+    assert len(set(turns)) > 2
+    for turn in turns:
+        strict = fleet_of(*words, f"devices.deadline_s={turn / 1e9}")
+        assert [strict.is_late(task) for task in tasks] == [other > turn for other in turns]
 
 
 def test_a_round_by_hand(own_file: str) -> None:
@@ -385,6 +449,16 @@ MISTAKES: dict[str, tuple[str, str]] = {
     ),
     "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: 0 to"),
     "short": (f"{HEAD}\nslow,1", "device 1: lanes is ''"),
+    "long": (f"{HEAD}\n{ROW},7", "device 1: 14 cells, but there are 13 columns"),
+    "twice": (f"{HEAD},lanes\n{ROW},7", "two columns lanes"),
+    "unknown": (f"{HEAD},colour\n{ROW},7", "a column 'colour', which no device has"),
+    "half a lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,2.5"), "lanes is '2.5'; allowed: whole numbers"),
+    "no lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,0"), "lanes is '0'; allowed: whole numbers"),
+    "underscore": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1_0,"), "gmacs_per_s is '1_0'; allowed:"),
+    "letters": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1aa,"), "gmacs_per_s is '1aa'; allowed:"),
+    "digits": (HEAD + "\n" + ROW.replace("slow,1,", "slow,\u0661,"), "gmacs_per_s is '\u0661'; allowed:"),
+    "infinite": (HEAD + "\n" + ROW.replace("slow,1,", "slow,inf,"), "gmacs_per_s is 'inf'; allowed:"),
+    "class": (HEAD + "\n" + ROW.replace("slow", "a\x07b"), "class is 'a\\x07b'; allowed: printable"),
 }
 
 
@@ -429,6 +503,22 @@ def test_another_format_is_told_what_is_allowed(tmp_path: Path, content: bytes) 
 SETTINGS: dict[str, Callable[[], Any]] = {
     "devices.name": lambda: small_config("devices.deadline_s=3"),
     "devices.shares": lambda: small_config("devices.name=classes", "devices.shares=[0.5]"),
+    "devices.shares .*goes with devices.name=classes, but that is lognormal": lambda: small_config(
+        "devices.name=lognormal", "devices.shares=[0.2,0.3,0.5]"
+    ),
+    "devices.classes .*goes with devices.name=classes": lambda: small_config(
+        "devices.name=lognormal", "devices.classes=[server]"
+    ),
+    "devices.median .*goes with devices.name=lognormal": lambda: small_config(
+        "devices.name=classes", "devices.median=server"
+    ),
+    "devices.spread .*goes with devices.name=lognormal": lambda: small_config(
+        "devices.name=classes", "devices.spread=1"
+    ),
+    "devices.path .*a.csv": lambda: small_config("devices.name=classes", "devices.path=a.csv"),
+    "devices.deadline_s .*1e-10 is less than a nanosecond": lambda: small_config(
+        "devices.name=classes", "devices.deadline_s=1e-10"
+    ),
     "devices.path": lambda: small_config("devices.name=file"),
     "devices.change.round": lambda: small_config(
         "devices.name=classes", "devices.classes=[server]", "devices.change.round=2"
@@ -452,13 +542,37 @@ def test_where_time_and_energy_show(tmp_path: Path) -> None:
     run_alone(tmp_path / "run", *words)
     records = read_records(RunDir(tmp_path / "run"))
     assert spent(records, "simulated_s").iloc[-1] == pytest.approx(records[-1]["simulated_total_s"])
-    took = f"{short_duration(records[-1]['simulated_total_s'])}, {si(round(records[-1]['simulated_total_j'], 2))} J"
+    took = f"{short_duration(records[-1]['simulated_total_s'])}, {joules(records[-1]['simulated_total_j'])}"
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Simulated time so far" in page and f"<dd>{took}</dd>" in page
+    assert "Mean turn of a client" in page and "How often a client held up its round" in page
     assert f"the run took {took}." in (tmp_path / "run" / "report" / "summary.md").read_text()
     (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
     times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]
     assert times == [record["simulated_total_s"] for record in records]
+
+
+def test_the_pages_turns_are_those_of_all_rounds() -> None:
+    """Client 1 is the slowest of both rounds, client 2 is late in the second."""
+    records = [
+        {"cohort": [0, 1, 2], "devices": {"seconds": [1.0, 3.0, 2.0], "slowest": 1, "late": []}},
+        {"cohort": [1, 2], "devices": {"seconds": [5.0, 0.0], "slowest": 1, "late": [2]}},
+    ]
+    turns = page._turns(records)
+    assert turns[~turns["late"]].groupby("client")["seconds"].mean().to_dict() == {0: 1, 1: 4, 2: 2}
+    assert turns.groupby("client")["slowest"].sum().to_dict() == {0: 0, 1: 2, 2: 0}
+    assert turns.groupby("client")["late"].sum().to_dict() == {0: 0, 1: 0, 2: 1}
+
+
+def test_a_figure_by_a_clock_that_did_not_run_is_refused(tmp_path: Path) -> None:
+    """Of a run with a clock and one without, the latter has no line."""
+    run_alone(tmp_path / "off", "rounds=1", "method.name=fedavg")
+    run_alone(tmp_path / "on", "rounds=1", "method.name=fedavg", "devices.name=classes")
+    off, on = (Run(tmp_path / name) for name in ("off", "on"))
+    with pytest.raises(ConfigError, match="--x: these runs have no simulated_j, because no clock ran"):
+        figure_of([off], x="simulated_j")
+    (panel,) = panels(grouped([off, on]), (), "simulated_s", "accuracy")
+    assert [len(line.x) for line in panel.lines.values()] == [1]
 
 
 def test_the_plan_by_hand(own_file: str) -> None:
@@ -469,12 +583,59 @@ def test_the_plan_by_hand(own_file: str) -> None:
     fleet = fleet_of("method.name=fedavg", *own_file.split())
     parts = fleet.parts(0, ClientLoad(0, 15), 1, 4)
     (turn,) = plan.devices.turns
-    assert (turn.turn_s, turn.device) == (parts.total_ns / 1e9, "slow")
+    assert (turn.turn_s, turn.device) == ((parts.total_ns / 1e9,) * 2, "slow")
     up_bytes = 4 * fleet.method.costs(ClientLoad(0)).up_bytes
     state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
     of_server_ns = server_ns(fleet.server, [], 3 * (up_bytes + state_bytes))
     assert plan.devices.run_s == pytest.approx(30 * (parts.total_ns + of_server_ns) / 1e9)
     assert f"on these devices the run takes {short_duration(plan.devices.run_s)}" in str(plan)
+
+
+# Methods whose time is a matter of seeds and sizes; Hermes prunes, and hetlora drops ranks, by what training finds.
+EXACT = [case for case in method_cases.CASES if case.partition("-")[0] not in ("hermes",) and case != "lora-hetlora"]
+
+
+@pytest.mark.parametrize("deadline", ["", "devices.deadline_s=0.13"])
+@pytest.mark.parametrize("case", EXACT)
+def test_the_plan_has_the_runs_simulated_hours(tmp_path: Path, case: str, deadline: str) -> None:
+    """To the nanosecond, with uneven clients that do a part of their work, whose uploads get lost, and that change."""
+    words = [*method_cases.CASES[case], *UNEVEN, *deadline.split(), "rounds=2", "devices.name=lognormal"]
+    words += ["clients.work.partial=0.5", "clients.dropout=0.2", "devices.change.round=2"]
+    run_alone(tmp_path / "run", *words)
+    records = finished(tmp_path / "run").records
+    plan = forecast(small_config(*words), 1).devices
+    assert plan is not None and plan.sizes_are_known
+    assert (plan.run_s, plan.run_j) == (records[-1]["simulated_total_s"], records[-1]["simulated_total_j"])
+    late = sum(len(record["devices"].get("late", ())) for record in records)
+    assert plan.late_share == late / sum(len(record["cohort"]) for record in records)
+
+
+def test_the_plan_has_the_runs_hours_where_clients_hold_out(tmp_path: Path) -> None:
+    words = ("method.name=fedavg", *UNEVEN, "rounds=2", "devices.name=lognormal", "evaluation.on=validation")
+    run_alone(tmp_path / "run", *words)
+    plan = forecast(small_config(*words), 1).devices
+    assert plan is not None and plan.run_s == finished(tmp_path / "run").records[-1]["simulated_total_s"]
+
+
+def test_a_plan_without_the_data_takes_the_mean(tmp_path: Path) -> None:
+    words = ("data.name=cifar10", f"data.root={tmp_path}", "model.name=resnet18", "model.width=0.125", "rounds=2")
+    skewed = ("partition.name=class_dirichlet", "partition.alpha=0.5", "devices.name=classes")
+    text = str(forecast(load(None, [*words, *skewed]), 1)).replace("\n", " ")
+    assert "if all clients have the mean number of examples (the data say it)" in text
+
+
+def test_the_plan_groups_devices_by_class(tmp_path: Path) -> None:
+    """Six rows of two classes: a row for each tier and class, from the fastest to the slowest device of the class."""
+    rows = [ROW.replace("slow,1,", f"{name},{speed},") for name in ("a", "b") for speed in (1, 2, 4)]
+    (tmp_path / "devices.csv").write_text("\n".join([HEAD, *rows]))
+    words = ("method.name=heterofl", "method.widths=[1,0.5]", f"devices.path={tmp_path / 'devices.csv'}")
+    plan = forecast(small_config(*words, "devices.name=file", "rounds=1"), 1).devices
+    assert plan is not None
+    assert [(turn.tier, turn.device) for turn in plan.turns] == [("1", "a"), ("1", "b"), ("0.5", "a"), ("0.5", "b")]
+    assert all(turn.turn_s[0] < turn.turn_s[1] for turn in plan.turns)
+    assert f"client {plan.slowest_client} ({plan.slowest_device}) is the slowest" in plan.lines()[-1]
+    lognormal = forecast(small_config(*words[:2], "devices.name=lognormal"), 1).devices
+    assert lognormal is not None and [turn.device for turn in lognormal.turns] == ["lognormal"] * 2
 
 
 def test_the_plan_sees_that_devices_change_late(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Dirichlet(PartitionOptions):
     """
 
     by_classes = True
+    has_equal_sizes = True
     name: str = "dirichlet"
     """Label skew of Hsu et al. 2019: a Dirichlet class mixture per client; equal sizes."""
     alpha: Positive = 0.5

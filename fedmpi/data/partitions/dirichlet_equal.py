@@ -27,6 +27,7 @@ EPSILON = 1e-5
 
 class DirichletEqual(PartitionOptions):
     by_classes = True
+    has_equal_sizes = True
     name: str = "dirichlet_equal"
     """Label skew as in PriSM: a class mixture per client, equal sizes."""
     alpha: Positive = 1.0

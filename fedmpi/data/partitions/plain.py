@@ -19,6 +19,7 @@ class Iid(PartitionOptions):
     Difference: every example is used, so sizes may differ by one.
     """
 
+    has_equal_sizes = True
     name: str = "iid"
     """Contiguous slices of equal size, in file order or shuffled."""
     shuffle: bool = False

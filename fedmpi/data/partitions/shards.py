@@ -97,6 +97,9 @@ class Lottery(PartitionOptions):
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         return self.samples + self._other_samples
 
+    def sizes_without_data(self, info: DataInfo, num_clients: int, seed: int) -> Ints:
+        return np.full(num_clients, self.samples + self._other_samples)
+
     def problems(self, config: Config) -> Problems:
         if not self._other_samples:
             found = f"{self.balance:g} of {self.samples} samples is less than one example of a class"
