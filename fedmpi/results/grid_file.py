@@ -210,7 +210,7 @@ class Grid(Section):
     @property
     def digest(self) -> str:
         """Returns the SHA-256 of what is fixed before the runs; addresses of configs may change, their values not."""
-        free = {"title": True, "source": True, "config": True, "printed": True, "methods": {"__all__": {"config"}}}
+        free: Any = {"title": True, "source": True, "config": True, "printed": True, "methods": {"__all__": {"config"}}}
         fixed = self.model_dump(mode="json", exclude_defaults=True, exclude=free)
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 

@@ -85,40 +85,32 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     trial = together(comm, lambda: check_model(config, info))
     _check_trials(comm, config, trial)
     _share_frozen(comm)
-    count = config.clients.count
-    targets = dataset.train_y
-    groups = dataset.groups
-    partition = together(comm, lambda: make_partition(config.partition, targets, count, config.seed, groups))
+    material = together(comm, lambda: _material(config, dataset, info, trial))
+    _check_participation(comm, material.participation, material.fleet)
+    return material
+
+
+def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) -> TrainingData:
+    """Divides the data and makes the method, on this rank alone."""
+    partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
     validation = None
     if config.evaluation.on == "validation":
-        whole = dataset
-        dataset, partition, validation = together(
-            comm, lambda: hold_out(whole, partition, VALIDATION_SHARE, config.seed)
-        )
+        dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         info = replace(info, num_test=len(dataset.test_y))
-    together(comm, lambda: _check_tests(config, trial, info, dataset.test_y, partition))
+    _check_tests(config, trial, info, dataset.test_y, partition)
 
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method = together(comm, lambda: methods.create(method_context(config, info, present, trial)))
-    skeletons = together(comm, lambda: [method.net(number, empty=True) for number in all_nets(method)])
+    method = methods.create(method_context(config, info, present, trial))
+    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
-    fleet = together(comm, lambda: checked_fleet(config, method, nets))
+    fleet = checked_fleet(config, method, nets)
     tier = fleet.tier if fleet and fleet.decides_tiers else None
-    participation = together(comm, lambda: Participation.of(config, partition.sizes, tier))
-    _check_participation(comm, participation, fleet)
+    participation = Participation.of(config, partition.sizes, tier)
+    method = method_on(fleet, method)
     return TrainingData(
-        info,
-        dataset,
-        partition,
-        method_on(fleet, method),
-        skeletons,
-        nets,
-        participation,
-        trial.frozen,
-        fleet,
-        validation,
+        info, dataset, partition, method, skeletons, nets, participation, trial.frozen, fleet, validation
     )
 
 
@@ -279,8 +271,13 @@ def prepare(
     partition = material.partition
     method = material.method
     skeletons = material.skeletons
-    together(comm, lambda: _check_precision(config, skeletons, kinds[0]))
-    together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
+
+    def checked_tests() -> Partition | None:
+        _check_precision(config, skeletons, kinds[0])
+        _check_memory(config, comm, skeletons, device.train)
+        return own_tests(config, method, partition, material.dataset, material.validation)
+
+    personal_tests = together(comm, checked_tests)
     resident = DeviceData(material.info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
@@ -300,9 +297,7 @@ def prepare(
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
         fleet=material.fleet,
-        personal_tests=together(
-            comm, lambda: own_tests(config, method, partition, material.dataset, material.validation)
-        ),
+        personal_tests=personal_tests,
     )
 
 
