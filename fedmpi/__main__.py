@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import fedmpi
-from fedmpi.running.interruption import end_silently
-from fedmpi.running.stopping import notice_early
+from fedmpi.running.stopping import end_silently, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     end_silently()

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import fedmpi
-from fedmpi.running.interruption import end_silently, ending_with
-from fedmpi.running.stopping import SIGNAL, notice_early
+from fedmpi.running.stopping import SIGNAL, end_silently, ending_with, notice_early
 
 if __name__ == "__main__":  # what follows takes a while to load
     notice_early()

@@ -11,8 +11,7 @@ from fedmpi.config.load import Override
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import SerialComm
-from fedmpi.report.best import Best
-from fedmpi.report.records import read_records
+from fedmpi.report.records import Best, read_records
 from fedmpi.rounds.publish import publish
 from fedmpi.rounds.state import Published, ServerState, Setup
 from fedmpi.running import resuming, start

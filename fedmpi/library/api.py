@@ -26,7 +26,7 @@ from fedmpi.results.grid_file import load_address
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.forecast import Forecast, forecast
-from fedmpi.running.interruption import ending_with
+from fedmpi.running.stopping import ending_with
 
 
 @checked

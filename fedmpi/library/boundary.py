@@ -19,8 +19,7 @@ from fedmpi.config import yaml_text
 from fedmpi.data import own
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.learning.determinism import settings_kept
-from fedmpi.running.interruption import ENDING
-from fedmpi.running.stopping import SIGNAL
+from fedmpi.running.stopping import ENDING, SIGNAL
 
 P = ParamSpec("P")
 R = TypeVar("R")

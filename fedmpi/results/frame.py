@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Any
@@ -246,23 +246,20 @@ def _is_of_section(key: str) -> bool:
     return key.endswith(".name") and key.count(".") == 1
 
 
-def cautions(groups: Iterable[Group]) -> list[str]:
-    """Returns a line for each run that is not shown, or not to its last round, or without clients that diverged, and
+def cautions(groups: Iterable[Group]) -> Iterator[str]:
+    """Yields a line for each run that is not shown, or not to its last round, or without clients that diverged, and
     for what is missing of its records.
     """
-    lines = []
     for group in groups:
         for run in group.shorter:
             (longer,) = (one.name for one in group.runs if one.seed == run.seed)
-            better = f"{longer} has the same settings and seed, and as many rounds or more"
-            lines.append(f"{run.name} is left out: {better}")
+            yield f"{run.name} is left out: {longer} has the same settings and seed, and as many rounds or more"
         for run in group.runs:
             if run.ending:
                 shown = f"shown up to round {run.done:,} of {run.num_rounds:,}"
-                how_far = shown if run.tested else "not shown: no round was tested"
-                lines.append(f"{run.name} {run.briefly()}; {how_far}")
-            lines += [f"{run.name}: {line}" for line in (*divergences(run.records), *missing(run))]
-    return lines
+                yield f"{run.name} {run.briefly()}; {shown if run.tested else 'not shown: no round was tested'}"
+            for line in (*divergences(run.records), *missing(run)):
+                yield f"{run.name}: {line}"
 
 
 def missing(run: Run) -> list[str]:

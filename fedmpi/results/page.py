@@ -41,13 +41,7 @@ _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
 _MOST_BARS = 20
 _SEEDS_WITH_INTERVAL = range(3, 17)
 _COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
-_LACK = {
-    "Energy beyond a tier's rank": ("spectrum", "beyond"),
-    "The same of what has changed": ("spectrum", "learned_beyond"),
-    "Predicted factor of a round": ("band_factor",),
-}
-"""Where records have what each tier lacks, by caption."""
-_Charts = list[tuple[str, str]]
+_Charts = Iterator[tuple[str, str]]
 
 
 def write_final_page(setup: Setup, folder: RunDir) -> None:
@@ -111,15 +105,11 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
         sizes=sizes,
         texts=texts,
         charts={
-            "accuracy": _accuracy(run),
-            "fairness": _fairness(run),
+            "accuracy": [*_accuracy(run)],
+            "fairness": [*_fairness(run)],
             "data": [_chart("Examples of each class", classes)] if classes else [],
-            "costs": _costs(run),
-            "lack": [
-                _lines(caption, curves, "lacking")
-                for caption, keys in _LACK.items()
-                if (curves := tier_curves(run.records, *keys))
-            ],
+            "costs": [*_costs(run)],
+            "lack": [*_lack(run)],
         },
     )
 
@@ -140,7 +130,7 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
         nets=[group.tested[0] for group in groups],
         seeds=_span(seeds) if groups else "",
         notes=[*frame.cautions(all_groups), *left_out],
-        charts={"accuracy": _curves(groups)},
+        charts={"accuracy": [*_curves(groups)]},
         summaries=[*_summaries(frame.ends(groups))],
         differences=[*_differences(frame.ends(groups))],
         texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
@@ -174,14 +164,15 @@ def _accuracy(run: Run) -> _Charts:
     """Draws accuracies and losses by round."""
     nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
     if not nets:
-        return []
+        return
     records = [run.records]
     accuracies = [curve(name_of(net), records, net) for net in nets]
     losses = [curve(name_of(net), records, net, "loss") for net in nets]
     losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
-    charts = [_lines(f"Test {run.best.score}", accuracies, y="accuracy")]
-    charts += [_lines("Loss", losses)] if losses else []
-    return [*charts, *_metrics(run, [net for net in nets if net != CLIENTS])]
+    yield _lines(f"Test {run.best.score}", accuracies, y="accuracy")
+    if losses:
+        yield _lines("Loss", losses)
+    yield from _metrics(run, [net for net in nets if net != CLIENTS])
 
 
 def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
@@ -189,12 +180,10 @@ def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
     last: Mapping[str, Any] = {}
     for record in run.records if nets else ():
         last = scores_of(record, nets[0]) or last
-    charts = []
     for metric in [name for name in last if name not in ("accuracy", "r2", "loss", "confusion")]:
-        charts.append(_lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets]))
+        yield _lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets])
     if "confusion" in last:
-        charts.append(_chart(f"Confusion, {name_of(nets[0])}", partial(_confusion, last["confusion"])))
-    return charts
+        yield _chart(f"Confusion, {name_of(nets[0])}", partial(_confusion, last["confusion"]))
 
 
 def _confusion(found: Any, axes: Axes) -> None:
@@ -211,7 +200,7 @@ def _fairness(run: Run) -> _Charts:
     """Draws how many of the clients' own nets have which accuracy, where the report of the run has them."""
     content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished else None
     if not content:
-        return []
+        return
     accuracy = pd.read_csv(io.BytesIO(content)).iloc[:, 1]
     worst = accuracy.nsmallest(-(-len(accuracy) // 10))
 
@@ -226,21 +215,21 @@ def _fairness(run: Run) -> _Charts:
         axes.set_xlabel(f"{accuracy.name} of a client's own net")
         axes.set_ylabel("clients")
 
-    return [_chart(f"Clients by {accuracy.name}", draw)]
+    yield _chart(f"Clients by {accuracy.name}", draw)
 
 
 def _costs(run: Run) -> _Charts:
     """Draws bytes and MACs up to each round."""
     if not run.records:
-        return []
+        return
     costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
     rounds = costs.index.tolist()
     down, up, training = (Line(label, rounds, costs[key].tolist()) for key, label in _COSTS.items())
-    charts = []
     if down.y[-1] or up.y[-1]:
-        charts.append(_lines("Bytes of all clients so far", [down, up], "bytes"))
-    charts.append(_lines("MACs so far", [training], "macs"))
-    return charts + (_on_devices(run) if "simulated_total_s" in run.records[-1] else [])
+        yield _lines("Bytes of all clients so far", [down, up], "bytes")
+    yield _lines("MACs so far", [training], "macs")
+    if "simulated_total_s" in run.records[-1]:
+        yield from _on_devices(run)
 
 
 def _on_devices(run: Run) -> _Charts:
@@ -266,11 +255,9 @@ def _on_devices(run: Run) -> _Charts:
         figure.format_numbers(axes.yaxis, "clients")
 
     idle = percent(float(np.mean([record["devices"]["idle_share"] for record in run.records])))
-    return [
-        _lines(f"Simulated time so far, {joules(last['simulated_total_j'])}", [so_far], "simulated_s"),
-        _chart(f"Mean turn of a client, {idle} of a round waiting", draw_means),
-        _chart("How often a client held up its round, or was left out by the deadline", draw_counts),
-    ]
+    yield _lines(f"Simulated time so far, {joules(last['simulated_total_j'])}", [so_far], "simulated_s")
+    yield _chart(f"Mean turn of a client, {idle} of a round waiting", draw_means)
+    yield _chart("How often a client held up its round, or was left out by the deadline", draw_counts)
 
 
 def _turns(records: Sequence[Record]) -> pd.DataFrame:
@@ -284,15 +271,25 @@ def _turns(records: Sequence[Record]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["client", "seconds", "slowest", "late"])
 
 
+def _lack(run: Run) -> _Charts:
+    """Draws what each tier lacks, where the method's records have it."""
+    places = {
+        "Energy beyond a tier's rank": ("spectrum", "beyond"),
+        "The same of what has changed": ("spectrum", "learned_beyond"),
+        "Predicted factor of a round": ("band_factor",),
+    }
+    for caption, keys in places.items():
+        if curves := tier_curves(run.records, *keys):
+            yield _lines(caption, curves, "lacking")
+
+
 def _curves(groups: Sequence[Group]) -> _Charts:
     """Draws the curve of each group's first tested net: the clients' own, or the largest."""
-    charts = []
     words = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs", "simulated_s": "simulated time"}
     for x, word in {**words, "simulated_j": "simulated energy"}.items():
         lines = [group.line(group.tested[0], x) for group in groups]
         if any(place > 0 for line in lines for place in line.x):  # nobody may have moved anything, or had a clock
-            charts.append(_lines(f"Accuracy by {word}", lines, "accuracy", x))
-    return charts
+            yield _lines(f"Accuracy by {word}", lines, "accuracy", x)
 
 
 def _span(numbers: Iterable[int]) -> str:

@@ -22,8 +22,7 @@ from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
-from fedmpi.report.best import Best
-from fedmpi.report.records import CLIENTS, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, Best, read_records, rounds_done
 from fedmpi.running.folder import config_of
 from fedmpi.store import lock, manifest
 from fedmpi.store.files import read_json, read_whole

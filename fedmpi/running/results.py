@@ -12,9 +12,8 @@ from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning import metrics
 from fedmpi.learning.evaluate import TierScore
 from fedmpi.methods.values import ClientLoad
-from fedmpi.report.best import Best
 from fedmpi.report.closing import TierRow
-from fedmpi.report.records import CLIENTS, TIERS
+from fedmpi.report.records import CLIENTS, TIERS, Best
 from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
 from fedmpi.rounds.state import RoundResult, Setup
 

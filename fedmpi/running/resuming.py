@@ -23,8 +23,7 @@ from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.report.best import Best
-from fedmpi.report.records import read_records
+from fedmpi.report.records import Best, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import made_with

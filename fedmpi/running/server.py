@@ -13,12 +13,11 @@ from fedmpi.config import yaml_text
 from fedmpi.devices.fleet import Spent
 from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
-from fedmpi.report.best import Best, why_over
 from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Record, Records, read_records, rounds_done
+from fedmpi.report.records import Best, Record, Records, read_records, rounds_done, why_over
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with

@@ -1,4 +1,5 @@
-"""Stopping before the last round: a signal asks for it, or the job's time would not last for another round.
+"""Stopping before the last round: a signal asks for it, or the job's time would not last for another round. SIGINT
+(Ctrl-C) and SIGTERM end a process at once, after it has printed how to continue.
 
 At the end of a round all ranks learn every rank's vote and agree (`experiment`), so a signal that reaches one rank
 before another leaves nobody behind. The round is finished and saved, and the exit code says that there is more to do. A
@@ -8,12 +9,16 @@ are longer than its time ends by the time limit.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
+from types import FrameType
 from typing import Any
 
 from fedmpi.mpi.launch import whole_number
@@ -108,3 +113,34 @@ class Stopping:
 
     def _next_round_s(self) -> float:
         return _PATIENCE * max(self._recent_s)
+
+
+# Open MPI's mpirun forwards nothing that its ranks print once a signal ends them, so a run prints at its start how to
+# continue.
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+def end_silently() -> None:
+    """Lets SIGINT and SIGTERM end this process; Python would print a traceback for SIGINT."""
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def ending_with(words: Callable[[int], str]) -> Iterator[None]:
+    """Prints `words(number of the signal)` before SIGINT or SIGTERM ends this process within the block."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        # An exception raised here would be lost if the signal interrupts a destructor.
+        with contextlib.suppress(Exception):
+            start = "\n" if os.isatty(2) else ""  # a terminal has a ^C in the line it is at
+            os.write(2, f"{start}{words(number)}\n".encode(errors="replace"))
+        end_silently()
+        os.kill(os.getpid(), number)  # to a launcher, an exit code would be no death
+
+    for number in ENDING:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        end_silently()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from golden_file import Told
 
-from fedmpi.report.best import Best
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Started
 from fedmpi.report.records import (
+    Best,
     Records,
     accuracies,
     is_whole,

@@ -9,7 +9,7 @@ from written_runs import a_run
 
 from fedmpi.check.small import finished
 from fedmpi.config.schema import Stop
-from fedmpi.report.best import Best, why_over
+from fedmpi.report.records import Best, why_over
 from fedmpi.results.archive import fingerprint
 from fedmpi.results.launch import differences
 from fedmpi.results.page import page_of
