@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.svd import truncated_svd
+from fedmpi.tensors import frozen_values
 
 # Rounding to float32 gives a matrix of lower rank singular values of up to this share of its largest one.
 _SMALLEST_VALUE = 2.0**-20
@@ -31,58 +32,105 @@ class Adapter(nn.Module):
     weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Linear, r: int, scale: float, holds: Collection[str], device: str) -> None:
+    def __init__(self, linear: nn.Module, r: int, scale: float, holds: Collection[str], device: str) -> None:
         super().__init__()
         self._parameters.update(linear._parameters)
         self._buffers.update(linear._buffers)
-        self.in_features = linear.in_features
-        self.out_features = linear.out_features
+        self.layer_type = type(linear)
+        self.out_features, self.in_features = _by_outputs(linear).shape
         self.scale = scale
         self.holds = holds
-        self.a = nn.Parameter(torch.zeros(r, linear.in_features, device=device))
-        self.b = nn.Parameter(torch.zeros(linear.out_features, r, device=device))
+        self.a = nn.Parameter(torch.zeros(r, self.in_features, device=device))
+        self.b = nn.Parameter(torch.zeros(self.out_features, r, device=device))
         if "change" in holds:
-            self.change = nn.Parameter(torch.zeros(linear.out_features, linear.in_features, device=device))
+            self.change = nn.Parameter(torch.zeros(self.out_features, self.in_features, device=device))
 
     @property
     def base(self) -> Tensor:
         """Returns the weight without what is trained, (out, in)."""
-        return self.weight + self.change.detach() if "change" in self.holds else self.weight
+        weight = self.weight if self.layer_type is nn.Linear else self.weight.t()
+        return weight + self.change.detach() if "change" in self.holds else weight
 
     def forward(self, x: Tensor) -> Tensor:
         a = self.a.detach() if "a" in self.holds else self.a
         return F.linear(x, self.base, self.bias) + self.scale * F.linear(F.linear(x, a), self.b)
 
-    def merged(self) -> nn.Linear:
-        """Returns the linear layer of the same outputs, up to float rounding; its weight is still no parameter."""
-        linear = nn.Linear(self.in_features, self.out_features, device="meta")
-        linear._parameters = {name: value for name, value in self._parameters.items() if name == "bias"}
-        linear._buffers = {**self._buffers, "weight": (self.base + self.scale * self.b @ self.a).detach()}
-        return linear
+    def merged(self) -> nn.Module:
+        """Returns the layer of the net's own kind with the same outputs, up to float rounding; its weight is still no
+        parameter."""
+        weight = (self.base + self.scale * self.b @ self.a).detach()
+        sides = (self.in_features, self.out_features)
+        if self.layer_type is not nn.Linear:
+            weight = weight.t().contiguous()
+            sides = (self.out_features, self.in_features)
+        with torch.device("meta"):
+            layer = self.layer_type(*sides)
+        layer._parameters = {name: value for name, value in self._parameters.items() if name == "bias"}
+        layer._buffers = {**self._buffers, "weight": weight}
+        return layer
 
 
 def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collection[str], *, empty: bool) -> nn.Module:
     """Puts an `Adapter` of its rank in place of each of these layers; `empty` ones have no values. Returns the net."""
     for name, r in ranks.items():
-        linear = net.get_submodule(name)
-        assert isinstance(linear, nn.Linear)
-        net.set_submodule(name, Adapter(linear, r, scale, holds, "meta" if empty else "cpu"))
+        net.set_submodule(name, Adapter(net.get_submodule(name), r, scale, holds, "meta" if empty else "cpu"))
     return net
 
 
+def _is_linear(part: nn.Module) -> bool:
+    """Says whether a layer is linear: torch's, or GPT-2's in transformers, whose weight is (in, out)."""
+    return type(part) is nn.Linear or (type(part).__name__ == "Conv1D" and hasattr(part, "nf"))
+
+
+def _by_outputs(linear: nn.Module) -> Tensor:
+    """Returns the weight of a linear layer as (out, in)."""
+    weight = linear.get_buffer("weight")
+    return weight if type(linear) is nn.Linear else weight.t()
+
+
 def frozen_layers(net: nn.Module, patterns: Sequence[str]) -> dict[str, FactorizedLayer]:
-    """Returns the linear layers whose weight is not trained and whose name matches one of the patterns (fnmatch).
+    """Returns the linear layers whose weight is not trained and is theirs alone, and whose name matches one of the
+    patterns (fnmatch).
 
     Raises `ConfigError` (of `method.targets`, the source of the patterns) for a pattern that no such layer matches.
     """
-    linear = {name: part for name, part in net.named_modules() if name and type(part) is nn.Linear}
-    frozen = {name: part for name, part in linear.items() if "weight" in part._buffers}
+    parts = {name: part for name, part in net.named_modules() if name and "weight" in part._buffers}
+    frozen = {name: part for name, part in parts.items() if not _why_not(net, part)}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in frozen):
             found = f"frozen are {', '.join(frozen)}" if frozen else "none is frozen; set model.trained to none"
             raise ConfigError("method.targets", f"no frozen linear layer matches '{pattern}': {found}")
-    names = [name for name in frozen if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    return {name: FactorizedLayer.of(name, frozen[name], "paper", None) for name in names}
+    layers = {}
+    for name, part in frozen.items():
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            outputs, inputs = _by_outputs(part).shape
+            layers[name] = FactorizedLayer(name, inputs, outputs, None)
+    return layers
+
+
+def other_layers(net: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Returns the layers with a frozen matrix or kernel that match a pattern and get no adapter, and why, as
+    `conv1 (Conv2d)`.
+
+    Embeddings, which look up rows, are left out.
+    """
+    found = {}
+    for tensor, value in frozen_values(net).items():
+        name, _, own = tensor.rpartition(".")
+        part = net.get_submodule(name)
+        is_layer = value.dim() > 1 and "weight" in own and not isinstance(part, nn.Embedding)
+        if is_layer and any(fnmatchcase(name, pattern) for pattern in patterns) and (why := _why_not(net, part)):
+            found[name] = f"{name} ({why})"
+    return [*found.values()]
+
+
+def _why_not(net: nn.Module, part: nn.Module) -> str:
+    """Returns why a layer with frozen weights gets no adapter, '' if it does."""
+    if not _is_linear(part):
+        return type(part).__name__
+    weight = part.get_buffer("weight")
+    is_shared = sum(value is weight for value in frozen_values(net).values()) > 1
+    return "its weight is another layer's, too" if is_shared else ""
 
 
 def drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

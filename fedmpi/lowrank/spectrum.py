@@ -97,10 +97,11 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def conclusions(notes: Mapping[str, object], least: str) -> list[str]:
-    """Returns a line where the smallest tier, `least`, lacks nearly nothing of the others by the notes' `table`."""
+def conclusions(notes: Mapping[str, object], least: str, of: str = "the factorized layers") -> list[str]:
+    """Returns a line where the smallest tier, `least`, lacks nearly nothing of the others by the notes' `table`; `of`
+    says what the table is about."""
     share = beyond(notes, least)
     if share is None or share >= ONE_NET:
         return []
-    where = f"only {share:.1g} of the energy of the factorized layers lies beyond the rank of tier {least}"
+    where = f"only {share:.1g} of the energy of {of} lies beyond the rank of tier {least}"
     return [f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"]

@@ -23,7 +23,7 @@ from fedmpi.config.fields import MAX_TIERS, Count, Patterns, Positive
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.adapter import adapt, drawn, frozen_layers
+from fedmpi.lowrank.adapter import adapt, drawn, frozen_layers, other_layers
 from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.svd import gram
 from fedmpi.methods.protocol import Method, copy_into
@@ -31,6 +31,7 @@ from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, Meth
 from fedmpi.tensors import Params, Spec
 
 MAX_RANK = 2**31 - 1
+_SHOWN = 3
 Ranks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
@@ -94,6 +95,13 @@ class Adapters(Method):
         generator = seeds.torch_generator("adapters", self.context.seed)
         values = {name: drawn(spec.shape, generator) for name, spec in self.part_specs("a").items()}
         return values | {name: torch.zeros(spec.shape) for name, spec in self.part_specs("b").items()}
+
+    def warnings(self) -> tuple[str, ...]:
+        others = other_layers(self.context.make(empty=True), self.options.targets)
+        if not others:
+            return ()
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        return (f"method.targets: no adapters beside {', '.join(others[:_SHOWN])}{more}",)
 
     # Server half.
 
@@ -173,7 +181,8 @@ class Adapters(Method):
         spectra = {layer: gram(self.adapter_change(state, layer))[1] for layer in self.layers}
         ranks = {tier.name: {layer: self.rank(layer, tier.index) for layer in self.layers} for tier in self.tiers}
         notes["spectrum"] = spectrum.table(spectra, ranks)
-        said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
+        least = self.tiers[-1].name
+        said = spectrum.conclusions(notes, least, "what the adapters change") if len(self.tiers) > 1 else []
         return notes | {"conclusions": said} if said else notes
 
     def untrained_weight(self, state: Params, task: Task) -> float:

@@ -8,6 +8,8 @@ import torch
 from small_runs import run_alone, small_config
 from torch import nn
 
+from fedmpi.export.nets import net_of_tier
+from fedmpi.export.saved import saved_round
 from fedmpi.models import create
 from fedmpi.results.run import Run
 from fedmpi.running.forecast import forecast
@@ -42,11 +44,15 @@ def test_all_values_are_trained(tmp_path: Path, net: str) -> None:
     assert last["train_loss"] < first["train_loss"] and last["protocol_up_bytes"] == 8 * num_bytes
 
 
-@pytest.mark.parametrize("net", ["bert", "gpt", "vit"])
+@pytest.mark.parametrize("net", ["bert", "gpt", "gpt2", "vit"])
 def test_adapters_are_trained(tmp_path: Path, net: str) -> None:
-    """A (r, in) and B (out, r) beside each linear layer; half of the clients have the rank 4, half 2."""
+    """A (r, in) and B (out, r) beside each linear layer; half of the clients have the rank 4, half 2. The last layer of
+    GPT-2 has the weights of the embedding, and so no adapter."""
     words = (*NETS[net], *LORA, *TRAINS)
-    sides = [(part.in_features, part.out_features) for part in built(*words).modules() if isinstance(part, nn.Linear)]
+    layers = {name: part for name, part in built(*words).named_modules() if type(part).__name__ in ("Linear", "Conv1D")}
+    if net == "gpt2":
+        del layers["lm_head"]
+    sides = [tuple(part.weight.shape) for part in layers.values()]
     by_rank = [4 * sum(min(rank, *both) * sum(both) for both in sides) for rank in (4, 2)]
     assert len(sides) > 4 and [tier.up_bytes for tier in forecast(small_config(*words), 1).tiers] == by_rank
     run_alone(tmp_path / "run", *words)
@@ -54,6 +60,30 @@ def test_adapters_are_trained(tmp_path: Path, net: str) -> None:
     state = checkpoint.load(tmp_path / "run/checkpoints/round-000002.h5").server
     changes = [value for name, value in state.items() if name.endswith(".change")]
     assert len(changes) == len(sides) and all(value.any() for value in changes)  # all were zero
+
+
+def test_a_tuned_gpt2_is_exported_as_transformers_has_it(tmp_path: Path) -> None:
+    """Its Conv1D has a weight (in, out), which becomes W + (s B A)^T; s is 16 / 4."""
+    words = (*NETS["gpt2"], *LORA, *TRAINS)
+    run_alone(tmp_path / "run", *words)
+    saved = saved_round(tmp_path / "run", overrides=NETS["gpt2"])
+    net = net_of_tier(saved, "4").net
+    theirs = import_module("hub_nets").Gpt2(num_classes=10)
+    theirs.load_state_dict(net.state_dict())
+    tokens = torch.arange(6).view(1, 6)
+    assert torch.equal(theirs.eval()(tokens), net(tokens))
+    name = "transformer.h.0.mlp.c_fc"
+    a, b = (saved.published.params[f"{name}.{part}"] for part in ("a", "b"))
+    expected = built(*words).get_submodule(name).weight + (b[:, :4] @ a[:4]).t()
+    torch.testing.assert_close(theirs.get_submodule(name).weight.detach(), expected)
+
+
+def test_layers_without_adapters_are_named(tmp_path: Path) -> None:
+    words = ("model.name=hub_nets:resnet", *LORA)
+    (line,) = [line for line in forecast(small_config(*words), 1).warnings if "adapters" in line]
+    assert "beside conv1 (Conv2d), layer1.0.conv1 (Conv2d), " in line and line.endswith(" and 10 more")
+    (line,) = [line for line in forecast(small_config(*NETS["gpt2"], *LORA, *TRAINS), 1).warnings if "adapters" in line]
+    assert line.endswith("no adapters beside lm_head (its weight is another layer's, too)")
 
 
 def test_the_file_that_transformers_writes(tmp_path: Path) -> None:
