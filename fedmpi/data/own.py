@@ -44,6 +44,7 @@ from fedmpi.seeds import numpy_generator
 Function = Callable[..., Any]
 Arrays = Mapping[str, Any]
 MAX_TOKEN = np.iinfo(np.int32).max
+VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 CLASS_NAMES = "class_names"
 """The classes' names in the order of their numbers."""
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
@@ -71,8 +72,8 @@ class ArrayOptions(DataOptions):
         """
         raise NotImplementedError
 
-    def least_vocabulary(self) -> int:
-        """Returns how many tokens there are at least, whichever occur."""
+    def given_vocabulary(self) -> int:
+        """Returns how many tokens there are, whichever occur; 0 if only the data say it."""
         return 0
 
     def info(self) -> DataInfo:
@@ -284,8 +285,14 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
     num_classes = y.shape[1] if y.ndim == 2 else _num_classes(where, y)
-    if task == "token_classification":
-        num_classes = max(2, options.least_vocabulary(), 1 + int(max(y.max(), dataset.test_y.max(initial=0))))
+    num_tokens = 0
+    if kind == "tokens":
+        is_next = task == "token_classification" and _is_next(x, y)
+        num_tokens = _num_tokens(where, options, dataset, targets_too=is_next)
+        if task == "token_classification":
+            num_classes = max(2, num_tokens if is_next else 1 + _largest(y, dataset.test_y))
+    elif options.given_vocabulary():
+        raise DataError(where, "data.vocabulary_size is for tokens")
     info = DataInfo(
         kind,
         x.shape[1:],
@@ -297,14 +304,34 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
         num_groups=num_groups,
         task=task,
         shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
+        vocabulary_size=num_tokens,
     )
-    if kind == "tokens":
-        largest = max(x.max(initial=0), dataset.test_x.max(initial=0))
-        return replace(info, vocabulary_size=max(options.least_vocabulary(), int(largest) + 1))
     if kind == "image":
         mean, std = pixel_statistics(x)
         return replace(info, example_shape=(x.shape[3], x.shape[1], x.shape[2]), mean=mean, std=std)
     return info
+
+
+def _num_tokens(where: str, options: ArrayOptions, dataset: Dataset, *, targets_too: bool) -> int:
+    """Returns how many tokens there are: as many as are given, else the largest of both parts plus 1. Raises DataError
+    for a larger one than given."""
+    largest = _largest(dataset.train_x, dataset.test_x)
+    if targets_too:
+        largest = max(largest, _largest(dataset.train_y, dataset.test_y))
+    given = options.given_vocabulary()
+    if given and largest >= given:
+        raise DataError(where, f"has the token {largest}, but data.vocabulary_size={given}; allowed: 0 to {given - 1}")
+    return given or largest + 1
+
+
+def _is_next(x: NDArray[Any], y: NDArray[Any]) -> bool:
+    """Says whether the class of each token (N, length) is the token that follows it, as far as both are known."""
+    known = (y[:, :-1] != IGNORED) & (y[:, 1:] != IGNORED)
+    return bool(known.any()) and bool((x[:, 1:] == y[:, :-1])[known].all())
+
+
+def _largest(*arrays: NDArray[Any]) -> int:
+    return max(int(array.max(initial=0)) for array in arrays)
 
 
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -13,6 +13,7 @@ from torch import nn
 import fedmpi
 from fedmpi.config.schema import Train
 from fedmpi.data.dataset import IGNORED, load_data, task_of
+from fedmpi.data.sets.own_files import Npz
 from fedmpi.data.sets.text import Text, _blocks
 from fedmpi.errors import ConfigError, DataError, UserError
 from fedmpi.export.formats import metadata
@@ -92,6 +93,30 @@ def test_tokens_are_stored_narrow(tmp_path: Path, large: int, dtype: str) -> Non
     dataset = load_data(options)
     assert dataset.train_x.dtype == dataset.test_x.dtype == dtype and dataset.train_y.dtype == "int16"
     assert options.info().vocabulary_size == large + 5 and dataset.train_x.min() == large
+
+
+@pytest.mark.parametrize(("given", "tokens"), [(0, 9), (50, 50)])
+def test_tokens_that_follow_are_as_many_as_tokens(tmp_path: Path, given: int, tokens: int) -> None:
+    """8 is the first token of a test example and 7 the last target: no part alone has all."""
+    x = np.array([[1, 2, 3], [2, 3, 4], [3, 4, 0]])
+    y = np.array([[2, 3, 5], [3, 4, 6], [4, IGNORED, IGNORED]])
+    np.savez(tmp_path / "next.npz", train_x=x, train_y=y, test_x=[[8, 1, 2]], test_y=[[1, 2, 7]])
+    np.savez(tmp_path / "tags.npz", train_x=x, train_y=y[:, ::-1], test_x=[[8, 1, 2]], test_y=[[1, 2, 7]])
+    for name, num_classes in (("next", tokens), ("tags", 8)):
+        info = Npz(path=f"{tmp_path}/{name}.npz", vocabulary_size=given).info()
+        assert (info.vocabulary_size, info.num_classes) == (tokens, num_classes)
+
+
+def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "tokens.npz", **parity())
+    floats = {"train_x": np.ones((4, 2)), "train_y": [0, 1, 0, 1], "test_x": np.ones((2, 2)), "test_y": [0, 1]}
+    np.savez(tmp_path / "floats.npz", **floats)
+    for name, problem in (
+        ("tokens", "has the token 4, but data.vocabulary_size=4; allowed: 0 to 3"),
+        ("floats", "is for"),
+    ):
+        with pytest.raises(DataError, match=problem):
+            Npz(path=f"{tmp_path}/{name}.npz", vocabulary_size=4).info()
 
 
 NEEDS_CLASSES = "needs classes, .* for token_classification"

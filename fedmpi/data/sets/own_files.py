@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions, objects_in
+from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions, VocabularySize, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
@@ -30,6 +30,11 @@ class Npz(FileOptions):
 
     name: str = "npz"
     """Your own arrays in one .npz file: pictures, vectors or tokens."""
+    vocabulary_size: VocabularySize = 0
+    """How many tokens there are, as many as a trained net has; 0: the largest one in the data plus 1."""
+
+    def given_vocabulary(self) -> int:
+        return self.vocabulary_size
 
     def arrays(self) -> Arrays:
         path = Path(user_path(self.path))

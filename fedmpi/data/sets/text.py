@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi import registry
-from fedmpi.config.fields import Count, Folder, free
+from fedmpi.config.fields import Folder, free
 from fedmpi.data.dataset import IGNORED, Dataset, integer_type
 from fedmpi.data.files import guarded, read_text, track
-from fedmpi.data.own import MAX_TOKEN, ArrayOptions
+from fedmpi.data.own import MAX_TOKEN, ArrayOptions, VocabularySize
 from fedmpi.data.sets.steps import ByName, PartialShare, by_names, first_of_test
 from fedmpi.errors import DataError, UnknownError, users_code
 from fedmpi.store.files import user_path
@@ -33,16 +33,16 @@ class Text(ArrayOptions):
     """Your own text, one file or one for each user: the byte or token that follows."""
     path: Folder = free(...)
     """A file, or a folder of files, in folders within it, too; each file is a group."""
-    length: Count = 128
+    length: Annotated[int, Field(ge=2, le=2**31 - 1)] = 128
     """Tokens of a block."""
     test_share: PartialShare = 0.1
     """The later part of each file is test data; no training block has a token of it."""
     tokenizer: Annotated[str, Field(max_length=200)] = "bytes"
     """`bytes` (256 tokens), or package.module:function(text), which returns the numbers of a text's tokens (UTF-8)."""
-    vocabulary_size: Annotated[int, Field(ge=0, le=MAX_TOKEN)] = 0
-    """How many tokens the function knows, as many as a trained net has; 0: the largest number plus 1."""
+    vocabulary_size: VocabularySize = 0
+    """How many tokens there are, as many as a trained net has; 0: the largest one in the data plus 1."""
 
-    def least_vocabulary(self) -> int:
+    def given_vocabulary(self) -> int:
         return self.vocabulary_size or (NUM_BYTES if self.tokenizer == "bytes" else 0)
 
     def arrays(self) -> Dataset:
