@@ -25,7 +25,6 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.adapter import adapt, drawn, frozen_layers, other_layers
 from fedmpi.lowrank.correction import TierCoverage
-from fedmpi.lowrank.svd import gram
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodContext, MethodOptions
 from fedmpi.tensors import Params, Spec
@@ -178,7 +177,7 @@ class Adapters(Method):
         notes: dict[str, object] = {}
         shares = {tier.name: cover.share_at(tier.capacity) for tier in self.tiers}
         notes["band_factor"] = {name: spectrum.rounded(share**self.band_power) for name, share in shares.items()}
-        spectra = {layer: gram(self.adapter_change(state, layer))[1] for layer in self.layers}
+        spectra = {layer: self.singular_values(state, layer) for layer in self.layers}
         ranks = {tier.name: {layer: self.rank(layer, tier.index) for layer in self.layers} for tier in self.tiers}
         notes["spectrum"] = spectrum.table(spectra, ranks)
         least = self.tiers[-1].name
@@ -189,9 +188,15 @@ class Adapters(Method):
         """Returns what `client_weight` would be, were the client's adapters the state's."""
         return self.client_weight(task)
 
-    def adapter_change(self, state: Params, layer: str) -> Tensor:
-        """Returns the change of a weight that the adapters of the largest tier are made of, (out, in)."""
-        return self.product(self.start | state, layer, 0)
+    def singular_values(self, state: Params, layer: str) -> Tensor:
+        """Returns those of the change of a weight that the adapters of the largest tier are made of, largest first.
+
+        B A has those of R_B R_A^T, where B = Q_B R_B and A^T = Q_A R_A: a matrix of the side r.
+        """
+        factors = self.start | state
+        right = torch.linalg.qr(factors[f"{layer}.a"].double().t()).R
+        left = torch.linalg.qr(factors[f"{layer}.b"].double()).R
+        return self.scale(0) * torch.linalg.svdvals(left @ right.t())
 
     # Client half.
 

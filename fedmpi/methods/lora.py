@@ -53,6 +53,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank.adapter import drawn, factors_of
 from fedmpi.lowrank.correction import TierCoverage, covered_change, nested_bases
+from fedmpi.lowrank.svd import gram
 from fedmpi.methods.adapters import AdapterOptions, Adapters
 from fedmpi.methods.protocol import copy_into
 from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodContext
@@ -159,8 +160,8 @@ class FlexLora(Lora):
         for layer in self.layers:
             out[f"{layer}.b"].div_(self.scale(number))
 
-    def adapter_change(self, state: Params, layer: str) -> Tensor:
-        return state[f"{layer}.change"]
+    def singular_values(self, state: Params, layer: str) -> Tensor:
+        return gram(state[f"{layer}.change"])[1]
 
 
 class SummedByTier(FlexLora):
