@@ -1,9 +1,11 @@
 """Measures the memory of the ranks of a job, beside that of bare loops (`bare_process.py`).
 
     python jobs/bench/memory.py [section.key=value ...] [--ranks 3] [--pairs 5] [--case small,resnet18,...]
+    python jobs/bench/memory.py --frozen-mb 100 [section.key=value ...] [--ranks 3] [--pairs 5]
 
 Memory is the proportional size (PSS) that Linux counts: it divides what several processes share among them. It prints
-the most that all ranks of a run have together, beside as many bare loops. Both train a ResNet-18.
+the most that all ranks of a run have together, beside as many bare loops. Both train a ResNet-18. With `--frozen-mb` it
+prints what a perceptron of that size that is not trained, beside small adapters, adds to the same run of a tiny one.
 """
 
 from __future__ import annotations
@@ -26,14 +28,25 @@ from measuring import CASES, Pairs
 
 from fedmpi.config.load import load
 from fedmpi.mpi.mpirun import environment, start_words
+from fedmpi.results.run import Run
 
 LOOKS_EVERY_S = 0.03
 TWO_ROUNDS = "rounds=2 evaluation.every=1 train.local_epochs=1 clients.count=20 data.num_test=200"
 """Settings on top of a case: two rounds of four clients, each with its test."""
+ADAPTERS = """data.name=synthetic data.shape=[1,8,8] data.classes=10 data.num_train=960 partition.name=iid
+    train.masked_loss=false model.name=mlp model.trained=none clients.per_round=4 method.name=lora method.ranks=[4,2]
+    method.aggregation=fedit"""
+TINY_MB = 0.1
 
 
 def main() -> None:
-    arguments = measuring.parser(__doc__, "small,resnet18", ranks=3).parse_intermixed_args()
+    parser = measuring.parser(__doc__, "small,resnet18", ranks=3)
+    parser.add_argument("--frozen-mb", type=float, help="measures a net of so many MB that is not trained")
+    arguments = parser.parse_intermixed_args()
+    if arguments.frozen_mb:
+        words = measuring.settings(arguments, f"{ADAPTERS} {TWO_ROUNDS}")
+        print_frozen_net(arguments.frozen_mb, words, arguments.ranks, arguments.pairs)
+        return
     for name in arguments.case:
         title, given = CASES[name]
         words = measuring.settings(arguments, f"{given} {TWO_ROUNDS}")
@@ -46,14 +59,34 @@ def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) ->
     jobs = []
     loops = []
     for _ in range(pairs):
-        jobs.append(peak_of_job(words, ranks))
+        jobs.append(peak_of_job(words, ranks)[0])
         loops.append(peak_of_loops(settings, ranks))
     sums = f"{1e-6 * statistics.median(jobs):.0f} MB to {1e-6 * statistics.median(loops):.0f} MB"
     print(f"{title}: all {ranks} ranks / as many bare loops = {Pairs(jobs, loops).text()}; {sums}", flush=True)
 
 
-def peak_of_job(words: Sequence[str], ranks: int) -> int:
-    """Makes a run; returns the most bytes that its ranks have together. Ends this program where the run fails."""
+def print_frozen_net(size_mb: float, words: Sequence[str], ranks: int, pairs: int) -> None:
+    """Prints the median sums with the net and with a tiny one, and what all clients of a round get and send."""
+    whole = []
+    tiny = []
+    for _ in range(pairs):
+        peak, record = peak_of_job([*words, hidden_of(size_mb)], ranks)
+        whole.append(peak)
+        tiny.append(peak_of_job([*words, hidden_of(TINY_MB)], ranks)[0])
+    sums = f"{1e-6 * statistics.median(whole):.0f} MB, {1e-6 * statistics.median(tiny):.0f} MB with a tiny one"
+    moved = f"{1e-6 * (record['protocol_up_bytes'] + record['protocol_down_bytes']):.2f} MB"
+    print(f"frozen net of {size_mb:g} MB: all {ranks} ranks {sums}; a round moves {moved}", flush=True)
+
+
+def hidden_of(size_mb: float) -> str:
+    """Returns the setting of a perceptron of this size: nearly all of it is the weight between two equal layers."""
+    side = round((size_mb * 1e6 / 4) ** 0.5)
+    return f"model.hidden=[{side},{side}]"
+
+
+def peak_of_job(words: Sequence[str], ranks: int) -> tuple[int, dict[str, Any]]:
+    """Makes a run; returns the most bytes that its ranks have together, and the record of its last round. Ends this
+    program where the run fails."""
     peak = 0
     with tempfile.TemporaryDirectory() as folder:
         command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
@@ -64,7 +97,8 @@ def peak_of_job(words: Sequence[str], ranks: int) -> int:
             time.sleep(LOOKS_EVERY_S)
         if job.returncode:
             sys.exit(job.returncode)
-    return peak
+        record = Run(Path(f"{folder}/run")).records[-1]
+    return peak, dict(record)
 
 
 def peak_of_loops(settings: Mapping[str, Any], count: int) -> int:

@@ -23,6 +23,7 @@ PROGRAMS = {
     "overhead": (f"--case small --ranks 2 {SHORT}", "small CNN (8x8 inputs), FedAvg: round / bare loop = "),
     "scaling": ("--ranks 2 --upload-mb 1 --pairs 1 clients.per_round=7", "1 MB, 2, gather"),
     "memory": (f"--case small --ranks 2 {SHORT}", "all 2 ranks / as many bare loops = "),
+    "memory --frozen-mb 4": ("--ranks 2 --pairs 1", "a round moves 0."),
     "startup": ("--ranks 1 --pairs 1", "to the end of round 1"),
     "parts aggregate": (f"--case small-fedhm {SHORT}", "lift and add "),
     "parts steps": (f"--case small-fedhm {SHORT} --precision fp32,bf16", "bare loop, bf16"),
