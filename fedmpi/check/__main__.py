@@ -35,7 +35,6 @@ from fedmpi.command.manners import Parser, report, run_command, show
 from fedmpi.config.address import is_address
 from fedmpi.errors import RoundError, UserError, one_line
 from fedmpi.mpi.launch import claimed
-from fedmpi.running.remarks import remarks_on_data
 from fedmpi.running.start import method_context
 
 RANKS = 3
@@ -73,8 +72,8 @@ def _check(arguments: Namespace) -> int:
     if kind == "method":
         methods.create(method_context(config, config.data.info()))
     show(f"{kind} {place}")
-    for line in remarks_on_data(config, config.data.used()):
-        show(f"--    {line}")
+    for note in config.data.used().notes:
+        show(f"--    data: {note}")
     with tempfile.TemporaryDirectory(prefix="fedmpi-check-") as name:
         folder = Path(name)
         checks = things.checks_of(kind, folder, words)

@@ -68,6 +68,8 @@ class DataInfo:
     """It follows from the targets (`task_of`)."""
     class_names: tuple[str, ...] = ()
     """The classes' names in the order of their numbers; empty where they have none."""
+    notes: tuple[str, ...] = ()
+    """What is read in a way that the user may not mean, a line each."""
     examples: Tensor | None = field(default=None, compare=False, repr=False)
     """The first training examples in the form in which `data.batches` gives them to a net; None before the data are
     read."""

@@ -121,7 +121,7 @@ def guarded(path: Path, advice: str, problem: str = "damaged or cut off") -> Ite
 def read_text(path: Path) -> str:
     """Returns a whole file in UTF-8, every line end as a newline. Raises DataError if it is not such a file."""
     with guarded(path, "get the files again", "cannot be read as text"):
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
 
 
 # ---- downloads

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -47,6 +47,8 @@ MAX_TOKEN = np.iinfo(np.int32).max
 VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 CLASS_NAMES = "class_names"
 """The classes' names in the order of their numbers."""
+NOTES = "notes"
+"""Lines for `DataInfo.notes`."""
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
@@ -120,9 +122,7 @@ class FileOptions(ArrayOptions):
         divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
         if "groups" in arrays:
             divided |= {"groups": arrays["groups"][train], "test_groups": arrays["groups"][test]}
-        if CLASS_NAMES in arrays:
-            divided[CLASS_NAMES] = arrays[CLASS_NAMES]
-        return divided
+        return divided | {name: arrays[name] for name in (CLASS_NAMES, NOTES) if name in arrays}
 
 
 def forget() -> None:
@@ -161,13 +161,23 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     task = task_of(arrays["train_y"], train_tokens)
     assert task is not None, "targets for nothing were refused"
     names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
-    info = replace(_info(where, options, kind, task, dataset), class_names=names)
+    notes = (*map(str, arrays.get(NOTES, [])), *_notes(kind, task, arrays["train_y"]))
+    info = replace(_info(where, options, kind, task, dataset), class_names=names, notes=notes)
     has_classes = task in ("classification", "token_classification")
     if names and not (has_classes and len(names) == info.num_classes):
         raise DataError(where, f"has {counted(len(names), 'class name')} for {info.in_words().rpartition('; ')[2]}")
     if kind == "tokens":
         dataset = _narrowed(dataset, info)
     return check(where, dataset, info), with_examples(info, dataset)
+
+
+def _notes(kind: Kind, task: Task, targets: NDArray[Any]) -> Iterator[str]:
+    """Yields a line where features may be taken for tokens, or classes for numbers to predict."""
+    if kind == "tokens" and task != "token_classification":
+        yield WHOLE_NUMBERS
+    numbers = np.unique(targets)
+    if task == "regression" and np.array_equal(numbers, np.arange(len(numbers))):
+        yield "targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, give y.astype(int)"
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
@@ -197,7 +207,7 @@ def objects_in(name: str, where: str) -> DataError:
 def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Raises DataError for names that are missing, and for others, because a misspelled one would be left out."""
     missing = [name for name in needed if name not in arrays]
-    unknown = [name for name in arrays if name not in known]
+    unknown = [name for name in arrays if name not in (*known, NOTES)]
     if missing or unknown:
         wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
         raise DataError(

@@ -16,7 +16,7 @@ from PIL import Image
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import digest_of, load_data
-from fedmpi.data.own import pixel_statistics
+from fedmpi.data.own import forget, pixel_statistics
 from fedmpi.errors import DataError
 
 MLP = ("model.name=mlp", "clients.count=4", "clients.per_round=2", "partition.name=iid")
@@ -168,6 +168,17 @@ def test_classes_of_a_folder_are_its_sorted_names(tmp_path: Path) -> None:
     whole = folder_of(tmp_path / "one", {"": {"a": 8, "b": 8}})
     divided = folder(whole, "data.test_share=0.25").data.info()
     assert (divided.num_train, divided.num_test) == (12, 4)
+
+
+def test_a_transparent_picture_is_said(tmp_path: Path) -> None:
+    """An alpha channel that hides nothing is not."""
+    root = folder_of(tmp_path, {"": {"cat": 4, "dog": 4}})
+    Image.new("RGBA", (5, 6), (1, 2, 3, 255)).save(root / "cat" / "0.png")
+    assert folder(root, "data.test_share=0.25").data.info().notes == ()
+    forget()
+    Image.new("RGBA", (5, 6), (1, 2, 3, 0)).save(root / "dog" / "1.png")
+    (note,) = folder(root, "data.test_share=0.25").data.info().notes
+    assert note.startswith(f"1 picture with transparent pixels, as {root}/dog/1.png: the alpha channel is left out")
 
 
 def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path, told: Told) -> None:

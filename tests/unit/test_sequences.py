@@ -22,7 +22,6 @@ from fedmpi.export.saved import saved_round
 from fedmpi.learning.evaluate import Scoring
 from fedmpi.learning.local import loss_of
 from fedmpi.results.run import Run
-from fedmpi.running.remarks import remarks_on_data
 
 PARITY = "data.name=sequences:parity"
 NET = ("model.name=sequences:Tagger", "method.name=fedavg", "train.masked_loss=false", "partition.name=iid")
@@ -209,7 +208,7 @@ def test_text_by_user(tmp_path: Path) -> None:
     words = (*words, *NET, "partition.name=natural", "clients.count=2", "clients.per_round=2")
     words = (*words, "train.lr=1", "train.schedule.milestones=[]", "rounds=6")
     config = small_config(*words)
-    assert not remarks_on_data(config, config.data.info())
+    assert not config.data.info().notes
     run_alone(tmp_path / "run", *words)
     scores = [record["tiers"]["1"] for record in Run(tmp_path / "run").records]
     assert scores[-1]["perplexity"] < scores[0]["perplexity"] < 123

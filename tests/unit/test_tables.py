@@ -69,17 +69,57 @@ def test_each_file_of_a_folder_is_a_client(tmp_path: Path) -> None:
     ("change", "words", "line"),
     [
         ({}, ["data.label=outcome"], "has no column 'outcome'; name it by data.label: age, dose, label, hospital"),
-        ({}, [], "the column 'hospital' holds no numbers; leave the column out, or write numbers"),
+        ({}, [], "the column 'hospital' holds no numbers ('b'); leave the column out, or write numbers"),
         ({"dose": None}, ["data.group=hospital"], "the column 'dose' has empty cells"),
         ({"label": None}, ["data.group=hospital"], "the column 'label' has empty cells"),
+        ({"hospital": None}, ["data.group=hospital"], "the column 'hospital' has empty cells"),
+        ({"dose": "NA"}, ["data.group=hospital"], "the column 'dose' holds no numbers ('NA'); leave the column out"),
     ],
 )
 def test_a_mistake_in_a_table_is_one_line(tmp_path: Path, change: dict[str, None], words: list[str], line: str) -> None:
     table = TABLE.copy()
     for name, value in change.items():
+        table[name] = table[name].astype(object)
         table.loc[0, name] = value
     table.to_csv(tmp_path / "mine.csv", index=False)
     assert line in refusal(lambda: read(tmp_path / "mine.csv", "data.test_share=0.34", *words))
+
+
+def test_na_may_be_a_class_and_a_group(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    TABLE.replace({"ill": "NA", "c": "None"}).to_csv(path, index=False)
+    dataset = read(path, "data.group=hospital", "data.test_share=0.34")
+    assert {*dataset.train_y.tolist()} == {0, 1} and dataset.counts["num_groups"] > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            ",age,label\n0,31,a\n1,32,b\n",
+            "the column 'Unnamed: 0' has row numbers of pandas; write it without (to_csv(",
+        ),
+        ("age,age,label\n0,31,a\n1,32,b\n", "two columns are called 'age'"),
+        ("age;dose;label\n31;1,5;a\n32;2,5;b\n", "its columns are separated by ';', expected ','"),
+        ("age\tlabel\n31\ta\n", "its columns are separated by '\\t', expected ','"),
+        ("age,label\n0,31,a\n1,32,b\n", "its first row has 3 cells, and 2 columns have names"),
+    ],
+)
+def test_a_head_that_is_wrong_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    for start in ("", "\ufeff"):
+        (tmp_path / "mine.csv").write_text(start + text)
+        assert line in refusal(lambda: read(tmp_path / "mine.csv", "data.test_share=0.5"))
+
+
+def test_whole_numbers_as_floats_are_said_to_be_numbers_to_predict(tmp_path: Path) -> None:
+    TABLE.assign(label=[0.0, 1.0, 2.0, 0.0, 1.0, 2.0]).drop(columns="hospital").to_csv(tmp_path / "a.csv", index=False)
+    TABLE.assign(label=[0.0, 1.5, 1.5, 0.0, 1.5, 2.5]).drop(columns="hospital").to_csv(tmp_path / "b.csv", index=False)
+    words = ["data.name=table", "data.test_share=0.34", "method.name=fedavg", "partition.name=iid", "model.name=mlp"]
+    for name, notes in (("a", 1), ("b", 0)):
+        info = load(
+            None, [*words, f"data.path={tmp_path}/{name}.csv", "clients.count=2", "clients.per_round=2"]
+        ).data.used()
+        assert [("if they are classes, give y.astype(int)" in note) for note in info.notes] == [True] * notes
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
@@ -133,6 +173,14 @@ def test_lists_of_whole_numbers_are_tokens_and_numbers_are_vectors(tmp_path: Pat
 def test_a_mistake_in_a_hugging_face_folder_is_one_line(tmp_path: Path, columns: dict[str, object], line: str) -> None:
     folder = save(tmp_path / "mine", {"train": columns, "test": columns})
     assert line in refusal(lambda: read(folder, name="huggingface"))
+
+
+def test_the_index_of_a_data_frame_is_no_feature(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    frame = TABLE[TABLE.age > 25].drop(columns="hospital")
+    datasets.Dataset.from_pandas(frame).save_to_disk(str(tmp_path / "mine"))
+    line = "the column '__index_level_0__' has row numbers of pandas; write it without"
+    assert line in refusal(lambda: read(tmp_path / "mine", "data.test_share=0.34", name="huggingface"))
 
 
 def test_a_folder_that_datasets_did_not_write_is_refused(tmp_path: Path) -> None:

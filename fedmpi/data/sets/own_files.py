@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions, VocabularySize, objects_in
+from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
@@ -73,6 +73,7 @@ class ImageFolder(FileOptions):
         parts = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
         classes = _folders(next(iter(parts.values())))
         arrays: dict[str, Any] = {CLASS_NAMES: np.array(classes)}
+        clear: list[Path] = []
         size: tuple[int, ...] | None = self.size
         for prefix, folder in parts.items():
             if strange := [name for name in _folders(folder) if name not in classes]:
@@ -87,16 +88,20 @@ class ImageFolder(FileOptions):
                 labels += [label] * len(own)
             if size is None:  # the training part, which has pictures
                 size = decode(paths[0], ADVICE, None).shape[:2]
-            arrays[f"{prefix}x"] = self._decoded(paths, size)
+            arrays[f"{prefix}x"] = self._decoded(paths, size, clear)
             arrays[f"{prefix}y"] = np.array(labels, np.int64)
+        if clear:
+            found = f"{counted(len(clear), 'picture')} with transparent pixels, as {clear[0]}"
+            arrays[NOTES] = np.array([f"{found}: the alpha channel is left out, and the colours beneath are used"])
         return self.divided(arrays)
 
-    def _decoded(self, paths: list[Path], size: tuple[int, ...]) -> NDArray[np.uint8]:
+    def _decoded(self, paths: list[Path], size: tuple[int, ...], clear: list[Path]) -> NDArray[np.uint8]:
         """Returns the pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
         height, width = size
         images = np.empty((len(paths), height, width, 1 if self.grey else 3), np.uint8)
         for number, path in enumerate(track(paths, "decoding pictures")):
-            images[number] = decode(path, ADVICE, (width, height), resizes=bool(self.size), grey=self.grey)
+            given = decode(path, ADVICE, (width, height), resizes=bool(self.size), grey=self.grey, clear=clear)
+            images[number] = given
         return images
 
 

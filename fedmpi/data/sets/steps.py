@@ -28,9 +28,16 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
 def decode(
-    path: Path, advice: str, size: tuple[int, int] | None, *, resizes: bool = False, grey: bool = False
+    path: Path,
+    advice: str,
+    size: tuple[int, int] | None,
+    *,
+    resizes: bool = False,
+    grey: bool = False,
+    clear: list[Path] | None = None,
 ) -> NDArray[np.uint8]:
-    """Returns the picture, uint8 (H, W, C), of 3 channels or, if `grey`, of one.
+    """Returns the picture, uint8 (H, W, C), of 3 channels or, if `grey`, of one. Adds the path of one with transparent
+    pixels to `clear`.
 
     A picture that is not of `size` (width, height; None: any) is resized (bilinear) or refused. Raises DataError, with
     `advice`, for whatever is wrong.
@@ -46,6 +53,9 @@ def decode(
                 raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
             if size and picture.size != size and not resizes:
                 raise ValueError(f"{picture.width}x{picture.height} pixels, expected {size[0]}x{size[1]}")
+            may_be_clear = "A" in picture.getbands() or "transparency" in picture.info
+            if clear is not None and may_be_clear and np.asarray(picture.convert("RGBA"))[..., 3].min() < 255:
+                clear.append(path)
             decoded = picture.convert("L" if grey else "RGB")
         if size and decoded.size != size:
             decoded = decoded.resize(size, Image.Resampling.BILINEAR)

@@ -6,6 +6,8 @@ reads what its `save_to_disk` wrote; both are imported when a config names such 
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 PARTS = ("train", "test")
 ENDINGS = (".csv", ".parquet")
+_ROW_NUMBERS = re.compile(r"Unnamed: [\d.]+|__index_level_\d+__")
+"""What pandas calls a CSV file's column without a name, and Hugging Face a data frame's index."""
 
 
 class _Columns(FileOptions):
@@ -66,8 +70,9 @@ class _Columns(FileOptions):
 
         columns = {part: table[self.label] for part, table in tables.items()}
         together = pandas.concat(list(columns.values()))
-        if together.isna().any():
-            raise DataError(f"data.path={self.path}", f"the column {self.label!r} has empty cells")
+        for name in self.roles:
+            if any(table[name].isna().any() for table in tables.values()):
+                raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells")
         if pandas.api.types.is_float_dtype(together.dtype):
             return {part: column.to_numpy() for part, column in columns.items()}, []
         classes = sorted(together.unique())
@@ -75,9 +80,13 @@ class _Columns(FileOptions):
         labels = {part: column.map(number_of).to_numpy(dtype=np.int64) for part, column in columns.items()}
         return labels, classes
 
-    def check_roles(self, part: str, columns: Iterable[str]) -> None:
-        """Raises DataError if a column that an option names is missing."""
+    def check_columns(self, part: str, columns: Iterable[str]) -> None:
+        """Raises DataError if a column that an option names is missing, and for the numbers of rows that pandas adds:
+        a net would learn them."""
         has = list(map(str, columns))
+        if index := next(filter(_ROW_NUMBERS.fullmatch, has), ""):
+            todo = "write it without (to_csv(index=False), remove_columns), or give the column a name"
+            raise DataError(f"data.path={self.path}", f"the column {index!r} has row numbers of pandas; {todo}")
         for option in ("label", "group"):
             name = getattr(self, option)
             if name and name not in has:
@@ -109,7 +118,7 @@ class Table(_Columns):
 
     def _of(self, tables: dict[str, DataFrame]) -> Arrays:
         for part, table in tables.items():
-            self.check_roles(part, table.columns)
+            self.check_columns(part, table.columns)
         return self.joined(tables, lambda part: self._vectors(tables[part].drop(columns=self.roles)))
 
     def _vectors(self, table: DataFrame) -> NDArray[Any]:
@@ -119,7 +128,8 @@ class Table(_Columns):
         for name, column in table.items():
             if not pandas.api.types.is_numeric_dtype(column.dtype):
                 todo = "leave the column out, or write numbers, as pandas.get_dummies does"
-                raise DataError(f"data.path={self.path}", f"the column {name!r} holds no numbers; {todo}")
+                found = next((repr(cell) for cell in column if isinstance(cell, str)), column.dtype)
+                raise DataError(f"data.path={self.path}", f"the column {name!r} holds no numbers ({found}); {todo}")
             if column.isna().any():
                 todo = "fill them in, or leave these rows out"
                 raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells; {todo}")
@@ -145,7 +155,7 @@ class HuggingFace(_Columns):
             raise DataError(str(path), f"cannot be read ({as_one_line(error)}); {advice}") from error
         parts = self._parts(found if isinstance(found, dict) else {"": found})
         for part, rows in parts.items():
-            self.check_roles(part, rows.column_names)
+            self.check_columns(part, rows.column_names)
         tables = {part: rows.select_columns(self.roles).to_pandas() for part, rows in parts.items()}
         names = getattr(next(iter(parts.values())).features[self.label], "names", ())
         return self.joined(tables, lambda part: self._examples(parts[part]), names)
@@ -198,9 +208,30 @@ def _table_of(path: Path) -> DataFrame:
     """Reads a CSV or parquet file. Raises DataError."""
     import pandas
 
-    readers = {".csv": pandas.read_csv, ".parquet": pandas.read_parquet}
+    readers = {".csv": _csv_of, ".parquet": pandas.read_parquet}
     advice = f"data.path is a file *{' or *'.join(ENDINGS)}, or a folder of them"
     with guarded(path, advice, "cannot be read"):
         if path.suffix not in readers:
             raise ValueError(f"its ending is {path.suffix or 'missing'}")
-        return readers[path.suffix](path)
+        table = readers[path.suffix](path)
+        if table.columns.has_duplicates:
+            raise ValueError(f"two columns are called {table.columns[table.columns.duplicated()][0]!r}")
+        return table
+
+
+def _csv_of(path: Path) -> DataFrame:
+    """Reads a CSV file; only an empty cell is missing, because NA may be a class. Raises ValueError."""
+    import pandas
+
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.reader(file)
+        names = next(rows, [])
+        first = next(rows, [])
+    if len(names) == 1 and (found := next((sign for sign in ";\t|" if sign in names[0]), "")):
+        raise ValueError(f"its columns are separated by {found!r}, expected ','")
+    if len(first) > len(names):  # pandas would take the first cells for an index
+        raise ValueError(f"its first row has {len(first)} cells, and {len(names)} columns have names")
+    table = pandas.read_csv(path, keep_default_na=False, na_values=[""])
+    if len({*names}) < len(names):  # pandas gives the second one another name
+        table.columns = pandas.Index(names)
+    return table
