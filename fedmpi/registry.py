@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -115,6 +116,15 @@ def is_in_full(name: object) -> bool:
     return is_place and not any(_key(section, name) for section in BUILT_IN)
 
 
+def by_path(name: object) -> str:
+    """Returns `; write mine:Net, in the folder nets` for a file's path, `nets/mine.py:Net`; '' for another name."""
+    match = re.fullmatch(r"(?:(.*)/)?(\w+)\.py:(\w+)", str(name))
+    if not match:
+        return ""
+    folder = f", in the folder {match[1]}" if match[1] not in (None, ".") else ""
+    return f"; write {match[2]}:{match[3]}{folder}"
+
+
 def is_known(section: str, name: str) -> bool:
     """Returns whether `name` is built in, or names a class in full, which may still not exist."""
     return is_built_in(section, name) or is_in_full(name)
@@ -143,6 +153,8 @@ def built_in(section: str) -> Iterator[tuple[str, Any]]:
 
 def import_object(place: str) -> Any:
     """Returns the object `package.module:Name`. Raises `UnknownError` with the module's own error, in one line."""
+    if advice := by_path(place):
+        raise UnknownError(f"{place!r} is the path of a file, expected package.module:Name{advice}")
     module, _, attributes = place.partition(":")
     try:
         found: Any = importlib.import_module(module)

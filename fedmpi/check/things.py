@@ -49,7 +49,7 @@ def kind_of(place: str) -> str:
     Any function could give data; one with the arguments of a model or a partition is taken for that.
     """
     thing: object = None
-    if registry.is_in_full(place):
+    if registry.is_in_full(place) or registry.by_path(place):
         try:
             thing = registry.import_object(place)
         except UnknownError as error:
@@ -85,7 +85,8 @@ def _may_be(kind: str, place: str) -> bool:
 def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     """Returns the overrides of the small federation that it is tried in; what is `given` comes last."""
     words = [_WORDS.get(kind, f"{kind}.name={{}}").format(place)]
-    words += {"observer": ["output.progress=plain"], "loss": ["train.masked_loss=false"]}.get(kind, [])
+    if kind == "observer":
+        words.append("output.progress=plain")
     words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         of_data = [word for word in given if word.startswith("data.")]

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fedmpi.registry import is_in_full
+from fedmpi.registry import by_path, is_in_full
 
 
 class Section(BaseModel):
@@ -106,7 +106,7 @@ def _path(text: str) -> str:
 
 def _place(text: str) -> str:
     if not is_in_full(text):
-        raise ValueError("expected package.module:Class")
+        raise ValueError(f"expected package.module:Class{by_path(text)}")
     return text
 
 
@@ -121,7 +121,7 @@ METRICS = {
 
 def _metric(text: str) -> str:
     if text not in METRICS and not is_in_full(text):
-        raise ValueError(f"expected {', '.join(METRICS)} or package.module:function")
+        raise ValueError(f"expected {', '.join(METRICS)} or package.module:function{by_path(text)}")
     return text
 
 

@@ -9,7 +9,6 @@ own defaults; the section's other overrides then apply on top, wherever they sta
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -168,7 +167,10 @@ def load(
     tree = tree.with_top(top)
     config, invalid = _validate(tree)
     problems += invalid
+    chosen = frozenset(key for key, _ in leaves((top if path is None else tree).plain()))
     if config is not None and not problems and (trains or not of_run):  # a run that is only read was checked then
+        if ("train", "masked_loss") not in chosen:
+            config = config.without_needless_mask()
         sections = config.sections.values()
         problems = [Problem(yaml_text.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:
@@ -176,7 +178,7 @@ def load(
     config._where = where
     # Words that name another method or other data make a new experiment, of which the default config says nothing.
     is_new = path is None and any((section, "name") in dict(leaves(top.plain())) for section in NAMED_SECTIONS)
-    config._choices = frozenset(key for key, _ in leaves((top if is_new else tree).plain()))
+    config._choices = chosen if is_new else frozenset(key for key, _ in leaves(tree.plain()))
     return config
 
 
@@ -291,9 +293,8 @@ def _choose(values: dict[str, Any], section: str) -> type[Section]:
     if not isinstance(name, str):
         raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
     if not registry.is_known(section, name):
-        if module := re.fullmatch(r"(?:(.*)/)?(\w+)\.py:(\w+)", name):
-            folder = f", in the folder {module[1]}" if module[1] not in (None, ".") else ""
-            raise ValueError(f"no {section} {found(name)}; write {section}.name={module[2]}:{module[3]}{folder}")
+        if advice := registry.by_path(name):
+            raise ValueError(f"no {section} {found(name)}{advice}")
         meant = f"{explain.suggest(name, known)} Known names: {', '.join(known)}, or your own package.module:Class"
         raise ValueError(f"no {section} {found(name)}.{meant}")
     options: type[Section] = registry.options(section, name)

@@ -203,7 +203,7 @@ class Train(Section):
 def _no_function(name: str) -> str:
     """Returns what is wrong with a name that should be `package.module:function`, '' if nothing is."""
     try:
-        is_function = is_in_full(name) and callable(import_object(name))
+        is_function = ":" in name and callable(import_object(name))
     except UnknownError as error:
         return str(error)
     return "" if is_function else f"{found(name)} is no function"
@@ -471,6 +471,13 @@ class Config(Section):
     def is_chosen(self, *path: str) -> bool:
         """Returns whether the user's file or words set this key; otherwise it has a default."""
         return path in self._choices
+
+    def without_needless_mask(self) -> Config:
+        """Returns the config without `train.masked_loss` where there is no cross-entropy to mask."""
+        train = self.train
+        if not train.masked_loss or (train.loss == "auto" and self.data.used().task == "classification"):
+            return self
+        return self.model_copy(update={"train": train.model_copy(update={"masked_loss": False})})
 
     @property
     def sections(self) -> dict[str, Section]:

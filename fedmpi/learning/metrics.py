@@ -112,9 +112,12 @@ def check(names: Sequence[str], info: DataInfo) -> None:
     count = max(_EXAMPLES, 2 * info.num_classes)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
-            targets, outputs = _drawn(info, count)
+            targets, outputs = drawn(info, count)
             with users_code("evaluation.metrics", f"{name} gives no number for {count} examples", ConfigError):
-                float(metric(targets, outputs))
+                value = float(metric(targets, outputs))
+            if not math.isfinite(value):
+                problem = f"{name} gives {value} for {count} examples of random outputs; expected a finite number"
+                raise ConfigError("evaluation.metrics", problem)
 
 
 def check_loss(train: Train, info: DataInfo) -> None:
@@ -124,7 +127,7 @@ def check_loss(train: Train, info: DataInfo) -> None:
     if train.loss == "auto":
         return
     count = info.num_classes + 3  # not as many as there are outputs, with which a loss might broadcast
-    targets, outputs = map(torch.from_numpy, _drawn(info, count))
+    targets, outputs = map(torch.from_numpy, drawn(info, count))
     what = f"for {count} examples"
     with users_code("train.loss", f"{train.loss} failed {what}", ConfigError):
         value = registry.import_object(train.loss)(outputs.requires_grad_(), targets)
@@ -135,7 +138,7 @@ def check_loss(train: Train, info: DataInfo) -> None:
         raise ConfigError("train.loss", f"{train.loss} gives {given} {what}; expected {expected}")
 
 
-def _drawn(info: DataInfo, count: int) -> tuple[np.ndarray, np.ndarray]:
+def drawn(info: DataInfo, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns `count` targets of the kind that the data have, and random outputs, as a metric gets them."""
     generator = np.random.default_rng(0)
     outputs = generator.standard_normal((count, *info.output_shape), dtype=np.float32)

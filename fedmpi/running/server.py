@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Best, Record, Records, read_records, rounds_done, why_over
+from fedmpi.report.records import Best, Record, Records, net_scores, read_records, rounds_done, why_over
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -67,7 +68,8 @@ class Server:
         self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
         self._memories = set(folder.memories()) if setup.method.keeps_memory else set()
-        self._has_untrained = False
+        self._said: set[str] = set()
+        """Warnings that are given once."""
         self._losses: list[Mapping[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
@@ -93,9 +95,7 @@ class Server:
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
         if chosen:
             self._tell(chosen)
-        found = remarks(
-            config, setup.data.info, setup.method, len(setup.workers), config.clients.per_round, setup.partition.sizes
-        )
+        found = remarks(config, setup.data.info, setup.method, len(setup.workers), setup.partition.sizes)
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
@@ -194,16 +194,18 @@ class Server:
         restored = len(record.get("restored", ()))
         if 0 < restored == len(result.reports):
             warn(f"round {number}: the training of all its clients diverged; they sent their last finite parameters")
-        setup = self._setup
-        lost = sum(not task.arrives for task in result.tasks)
-        if len(record["dropped"]) + lost == len(record["cohort"]):
-            why = "no upload of its clients arrived" if lost else "the training of all its clients diverged"
-            if any(task.is_late for task in result.tasks):
-                why = f"none of its clients was done within devices.deadline_s={setup.config.devices.deadline_s:g}"
-            warn(f"round {number} changes nothing: {why if record['cohort'] else 'no client was there'}")
-        line = untrained(number, result.reports)
-        if line and not self._has_untrained:  # every client begins with the same loss scale: later rounds are alike
-            self._has_untrained = True
+        if "unchanged" in record:
+            warn(f"round {number} changes nothing: {record['unchanged']}")
+        # Every client begins with the same loss scale, so later rounds are alike.
+        self._warn_once("untrained", untrained(number, result.reports))
+        for tier, scores in net_scores(record).items():
+            for name in self._setup.config.evaluation.metrics:
+                if isinstance(scores.get(name), float) and not math.isfinite(scores[name]):
+                    self._warn_once(name, f"round {number}: {name} of tier {tier} is {scores[name]}; records have null")
+
+    def _warn_once(self, about: str, line: str) -> None:
+        if line and about not in self._said:
+            self._said.add(about)
             warn(line)
 
     def _save(self, round_number: int, state: ServerState) -> None:

@@ -23,6 +23,15 @@ QUICK = ("train.local_epochs=1", "train.lr=0.001", "output.report=false", "outpu
 NETS = """
 import torchvision
 from torch import nn
+from fedmpi.methods.aggregate import ExactMean as Mean
+
+def loss(outputs, targets): return nn.functional.cross_entropy(outputs, targets)
+def turn(round, seed): return [0, round]
+def score(targets, outputs): return float((outputs.argmax(1) == targets).mean())
+def split(labels, num_clients, seed): return [range(i, len(labels), num_clients) for i in range(num_clients)]
+
+class Hears:
+    def round_done(self, record): pass
 
 def resnet(num_classes):
     return torchvision.models.resnet18(num_classes=num_classes)
@@ -56,6 +65,7 @@ def numbered(): return of(train_y=np.unique(["a", "b"] * 20, return_inverse=True
 def nothing(): return {}
 def stops(): return next(iter(()))
 def tensors(): return of(train_x=[torch.ones(3)] * 40)
+def graded(): return of(train_x=torch.zeros(40, 3, requires_grad=True))
 def numbers(): return of(train_x=[[1.0, 2.0, 3.0]] * 40)
 """
 
@@ -82,7 +92,27 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("output.dir=true", "output.dir='\"true\"'", "output.dir='\"true\"'"),
         ("output.dir=~nobody-here/a", "is ./~nobody-here/a", "output.dir=./~nobody-here/a"),
         ("data.num_train=10", "allowed: at most 10", "data.num_train=10 clients.count=10"),
-        ("model.name=./advised_nets.py:Plain", "write model.name=advised_nets:Plain", "model.name=advised_nets:Plain"),
+        ("evaluation.metrics=f1_macro", "write evaluation.metrics=[f1_macro]", "evaluation.metrics=[f1_macro]"),
+        ("train.schedule.milestones=3", "write train.schedule.milestones=[3]", "train.schedule.milestones=[3]"),
+        ("train.loss=./advised_nets.py:loss", "write advised_nets:loss", "train.loss=advised_nets:loss"),
+        ("clients.sampling=advised_nets.py:turn", "write advised_nets:turn", "clients.sampling=advised_nets:turn"),
+        (
+            "evaluation.metrics=[./advised_nets.py:score]",
+            "write advised_nets:score",
+            "evaluation.metrics=[advised_nets:score]",
+        ),
+        (
+            "method.name=fedavg method.aggregate=sub/advised_nets.py:Mean",
+            "write advised_nets:Mean, in the folder sub",
+            "method.name=fedavg method.aggregate=advised_nets:Mean",
+        ),
+        (
+            "output.observers=[./advised_nets.py:Hears]",
+            "write advised_nets:Hears",
+            "output.observers=[advised_nets:Hears]",
+        ),
+        ("partition.name=./advised_nets.py:split", "write advised_nets:split", "partition.name=advised_nets:split"),
+        ("model.name=./advised_nets.py:Plain", "write advised_nets:Plain", "model.name=advised_nets:Plain"),
         (
             "model.name=torchvision:resnet18 method.name=heterofl",
             "torchvision.models.resnet18(num_classes=num_classes) is narrowed",
@@ -110,6 +140,7 @@ def test_what_a_message_advises_works(wrong: str, advice: str, right: str, capsy
         ("mixed", "groups.astype(str)", "as_text"),
         ("named", "np.unique(y, return_inverse=True)[1]", "numbered"),
         ("nothing", "has no train_x; it holds nothing; known: train_x", "tensors"),
+        ("graded", "gave something that is no array: Can't call numpy() on Tensor that requires grad", "numbers"),
         ("stops", "its function failed: StopIteration (", "numbers"),
     ],
 )

@@ -80,3 +80,18 @@ def test_messages(
     text = re.sub(r"traced: .*?; take", "traced: ...; take", text)
     assert re.sub(r"\(choose from .*?\)", "(choose from ...)", text) == snapshot
     assert not [*tmp_path.glob("*.*")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_file_that_no_runtime_loads_is_not_left(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    net = "model.name=export_nets:Projected"
+    run_all(small_config("method.name=fedavg", net, "rounds=1"), SerialComm(), tmp_path / "run")
+    capsys.readouterr()
+    assert main(["run", net, "--tier", "1", "--format", "onnx"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and "onnx" in err
+    assert not [*tmp_path.glob("*.onnx")]

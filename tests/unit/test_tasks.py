@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from other_tasks import numbers, tags
+from other_tasks import numbers, smooth, tags
 from small_runs import run_alone, small_config
 from torch import nn
 
 import fedmpi
 from fedmpi.check.small import finished
+from fedmpi.config.address import CONFIGS
+from fedmpi.config.load import load
 from fedmpi.config.schema import Train
 from fedmpi.data.dataset import classes_of, task_of
 from fedmpi.errors import ConfigError, DataError, UserError
@@ -20,6 +22,7 @@ from fedmpi.learning.local import MaskedCrossEntropy, loss_of
 from fedmpi.learning.metrics import auc, f1_macro, f1_micro, mae, mse, r2
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
+from fedmpi.running.forecast import forecast
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
@@ -171,6 +174,19 @@ def test_a_loss_of_classes_and_its_own_default(tmp_path: Path) -> None:
 
 
 NUMBERS = "data.name=other_tasks:numbers"
+
+
+def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
+    """Unless somebody has set it; the default config has it, and the line of defaults says what is."""
+    for words in (["train.loss=other_tasks:smooth"], [NUMBERS, "model.name=mlp", "partition.name=iid"]):
+        config = load(None, ["method.name=fedavg", *words])
+        assert not config.train.masked_loss and "train.masked_loss=false" in forecast(config, 1).defaults
+        with pytest.raises(ConfigError, match=r"train.masked_loss  true .*allowed: false"):
+            load(None, ["method.name=fedavg", *words, "train.masked_loss=true"])
+        with pytest.raises(ConfigError, match=r"train.masked_loss \(.*base_digits.yaml.*\)  true .*allowed: false"):
+            load(CONFIGS / "fedavg_digits.yaml", words)
+    assert load(None, ["train.lr=1"]).train.masked_loss
+    assert not fedmpi.load_config(method="fedavg", train={"loss": smooth}).train.masked_loss
 
 
 @pytest.mark.parametrize(
