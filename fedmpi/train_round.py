@@ -33,6 +33,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedmpi.federation.cohort import learning_rate
+from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.values import Contributions, Phase
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
@@ -106,11 +107,11 @@ def update(
 ) -> tuple[ServerState, Contributions | None]:
     """Returns the new server state and what made it; new client memories become valid with it.
 
-    Returns the state as it is and None if no client contributed, and on all ranks but rank 0.
+    Returns the state as it is and None if too few clients contributed for the aggregate, and on all ranks but rank 0.
     """
     method = setup.method
     reports = {report.client: report for report in results.reports if report.status == CONTRIBUTED}
-    if not reports:
+    if len(reports) < least_uploads(method.options.aggregate):
         return state, None
     tasks = [task for task in published.plan.tasks if task.client in reports]
     lr = learning_rate(setup.config.train, number, setup.config.rounds)

@@ -131,6 +131,16 @@ def a_pair(num_classes, example_shape):
     return Pair(64, num_classes)
 
 
+class ByName(nn.Linear):
+    """Returns its scores by name, as nets of transformers do."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(torch.Size(example_shape).numel(), num_classes)
+
+    def forward(self, x):
+        return {"loss": x.sum(), "logits": super().forward(x.flatten(1))}
+
+
 INSTANCE = nn.Linear(64, 4)
 
 
@@ -344,5 +354,39 @@ class Detached(Flat):
         return super().forward(x)
 
 
+class AtMostFour(Flat):
+    """Knows four places in a batch."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.places = nn.Parameter(torch.zeros(4, num_classes))
+
+    def forward(self, x):
+        return super().forward(x) + self.places[: len(x)]
+
+
+class Squeezes(Flat):
+    """Loses the batch if it has one example."""
+
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+class ChoosesByValue(Flat):
+    """Runs only on its own weights."""
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        return outputs if self.body.weight.any() else outputs[:0]
+
+
+def frozen(num_classes, example_shape):
+    return factory(num_classes, example_shape).requires_grad_(False)
+
+
 def nothing_to_train(num_classes, example_shape):
     return nn.Sequential(nn.Flatten(), nn.AdaptiveAvgPool1d(num_classes))
+
+
+def one_and_rest(labels, num_clients, seed):
+    return [[0], range(1, len(labels))]

@@ -6,9 +6,11 @@ Each answer is a pure function of (config, seed, round, client), so all ranks an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +51,7 @@ class Participation:
     config: Config
     sizes: Ints | None = None
     availability: Availability | None = None
-    function: Callable[[int, int], Iterable[int]] | None = None
+    function: Callable[[int, int], Iterable[Any]] | None = None
     tier: Callable[[int, int], int | None] | None = None
     """A client's tier in a round where devices decide it (`clients.tier_assignment=fits`, `devices.too_small=drop`);
     None if the device's memory does not hold it."""
@@ -64,8 +66,10 @@ class Participation:
         availability = read_availability(path, config.clients.count) if path else None
         function = import_object(sampling) if ":" in sampling else None
         made = cls(config, sizes, availability, function, tier)
-        if function and made.named(1) != made.named(1):
-            raise ConfigError(SAMPLING, f"{sampling} returns other clients at a second call; draw from its seed alone")
+        for number in range(1, config.rounds + 1 if function else 1):
+            if made.named(number) != made.named(number):
+                problem = "returns other clients at a second call; draw from its round and seed alone"
+                raise ConfigError(SAMPLING, f"{sampling} {problem}")
         return made
 
     @property
@@ -92,13 +96,20 @@ class Participation:
         where = f"{clients.sampling} for round {round_number}"
         assert self.function is not None
         with users_code(SAMPLING, where, ConfigError):
-            chosen = {int(client) for client in self.function(round_number, self.config.seed)}
-        if bad := sorted(client for client in chosen if not 0 <= client < clients.count):
-            raise ConfigError(SAMPLING, f"{where} returns client {bad[0]}; allowed: 0 to {clients.count - 1}")
-        if len(chosen) > clients.per_round:
+            chosen = list(self.function(round_number, self.config.seed))
+        numbers = set()
+        for client in chosen:
+            number = _whole(client)
+            if not 0 <= number < clients.count:
+                allowed = f"allowed: whole numbers, 0 to {clients.count - 1}"
+                raise ConfigError(SAMPLING, f"{where} returns client {client}; {allowed}")
+            if number in numbers:
+                raise ConfigError(SAMPLING, f"{where} returns client {client} twice")
+            numbers.add(number)
+        if len(numbers) > clients.per_round:
             most = f"allowed: clients.per_round={clients.per_round} at most"
-            raise ConfigError(SAMPLING, f"{where} returns {len(chosen)} clients; {most}")
-        return chosen
+            raise ConfigError(SAMPLING, f"{where} returns {len(numbers)} clients; {most}")
+        return numbers
 
     def arrives(self, client: int, round_number: int, phase: str) -> bool:
         """Returns whether the client's upload reaches the server in this phase (`clients.dropout`)."""
@@ -122,6 +133,13 @@ class Participation:
         return 1 - work.partial * (1 - work.least) / 2
 
 
+def _whole(value: Any) -> int:
+    """Returns a whole number as an int, and -1 for anything else."""
+    with suppress(TypeError):
+        return -1 if isinstance(value, (bool, np.bool_)) else index(value)
+    return -1
+
+
 def draw_by_size(pool: Sequence[int], sizes: Ints, size: int, generator: np.random.Generator) -> list[int]:
     """Returns `size` distinct clients of `pool`, sorted, each drawn with a probability that is proportional to its size
     among those that remain; clients without examples are never drawn.
@@ -140,7 +158,7 @@ def read_availability(path: str, count: int) -> Availability:
     from fedmpi.store.files import user_path  # only where a file is named
 
     try:
-        with open(user_path(path), encoding="utf-8") as file:
+        with open(user_path(path), encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, ValueError) as error:
         raise ConfigError(AVAILABILITY, f"{path} cannot be read: {reason(error)}") from error

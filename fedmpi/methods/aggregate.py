@@ -79,6 +79,11 @@ def is_aggregate(found: object) -> bool:
     return isinstance(found, type) and hasattr(found, "add") and hasattr(found, "result")
 
 
+def least_uploads(rule: robust.Rule) -> int:
+    """Returns how many uploads of a phase an aggregate needs; with fewer the server's state stays as it is."""
+    return getattr(rule, "least_uploads", 1)
+
+
 def is_own(name: robust.Rule) -> bool:
     """Returns whether `method.aggregate` names a class of the user's."""
     return isinstance(name, str) and name != "mean"

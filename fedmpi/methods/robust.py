@@ -106,6 +106,8 @@ class _Rule(Section):
 
     needs_whole_nets: ClassVar[bool] = False
     """It compares whole nets, so all clients must hold the same entries."""
+    least_uploads: ClassVar[int] = 1
+    """How many clients' uploads it needs."""
 
     def aggregate(self, specs: Mapping[str, Spec], bounds: object, total_weight: float, device: str) -> Any:
         """Makes a new one, for a phase."""
@@ -136,12 +138,19 @@ class Krum(_Rule):
     name: Literal["krum"]
     """The net that is nearest to its neighbours (Blanchard et al. 2017)."""
     attackers: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
-    """f, how many clients of a round may send anything; a round needs 2 f + 3 clients or more."""
+    """f, how many clients of a round may send anything; a round to which fewer than 2 f + 3 uploads arrive changes
+    nothing.
+    """
     selected: Count = 1
     """m of Multi-Krum: the mean of so many nets."""
 
+    @property
+    def least_uploads(self) -> int:  # type: ignore[override]
+        """Returns 2 f + 3, or m if that is more."""
+        return max(2 * self.attackers + 3, self.selected)
+
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        needed = max(2 * self.attackers + 3, self.selected)
+        needed = self.least_uploads
         if config.clients.per_round < needed:
             text = f"{self.attackers} attackers and {self.selected} selected need {needed} clients a round or more"
             yield "method.aggregate", f"krum: {text}, but clients.per_round is {config.clients.per_round}"

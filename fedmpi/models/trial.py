@@ -7,8 +7,8 @@ nobody trains, so that buffers and whatever else it keeps may change. It answers
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -81,7 +81,8 @@ def _tried(options: Model, info: Inputs, examples: Tensor | None) -> Trial:
     fits = _SHARE * sum(value.nbytes for value in net.parameters()) < psutil.virtual_memory().available
     net = create.build(options, info, 0) if fits else costs.weightless(net, torch.device("cpu"))
     if options.trained != "none" and not any(True for _ in net.parameters()):
-        raise ConfigError("model.name", f"'{options.name}' has no parameters, so nothing would be trained")
+        has = "trains none of its parameters (requires_grad)" if frozen_values(net) else "has no parameters"
+        raise ConfigError("model.name", f"'{options.name}' {has}, so nothing would be trained")
     return _passed(net, info, options.name, trains=fits)
 
 
@@ -114,6 +115,29 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
     frozen = pretrained.digest_of(frozen_values(net))
     return Trial(classifier, any(single), shapes, digest, frozen)
+
+
+def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: Iterable[int]) -> None:
+    """Passes batches of these sizes through the net, first without values, which is quick. Raises `ConfigError` for one
+    that the net itself cannot take."""
+    some = examples_of(info)
+    light = None
+    with torch.device("cpu"), seeds.global_generators(0):
+        with suppress(costs.UncountedError):
+            light = costs.weightless(create.skeleton(options, info), torch.device("cpu"))
+        for is_training, size in [*((True, size) for size in training), *((False, size) for size in tests)]:
+            batch = some[torch.arange(size) % len(some)]
+            with suppress(ConfigError), torch.no_grad(), _products(is_computed=False):
+                if light is not None:
+                    _scores(light.train(is_training), info, options.name, batch.clone())
+                    continue
+            net = create.build(options, info, 0).train(is_training)  # it may need its values
+            subsample_before_narrow_convs(net)
+            try:
+                with torch.no_grad():
+                    _scores(net, info, options.name, batch)
+            except ConfigError as error:
+                raise ConfigError("model.name", f"{error.problems[0]} (a batch of {size})") from error
 
 
 def _products(*, is_computed: bool) -> AbstractContextManager[object]:
@@ -170,7 +194,10 @@ def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tenso
         return output
     found = f"{tuple(output.shape)} of type {output.dtype}" if isinstance(output, Tensor) else type_in_words(output)
     expected = f"a float tensor of shape {shape}, one number for each class"
-    raise ConfigError("model.name", f"'{model}' gives {found} for {len(examples)} examples; expected {expected}")
+    parts = output.items() if isinstance(output, Mapping) else enumerate(output if isinstance(output, tuple) else ())
+    fitting = [key for key, part in parts if isinstance(part, Tensor) and part.shape == shape]
+    todo = f"; let forward return [{fitting[0]!r}] of it" if fitting else ""
+    raise ConfigError("model.name", f"'{model}' gives {found} for {len(examples)} examples; expected {expected}{todo}")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import PART_BYTES
 from fedmpi.rounds.state import draw_tasks, reestimates
 from fedmpi.running import start
-from fedmpi.running.remarks import defaults, remarks
+from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, frozen_values, specs_of
 
@@ -117,16 +117,15 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     """
     info = config.data.used()
     blocks = start.blocks(config)
-    start.check_model(config, info)
-    method = methods.create(start.method_context(config, info))
-    nets = [costs.measure(method.net(number, empty=True), examples_of(info)) for number in all_nets(method)]
-    fleet = Fleet.of(config, method, nets, blocks)
-    rounds = _draw_rounds(config, info, method, fleet)
     samples = config.partition.mean_examples(info, config.clients.count)
     if config.evaluation.on == "validation":
         held = VALIDATION_SHARE * samples
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
+    method, nets = _tried(config, info)
+    fleet = Fleet.of(config, method, nets, blocks)
+    rounds = _draw_rounds(config, info, method, fleet)
+    clients = [present for present, _ in rounds.turnout]
     tiers = []
     for tier in method.tiers:
         number = tier.index
@@ -157,7 +156,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         examples=info.in_words(),
         rounds=config.rounds,
         ranks=num_ranks,
-        clients_per_worker=(rounds.per_round // num_workers, -(-rounds.per_round // num_workers)),
+        clients_per_worker=(min(clients) // num_workers, -(-max(clients) // num_workers)),
         down_bytes_per_round=rounds.down_bytes / config.rounds,
         up_bytes_per_round=rounds.up_bytes / config.rounds,
         bytes_per_run=rounds.down_bytes + rounds.up_bytes,
@@ -171,8 +170,21 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         devices=rounds.on_devices(samples),
     )
     known_sizes = rounds.participation.sizes if rounds.sizes_are_known else None
-    said = remarks(config, info, method, num_workers, rounds.per_round, known_sizes)
+    said = [*remarks(config, info, method, num_workers, known_sizes), *thin_rounds(config, rounds.turnout)]
     return replace(plan, warnings=(*said, *_warnings(plan), *_refusal(fleet)))
+
+
+def _tried(config: Config, info: DataInfo) -> tuple[methods.Method, list[costs.Costs]]:
+    """Tries what the user brings, as a start does; returns the method and what its nets cost. Raises `ConfigError`."""
+    trial = start.check_model(config, info)
+    start.check_batches(
+        config, trial, info, config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    )
+    method = methods.create(start.method_context(config, info, trial=trial))
+    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
+    nets = [costs.measure(net, examples_of(info)) for net in skeletons]
+    start.check_twice(config, info, method, skeletons, nets)
+    return method, nets
 
 
 def _refusal(fleet: Fleet | None) -> Iterator[str]:
@@ -245,12 +257,12 @@ class _Rounds:
     client_rounds: Counter[int] = field(default_factory=Counter)
     down_bytes: int = 0
     up_bytes: int = 0
-    per_round: int = 0
-    """Clients of round 1."""
+    turnout: list[tuple[int, int]] = field(default_factory=list)
+    """Of each round (`remarks.turnout`)."""
 
     def add(self, tasks: Sequence[Task]) -> None:
         """Adds a round; clients that miss its deadline get and train nothing."""
-        self.per_round += sum(task.round_number == 1 for task in tasks)
+        self.turnout.append(turnout(tasks))
         if self.expectation:
             self.expectation.add(tasks)
         trained = Counter((task.tier, task.round_number) for task in tasks if not task.is_late)

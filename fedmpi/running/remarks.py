@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from torch import nn
@@ -10,10 +12,11 @@ from torch import nn
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataInfo
-from fedmpi.errors import WHOLE_NUMBERS
+from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.bn import num_statistics
+from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 
@@ -24,10 +27,10 @@ _UNEVEN = 3
 
 
 def remarks(
-    config: Config, info: DataInfo, method: Method, num_workers: int, per_round: int, sizes: np.ndarray | None
+    config: Config, info: DataInfo, method: Method, num_workers: int, sizes: np.ndarray | None
 ) -> tuple[str, ...]:
-    """Returns remarks, one line each; `per_round` clients take part in a round. `sizes` (clients,) has how many
-    examples each client has, None where only the data say it.
+    """Returns remarks, one line each. `sizes` (clients,) has how many examples each client has, None where only the
+    data say it.
     """
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and config.clients.sampling != "by_size":
@@ -37,13 +40,42 @@ def remarks(
             who = "method.weighting=uniform weighs them alike; samples weighs by examples, n_k / n"
         if method.sums() and few == many:
             said.append(f"clients have {sizes.min()} to {sizes.max()} training examples, and {who}")
-    said += remarks_on_data(config, info)
-    if num_workers > per_round:
+    said += [f"data: {note}" for note in info.notes]
+    if num_workers > (per_round := config.clients.per_round):
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
     if config.evaluation.on == "validation":
         share = f"{100 * VALIDATION_SHARE:g} % of the clients' training examples"
         said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
     return tuple(said)
+
+
+def turnout(tasks: Sequence[Task]) -> tuple[int, int]:
+    """Returns how many clients take part in a round, and how many uploads arrive in the phase with the most, whatever a
+    deadline does."""
+    arrived = Counter(task.phase for task in tasks if task.arrives or task.is_late)
+    return len(tasks), max(arrived.values(), default=0)
+
+
+def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """Returns a line for each reason why some of the rounds (`turnout`) change nothing. Raises `ConfigError` where no
+    round changes anything."""
+    rule = config.method.aggregate
+    least = least_uploads(rule)
+    found: dict[str, list[int]] = {}
+    for number, (present, arrived) in enumerate(rounds, 1):
+        why = "no client takes part" if not present else "no upload arrives"
+        if arrived:
+            why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs"
+        if arrived < least:
+            found.setdefault(why, []).append(number)
+    if sum(map(len, found.values())) == config.rounds:
+        raise ConfigError(config.where, f"clients: in each of {config.rounds} rounds {' or '.join(found)}")
+    lines = []
+    for why, numbers in found.items():
+        lines.append(
+            f"in {len(numbers)} of {config.rounds} rounds (the first: {numbers[0]}) {why}; they change nothing"
+        )
+    return tuple(lines)
 
 
 def defaults(config: Config, method: Method) -> str:
@@ -60,12 +92,6 @@ def defaults(config: Config, method: Method) -> str:
         if not config.is_chosen(section, name):
             values.append(f"{key}={flow(getattr(config.sections[section], name))}")
     return f"chosen for you: {', '.join(values)}" if values else ""
-
-
-def remarks_on_data(config: Config, info: DataInfo) -> list[str]:
-    """Returns a line where data of the user are taken for tokens."""
-    may_be_features = info.kind == "tokens" and info.task != "token_classification"
-    return [f"data: {WHOLE_NUMBERS}"] if may_be_features and config.data.reads_to_know else []
 
 
 def equal_tiers(method: Method) -> tuple[str, ...]:

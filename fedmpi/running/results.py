@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from fedmpi.errors import counted
 from fedmpi.federation.cohort import learning_rate
 from fedmpi.learning import metrics
 from fedmpi.learning.evaluate import TierScore
+from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.values import ClientLoad
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Best
@@ -46,6 +48,7 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         "draws": list(result.draws),
         "dropped": [report.client for report in result.reports if report.status == DROPPED],
         **({"dropouts": lost} if config.clients.dropout else {}),
+        **({"unchanged": why} if (why := unchanged(setup, result)) else {}),
         **({"restored": restored} if restored else {}),
         **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),
         "exchange": result.exchange,
@@ -55,6 +58,25 @@ def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times
         **setup.comm.traffic.take_moved(),
         **times,
     }
+
+
+def unchanged(setup: Setup, result: RoundResult) -> str:
+    """Returns why a round leaves the server's state as it is; '' if it changes it."""
+    rule = setup.config.method.aggregate
+    least = least_uploads(rule)
+    contributed = {report.client for report in result.reports if report.status == CONTRIBUTED}
+    by_phase = Counter(task.phase for task in result.tasks if task.client in contributed)
+    most = max(by_phase.values(), default=0)
+    if most >= least:
+        return ""
+    if most:
+        return f"{counted(most, 'upload')} arrived, and {rule.name} needs {least}"
+    if not result.tasks:
+        return "no client took part"
+    if any(task.is_late for task in result.tasks):
+        return f"none of its clients was done within devices.deadline_s={setup.config.devices.deadline_s:g}"
+    is_lost = not all(task.arrives for task in result.tasks)
+    return "no upload of its clients arrived" if is_lost else "the training of all its clients diverged"
 
 
 def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from fedmpi.data.personal import hold_out
 from fedmpi.devices.fleet import Fleet
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import ConfigError, StartupError, counted, one_line
-from fedmpi.federation.assignment import worker_ranks
+from fedmpi.federation.assignment import Task, worker_ranks
 from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
 from fedmpi.learning import loss_scale, metrics, twice
 from fedmpi.learning.bn import num_statistics
@@ -43,17 +43,21 @@ from fedmpi.learning.local import LocalTrainer
 from fedmpi.methods import aggregate
 from fedmpi.methods.protocol import all_nets
 from fedmpi.models import create, pretrained
-from fedmpi.models.trial import Trial, examples_of, tried
+from fedmpi.models.trial import Trial, examples_of, tried, try_batches
 from fedmpi.models.width import Rounding
 from fedmpi.mpi import mpirun, placement
-from fedmpi.mpi.communicator import Communicator, together
+from fedmpi.mpi.communicator import Communicator, SerialComm, together
 from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
-from fedmpi.rounds.state import Setup
+from fedmpi.rounds.state import Setup, draw_tasks
 from fedmpi.running import made_with
+from fedmpi.running.remarks import thin_rounds, turnout
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
+
+_COPIES = 12
+"""So many copies of the largest net training a client twice holds at most: values, gradients, moments and results."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     if config.evaluation.on == "validation":
         dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         info = replace(info, num_test=len(dataset.test_y))
-    _check_tests(config, trial, info, dataset.test_y, partition)
+    _check_targets(config, info, dataset.test_y)
+    check_batches(config, trial, info, partition.sizes)
 
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
@@ -230,22 +235,61 @@ def check_model(config: Config, info: DataInfo) -> Trial:
         return tried(config.model, info)
 
 
-def _check_tests(config: Config, trial: Trial, info: DataInfo, test_y: np.ndarray, partition: Partition) -> None:
-    """Refuses what has no variance: test targets that are one number, and batches of one example where the net
-    normalizes single values."""
+def _check_targets(config: Config, info: DataInfo, test_y: np.ndarray) -> None:
+    """Refuses test targets that are one number, which have no variance."""
     if info.task == "regression" and (test_y == test_y[:1]).all():
         problem = f"the {len(test_y)} test targets are the same number, and r2 divides by their variance"
         raise ConfigError(config.where, f"data: {problem}; test with others, or more")
-    if not trial.single_values:
+
+
+def check_batches(config: Config, trial: Trial, info: DataInfo, sizes: np.ndarray | None) -> None:
+    """Refuses a net that cannot take batches of the run: of one example, where it normalizes single values, or of a
+    size for which it fails. `sizes` (clients,) has the clients' numbers of examples, None where a plan does not know
+    them.
+    """
+    some = np.array([info.num_train]) if sizes is None else sizes[sizes > 0]
+    if trial.single_values:
+        _check_single_examples(config, info, int(some.min()))
+    size = config.evaluation.batch_size
+    tests = {min(size, info.num_test), info.num_test % size} - {0}
+    with settings_kept():
+        make_deterministic(config.mpi.threads)
+        trained = {min(config.train.batch_size, int(number)) for number in (some.min(), some.max())}
+        try_batches(config.model, info, trained, tests - trained)
+
+
+def check_twice(
+    config: Config, info: DataInfo, method: methods.Method, skeletons: Sequence[nn.Module], nets: Sequence[costs.Costs]
+) -> None:
+    """Trains a client of the trial's examples twice, as a run does before its first round (`twice.check_nets`), unless
+    the nets would take much of the free memory: a plan may be for another machine. Raises `ConfigError`.
+    """
+    largest = max(sum(value.nbytes for value in net.parameters()) for net in skeletons)
+    if _COPIES * largest > psutil.virtual_memory().available:
         return
+    x = examples_of(info).numpy()
+    targets, _ = metrics.drawn(info, len(x))
+    form = replace(info, kind="tokens" if info.kind == "tokens" else "vector")  # used as they are
+    examples = DeviceData(form, Dataset(x, targets, x, targets), "cpu", augment=False)
+    in_fp32 = config.train.model_copy(update={"precision": "fp32"})  # a CPU may lack layers in another
+    config = config.model_copy(update={"train": in_fp32})
+    with settings_kept():
+        make_deterministic(config.mpi.threads)
+        trainers = _trainers(config, SerialComm(), method, skeletons, examples)
+        macs = [net.weight for net in nets]
+        twice.check_nets(trainers, method.net, macs, np.arange(len(x)), config.seed, config.model.name)
+
+
+def _check_single_examples(config: Config, info: DataInfo, smallest: int) -> None:
+    """Refuses batches of one example; the smallest client has `smallest` examples."""
     because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
     problems = []
-    if int(np.min(partition.sizes, initial=2, where=partition.sizes > 0)) == 1:
+    if smallest == 1:
         problems.append(f"partition: a client has a single example, {because}; take fewer clients")
     for key, section in (("train", config.train), ("evaluation", config.evaluation)):
         if section.batch_size == 1:
             problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
-    if len(test_y) == 1:
+    if info.num_test == 1:
         problems.append(f"data: there is one test example, {because}")
     if problems:
         raise ConfigError(config.where, *problems)
@@ -431,12 +475,27 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
         return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
 
     digest = together(setup.comm, check)
-    lines = [*_crowded_hosts(setup)]
+    lines = [*_crowded_hosts(setup), *together(setup.comm, lambda: _thin_rounds(setup))]
     todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
     why = f"so results depend on which rank trains whom; {todo}"
     for _, found in made_with.differences(setup.comm, {"bits": digest} if digest else {}):
         lines.append(f"the same client trained on several ranks gives other bits, {why}; digests: {found}")
     return tuple(lines)
+
+
+def _thin_rounds(setup: Setup) -> tuple[str, ...]:
+    """Returns a line for each reason why rounds change nothing, on rank 0. Raises `ConfigError` if all do."""
+    chosen = setup.participation
+    is_full = chosen.is_uniform and not setup.config.clients.dropout
+    if is_full or not setup.comm.is_root:
+        return ()
+    rounds = []
+    for number in range(1, setup.config.rounds + 1):
+        tasks: list[Task] = []
+        for phase in setup.method.phases(number):
+            tasks += draw_tasks(chosen, setup.blocks, setup.method, (), None, number, phase)
+        rounds.append(turnout(tasks))
+    return thin_rounds(setup.config, rounds)
 
 
 def _crowded_hosts(setup: Setup) -> tuple[str, ...]:

@@ -11,12 +11,9 @@ from small_runs import run_alone, small_config, small_setup, undisturbed
 
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
-from fedmpi.running import start
 from fedmpi.running.forecast import forecast
 from fedmpi.running.remarks import equal_tiers, remarks
 from fedmpi.running.start import check_nets
-
-IN_PLANS = ("plain-tensor", "lazy", "double")
 
 
 def brought(part: str) -> tuple[str, str]:
@@ -25,16 +22,15 @@ def brought(part: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
-    """In one line, before the run has a folder; by a plan, too, where it shows without data."""
+    """In one line, by a plan and by a run before it has a folder."""
     with pytest.raises(StartupError) as caught:
         run_alone(tmp_path / "run", "rounds=1", "method.name=fedavg", *brought(part))
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
     assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
-    if part in IN_PLANS:
-        config = small_config(*brought(part))
-        with pytest.raises(ConfigError, match="model.name"):
-            start.check_model(config, config.data.info())
+    with pytest.raises(ConfigError) as planned:
+        forecast(small_config("method.name=fedavg", *brought(part)), 1)
+    assert brought_nets.REFUSED[part][1] in planned.value.text()
 
 
 METHODS = ("fedhm", "heterofl", "fjord", "splitmix", "prism")
@@ -80,7 +76,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     """In the plan and at the start; the same net that follows its width is fine."""
     words = f"method.name={method}", *brought("dropout")
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
-    said = remarks(setup.config, setup.data.info, setup.method, 1, 4, None)
+    said = remarks(setup.config, setup.data.info, setup.method, 1, None)
     assert {*said} <= {*forecast(setup.config, 1).warnings}
     assert any("no smaller at these capacities" in line for line in said) and sum("tier" in line for line in said) <= 1
     assert not [line for line in equal_tiers(small_setup(tmp_path, *words).method) if "whole" in line]

@@ -6,16 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 from fast import fast
+from launched import unfolded
 from narrow_nets import client_of, context, exchanged
 from small_runs import finished, run_all, run_alone, small_config
 from torch import nn
 
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
+from fedmpi.running.forecast import forecast
+from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import NOTHING, Params
 
@@ -109,6 +112,42 @@ def test_a_tensor_that_nobody_sends_stays(aggregate: str, monkeypatch: pytest.Mo
 def test_a_mistake_is_one_line(words: str, line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         small_config(*f"method.name={words}".split())
+
+
+KRUM = ("method.name=fedavg", "method.aggregate=krum", "clients.per_round=6", "rounds=4", "output.keep_checkpoints=9")
+
+
+def test_too_few_uploads_for_krum_change_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With one attacker it needs five. The plan and the start say so, each such round, and its record, too."""
+    words = (*KRUM, "clients.dropout=0.2", "seed=3")
+    run_alone(tmp_path / "run", *words)
+    said = unfolded(capsys.readouterr().err)
+    records = read_records(RunDir(tmp_path / "run"))
+    arrived = [6 - len(record["dropouts"]) for record in records]
+    thin = [number for number, count in enumerate(arrived, 1) if count < 5]
+    assert 0 < len(thin) < 4 and min(arrived) > 0
+    line = f"in {len(thin)} of 4 rounds (the first: {thin[0]}) fewer than the 5 uploads arrive that krum needs"
+    assert line in said and any(line in each for each in forecast(small_config(*words), 1).warnings)
+    digests = [checkpoint.state_digest(RunDir(tmp_path / "run").checkpoint_path(number)) for number in range(1, 5)]
+    for number, record in enumerate(records, 1):
+        assert ("unchanged" in record) == (number in thin)
+        if number in thin:
+            assert record["unchanged"] == f"{arrived[number - 1]} uploads arrived, and krum needs 5"
+            assert f"round {number} changes nothing: {record['unchanged']}" in said
+        if number > 1:
+            assert (digests[number - 1] == digests[number - 2]) == (number in thin)
+
+
+def test_krum_that_never_has_enough_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "times.csv"
+    file.write_text("".join(f"{client},1,4\n" for client in range(4)))
+    words = (*KRUM, f"clients.availability={file}")
+    line = "clients: in each of 4 rounds fewer than the 5 uploads arrive that krum needs"
+    with pytest.raises(ConfigError, match=line):
+        forecast(small_config(*words), 1)
+    with pytest.raises(StartupError, match=line):
+        run_alone(tmp_path / "run", *words)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

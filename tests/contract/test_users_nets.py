@@ -215,6 +215,14 @@ def test_widths() -> None:
         ("mynets:gives_text", "gives a value of type str; expected a torch.nn.Module"),
         ("mynets:too_many", "for 2 examples; expected a float tensor of shape (2, 4)"),
         ("mynets:a_pair", "gives a tuple for 2 examples"),
+        ("mynets:a_pair", "; let forward return [0] of it"),
+        ("mynets:ByName", "gives a dict for 2 examples"),
+        ("mynets:ByName", "; let forward return ['logits'] of it"),
+        ("mynets:frozen", "trains none of its parameters (requires_grad), so nothing would be trained"),
+        ("mynets:AtMostFour", "must match the size of tensor b (4) at non-singleton dimension 0 (a batch of 32)"),
+        ("mynets:AtMostFour train.batch_size=4", "(a batch of 64)"),
+        ("mynets:Squeezes evaluation.batch_size=47 data.num_test=48", "gives (4,) of type torch.float32 for 1 example"),
+        ("mynets:Squeezes train.batch_size=1", "one number for each class (a batch of 1)"),
         ("mynets:the_same", "gives modules that it has given before"),
         ("mynets:wrong_size", "cannot take inputs of 1 x 8 x 8"),
         ("mynets:View", "images lie in memory with their channels last, where x.view fails; write x.flatten(1)"),
@@ -241,6 +249,21 @@ def test_a_mistake_is_one_line(model: str, expected: str, capsys: pytest.Capture
     assert plan([*DATA, "method.name=fedavg", *f"model.name={model}".split()]) == 2
     said = capsys.readouterr().err
     assert expected in said and "model" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("net", ["Squeezes", "ChoosesByValue"])
+def test_a_net_that_takes_the_batches_of_the_run_trains(tmp_path: Path, net: str) -> None:
+    """Whatever it would do with others, and whether it runs without values or not."""
+    words = (*DATA, f"model.name=mynets:{net}", "method.name=fedavg", "data.num_test=48", "rounds=1")
+    assert plan([*words]) == 0
+    run_alone(tmp_path / "run", *words)
+
+
+def test_a_client_with_one_example_makes_a_batch_of_one(tmp_path: Path) -> None:
+    words = ("model.name=mynets:Squeezes", "method.name=fedavg", "partition.name=mynets:one_and_rest")
+    with pytest.raises(StartupError, match=r"\(a batch of 1\)"):
+        run_alone(tmp_path / "run", *words, "clients.count=2", "clients.per_round=2")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_net_that_cannot_be_cut_says_so() -> None:

@@ -1,14 +1,16 @@
 """Who takes part: sampling by size and by a function, availability, lost uploads, partial work, local steps."""
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
+from launched import unfolded
 from small_runs import one_round, run_alone, small_config, small_setup
 
 from fedmpi.check.small import finished
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.participation import Participation, draw_by_size, read_availability
 from fedmpi.learning.local import examples_passed, num_steps
 from fedmpi.rounds.state import ServerState, draw_cohort
@@ -45,7 +47,7 @@ def test_by_size_draws_in_proportion_and_never_the_empty() -> None:
 
 def test_clients_are_drawn_in_the_rounds_of_their_lines_only(tmp_path: Path) -> None:
     file = tmp_path / "times.csv"
-    file.write_text("client,from,to\n3,1,2\n5,2,9\n\n3,8,8\n0,2,2\n")
+    file.write_text("\ufeffclient,from,to\n3,1,2\n5,2,9\n\n3,8,8\n0,2,2\n")
     times = read_availability(str(file), 8)
     assert [times.in_round(number).tolist() for number in (1, 2, 3, 8, 10)] == [[3], [0, 3, 5], [5], [3, 5], []]
     config = small_config(f"clients.availability={file}", "clients.per_round=2", "method.name=fedavg")
@@ -67,6 +69,14 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
 def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["import random", "def turn(round, seed): return [round % 8, (round + seed) % 8]"]
     lines += ["def far(round, seed): return [9]", "def many(round, seed): return range(8)"]
+    lines += ["def late(round, seed): return [round + 5]", "def share(round, seed): return [0.5, 1]"]
+    lines += [
+        "def floats(round, seed): return __import__('numpy').array([1.0])",
+        "def mask(round, seed): return [True]",
+    ]
+    lines += ["def twice(round, seed): return [3, 1, 3]", "def alone(round, seed): return 3"]
+    lines += ["def later(round, seed): return [0] if round < 3 else [random.randrange(8)]"]
+    lines += ["def arrays(round, seed): return __import__('torch').tensor([4, round])"]
     lines += ["def chance(round, seed): return random.sample(range(8), 4)", "def fails(round, seed): return 1 / 0"]
     (tmp_path / "my_sampling.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
@@ -75,11 +85,25 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
         return Participation.of(small_config(f"clients.sampling=my_sampling:{name}", "method.name=fedavg", "seed=2"))
 
     assert [drawn(of("turn"), number) for number in (1, 7)] == [[1, 3], [1, 7]]
-    mistakes = {"far": "returns client 9; allowed: 0 to 7", "many": "8 clients; allowed: clients.per_round=4 at most"}
+    mistakes = {
+        "far": "returns client 9; allowed: whole numbers, 0 to 7",
+        "many": "8 clients; allowed: clients.per_round=4 at most",
+    }
+    mistakes |= {"late": "late for round 3 returns client 8; allowed", "alone": "'int' object is not iterable"}
+    mistakes |= {"share": "client 0.5; allowed: whole numbers, 0 to 7", "floats": "client 1.0; allowed: whole numbers"}
+    mistakes |= {"mask": "client True; allowed: whole numbers", "twice": "for round 1 returns client 3 twice"}
+    mistakes |= {"later": "other clients at a second call"}
     mistakes |= {"chance": "other clients at a second call", "fails": "ZeroDivisionError"}
     for name, said in mistakes.items():
         with pytest.raises(ConfigError, match=said):
             of(name)
+    assert drawn(of("arrays"), 3) == [3, 4]
+    words = ("clients.sampling=my_sampling:late", "method.name=fedavg")
+    with pytest.raises(StartupError, match="late for round 3 returns client 8"):
+        run_alone(tmp_path / "run", *words)
+    with pytest.raises(ConfigError, match="late for round 3 returns client 8"):
+        forecast(small_config(*words), 1)
+    assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="allowed: uniform, by_size, package.module:function"):
         small_config("clients.sampling=sizes")
 
@@ -148,13 +172,34 @@ def test_rounds_in_which_nobody_is_there_or_nothing_arrives(tmp_path: Path, caps
     assert [len(record["cohort"]) for record in records] == [4, 0, 4, 0] and max(lost) == 4
     assert all(record["train_loss"] is None for record, number in zip(records, lost, strict=True) if number in (0, 4))
     said = capsys.readouterr().err
-    assert "round 2 changes nothing: no client was there" in said and "no upload of its clients arrived" in said
+    assert "round 2 changes nothing: no client took part" in said and "no upload of its clients arrived" in said
+    assert "unchanged" not in records[1 - lost.index(4) + 1] and records[1]["unchanged"] == "no client took part"
+    thin = ["in 2 of 4 rounds (the first: 2) no client takes part; they change nothing"]
+    thin += [f"in 1 of 4 rounds (the first: {lost.index(4) + 1}) no upload arrives; they change nothing"]
+    assert {*thin} <= {*forecast(small_config(*words), 1).warnings}
+    assert all(line in unfolded(said) for line in thin)
     total = sum(record["protocol_down_bytes"] + record["protocol_up_bytes"] for record in records)
     assert forecast(small_config(*words), 1).bytes_per_run == total
     setup = small_setup(tmp_path, *words)
     before = ServerState(setup.method.initial_state())
     after, _, _ = one_round(setup, lost.index(4) + 1, before)
     assert digest_of(after.params) == digest_of(before.params) and after.memories == {}
+
+
+@pytest.mark.parametrize("late", ["", "3,3,3\n"])
+def test_rounds_without_anybody(tmp_path: Path, late: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If all are so, the plan and the run are refused; if the first ones are, the plan says nothing of idle workers."""
+    file = tmp_path / "times.csv"
+    file.write_text(f"0,9,9\n{late}")
+    words = ("method.name=fedavg", f"clients.availability={file}")
+    line = "clients: in each of 3 rounds no client takes part"
+    with nullcontext() if late else pytest.raises(ConfigError, match=line):
+        plan = forecast(small_config(*words), 3)
+    with nullcontext() if late else pytest.raises(StartupError, match=line):
+        run_alone(tmp_path / "run", *words)
+    assert (tmp_path / "run").exists() == bool(late)
+    if late:
+        assert plan.clients_per_worker == (0, 1) and not any("nothing to do" in each for each in plan.warnings)
 
 
 def test_what_takes_no_part_leaves_the_hash() -> None:
