@@ -96,9 +96,10 @@ class Expectation:
         for task in tasks:
             profile = self.fleet.profile(task.client, task.round_number)
             load = replace(ClientLoad.of_task(task), is_first=task.client not in self._done)
-            turn = self.fleet.turn(task, load)
+            costs = self.fleet.method.costs(load)
+            turn = self.fleet.turn(task, load, costs)
             turns.append(Spent() if task.is_late else turn)
-            up_bytes += self.fleet.method.costs(load).up_bytes if task.arrives else 0
+            up_bytes += costs.up_bytes if task.arrives else 0
             self._slowest = max(self._slowest, (turn.ns, -task.client, profile.name))
             self._devices[profile] = None
             self._most_in_phase = max(self._most_in_phase, task.cohort_size)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedmpi import seeds
 from fedmpi.config.schema import Config
+from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.costs import Costs as NetCosts
 from fedmpi.devices.model import (
     NS_PER_S,
@@ -23,6 +24,7 @@ from fedmpi.devices.model import (
     download_ns,
     energy_uj,
     memory_bytes,
+    optimizer_values,
     remaining,
     server_ns,
     update_ns,
@@ -32,7 +34,7 @@ from fedmpi.devices.profiles import Profile, built_in, read
 from fedmpi.errors import ConfigError
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import ClientLoad, Passes, Training
+from fedmpi.methods.values import ClientLoad, Costs, Passes, Training
 from fedmpi.store.units import size
 from fedmpi.tensors import frozen_values
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 _UJ_PER_J = 10**6
 _MOST_CACHED = 100_000
+_MOST_TURNS = 10_000
 
 
 @dataclass(frozen=True)
@@ -122,10 +125,12 @@ class Fleet:
 
     def profile(self, client: int, round_number: int) -> Profile:
         """Returns the client's device in a round."""
-        change = self.config.devices.change
-        changes = bool(change.round) and round_number >= change.round
-        profile: Profile = self._profile(client, changes)
+        profile: Profile = self._profile(client, self._changes(round_number))
         return profile
+
+    def _changes(self, round_number: int) -> bool:
+        """Returns whether devices have changed by this round."""
+        return 0 < self.config.devices.change.round <= round_number
 
     def _draw(self, client: int, changes: bool) -> Profile:
         devices = self.config.devices
@@ -223,16 +228,27 @@ class Fleet:
     def parts_on(self, profile: Profile, load: ClientLoad, num_clients: int) -> Parts:
         """Returns the time of a turn on this device."""
         costs = self.method.costs(load)
-        training = self.method.count_training(load)
-        update = update_ns(profile, self.nets[load.tier], self.config.train, training)
-        compute_ns = training.updates * update
+        moved_bytes = (costs.down_bytes, costs.up_bytes)
+        return self._parts(profile, load.tier, moved_bytes, self.method.count_training(load), num_clients)
+
+    def _parts(
+        self, profile: Profile, tier: int, moved_bytes: tuple[int, int], training: Training, num_clients: int
+    ) -> Parts:
+        num_bytes = self._bytes_per_update[tier] + FLOAT32_BYTES * training.values_per_update
+        compute_ns = training.updates * update_ns(profile, num_bytes, training.macs_per_update)
         for each in training.passes:
             compute_ns += each.count * self._batch_ns(profile, each, training)
         return Parts(
-            down_ns=download_ns(profile, costs.down_bytes, self.server, num_clients),
+            down_ns=download_ns(profile, moved_bytes[0], self.server, num_clients),
             compute_ns=compute_ns,
-            up_ns=upload_ns(profile, costs.up_bytes, self.server, num_clients),
+            up_ns=upload_ns(profile, moved_bytes[1], self.server, num_clients),
         )
+
+    @cached_property
+    def _bytes_per_update(self) -> list[int]:
+        """Returns what a step of the optimizer reads and writes, for each tier."""
+        values = optimizer_values(self.config.train)
+        return [FLOAT32_BYTES * values * self.nets[tier.index].params for tier in self.method.tiers]
 
     def _batch_ns(self, profile: Profile, passes: Passes, training: Training) -> int:
         """Returns the time of one of these mini-batches; where nothing is pruned it is computed once."""
@@ -254,12 +270,31 @@ class Fleet:
         if not self.deadline_ns:
             return False
         load = ClientLoad.of_task(task)
-        return self.parts(task.client, load, task.round_number, task.cohort_size).total_ns > self.deadline_ns
+        return self._of_load(task, load, self.method.costs(load)).ns > self.deadline_ns
 
-    def turn(self, task: Task, load: ClientLoad) -> Spent:
-        """Returns what the client's turn has taken."""
-        parts = self.parts(task.client, load, task.round_number, task.cohort_size)
-        return Spent(parts.total_ns, energy_uj(self.profile(task.client, task.round_number), parts))
+    def turn(self, task: Task, load: ClientLoad, costs: Costs) -> Spent:
+        """Returns what the client's turn has taken; `costs` are the method's for this load."""
+        return self._of_load(task, load, costs)
+
+    def _of_load(self, task: Task, load: ClientLoad, costs: Costs) -> Spent:
+        moved_bytes = (costs.down_bytes, costs.up_bytes)
+        training = self.method.count_training(load)
+        changes = self._changes(task.round_number)
+        return self._spent(task.client, changes, load.tier, moved_bytes, training, task.cohort_size)
+
+    @cached_property
+    def _spent(self) -> Callable[..., Spent]:
+        """Returns what a turn takes: a client often does the same in many rounds, and then it is computed once."""
+
+        @lru_cache(maxsize=_MOST_TURNS)
+        def computed(
+            client: int, changes: bool, tier: int, moved_bytes: tuple[int, int], training: Training, num_clients: int
+        ) -> Spent:
+            profile = self._profile(client, changes)
+            parts = self._parts(profile, tier, moved_bytes, training, num_clients)
+            return Spent(parts.total_ns, energy_uj(profile, parts))
+
+        return computed
 
     def round_record(
         self, tasks: Sequence[Task], turns: Sequence[Spent], up_bytes: int, before: Spent

@@ -59,11 +59,9 @@ def optimizer_values(train: Train) -> int:
     return values + (3 if math.isfinite(train.clip_norm) else 0)
 
 
-def update_ns(profile: Profile, net: Costs, train: Train, training: Training) -> int:
-    """Returns the nanoseconds of one update of the optimizer, the regularizer's work included."""
-    values = optimizer_values(train) * net.params + training.values_per_update
-    moving_ns = _ratio_ns(FLOAT32_BYTES * values, profile.memory_bytes_per_s)
-    return moving_ns + _ratio_ns(training.macs_per_update, profile.macs_per_s)
+def update_ns(profile: Profile, num_bytes: int, macs: int) -> int:
+    """Returns the nanoseconds of one update of optimizer and regularizer, which move and multiply so much."""
+    return _ratio_ns(num_bytes, profile.memory_bytes_per_s) + _ratio_ns(macs, profile.macs_per_s)
 
 
 def batch_ns(profile: Profile, layers: Sequence[LayerCosts], size: int, *, backward: bool) -> int:

@@ -63,6 +63,7 @@ from fedmpi.methods.values import (
     MethodOptions,
     Phase,
     Training,
+    counted_once,
 )
 from fedmpi.tensors import NOTHING, Params, Region, Spec
 
@@ -306,6 +307,7 @@ class FDNNC(Method):
 
     # What it would cost real clients.
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the gradient of one mini-batch, which no optimizer applies."""
         size = min(self.context.train.batch_size, round(turn.num_examples))

@@ -26,7 +26,7 @@ from fedmpi.config.fields import Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training, counted_once
 from fedmpi.tensors import Params, to_device
 
 
@@ -71,6 +71,7 @@ class FedDyn(Method):
             return {name: torch.zeros_like(value) for name, value in net.params.items()}
         return to_device(client.memory, net.device)
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts x, l_k and the three passes of the dynamic term: three numbers for each parameter in each."""
         return replace(super().count_training(turn), values_per_update=9 * self._num_params, copies=2)

@@ -35,7 +35,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training, counted_once
 from fedmpi.tensors import Params, Spec
 
 STEPS = "fednova.steps"
@@ -85,6 +85,7 @@ class FedNova(Method):
         client.scratch[STEPS] = torch.full((1,), steps, device=trainer.net.device)
         return outcome
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts x and the two passes of the proximal term: three numbers for each parameter in either."""
         training = replace(super().count_training(turn), copies=1)

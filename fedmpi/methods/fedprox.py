@@ -24,7 +24,7 @@ import torch
 from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, ClientLoad, Training
+from fedmpi.methods.values import Client, ClientLoad, Training, counted_once
 
 
 class FedProxOptions(ServerOptions):
@@ -42,6 +42,7 @@ class FedProx(ServerMethod):
     Options = FedProxOptions
     options: FedProxOptions
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts w_t and the two passes of the proximal term: three numbers for each parameter in either."""
         training = super().count_training(turn)

@@ -41,7 +41,16 @@ from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Training
+from fedmpi.methods.values import (
+    Client,
+    ClientLoad,
+    Costs,
+    LocalWork,
+    MethodContext,
+    MethodOptions,
+    Training,
+    counted_once,
+)
 
 
 class PerFedAvgOptions(MethodOptions):
@@ -94,6 +103,7 @@ class PerFedAvg(Method):
     def _gradients_per_step(self) -> int:
         return 2 if self.options.variant == "FO" else 4
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the gradients of a step; the inner step moves three numbers for each parameter.
 

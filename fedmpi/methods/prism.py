@@ -46,7 +46,7 @@ from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, net_specs
-from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, TestedNet, Training
+from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, TestedNet, Training, counted_once
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
@@ -225,6 +225,7 @@ class OrthDrop(Method):
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the decay of eq. 6."""
         macs = decay_macs(self.factorized, self.tier_specs[turn.tier])

@@ -44,6 +44,7 @@ from fedmpi.methods.values import (
     Phase,
     TestedNet,
     Training,
+    counted_once,
 )
 from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
 
@@ -108,11 +109,18 @@ class Method:
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
-        down = sum(spec.num_bytes for spec in self.tier_specs[turn.tier].values())
-        up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
+        down = self._net_bytes[turn.tier]
+        up = down
+        if type(self).upload_specs is not Method.upload_specs:
+            up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
         examples = examples_passed(self.context.train, turn.num_examples, turn.share)
         return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
 
+    @cached_property
+    def _net_bytes(self) -> list[int]:
+        return [sum(spec.num_bytes for spec in specs.values()) for specs in self.tier_specs]
+
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Returns what a turn computes, for a clock of devices; by default plain steps of the tier's net."""
         return Training.of(turn.tier, step_sizes(self.context.train, turn.num_examples, turn.share))

@@ -31,7 +31,16 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Training
+from fedmpi.methods.values import (
+    Client,
+    ClientLoad,
+    Contributions,
+    Costs,
+    LocalWork,
+    MethodOptions,
+    Training,
+    counted_once,
+)
 from fedmpi.tensors import Params, Spec, to_device
 
 # B of a control variate, which is a gradient: parameters are no measure of it. Sums keep 2^-38 with 10 clients.
@@ -110,6 +119,7 @@ class Scaffold(Method):
         memory = to_device(client.memory, net.device)
         return {name: memory[_control(name)] for name in net.params}
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts x, c, c_i and the correction: three numbers for each parameter."""
         return replace(super().count_training(turn), values_per_update=3 * self._num_params, copies=3)

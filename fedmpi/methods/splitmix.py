@@ -41,7 +41,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, gradients, net_specs
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, counted_once
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
@@ -117,6 +117,7 @@ class SplitMix(ServerMethod):
             said.append(f"{found}: choose method.init=rescaled")
         return tuple(said)
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         return replace(super().count_training(turn), nets_in_turn=self.num_bases[turn.tier])
 

@@ -42,6 +42,7 @@ from fedmpi.methods.values import (
     MethodOptions,
     TestedNet,
     Training,
+    counted_once,
 )
 from fedmpi.tensors import Params, Spec
 
@@ -77,6 +78,7 @@ class Standalone(Method):
         examples = examples_passed(self.training, turn.num_examples, turn.share)
         return replace(super().costs(turn), down_bytes=0, examples=examples)
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         return Training.of(turn.tier, step_sizes(self.training, turn.num_examples, turn.share))
 

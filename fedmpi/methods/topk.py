@@ -38,7 +38,7 @@ from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Training
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Training, counted_once
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
 ENTRY_BYTES = 4 + 4
@@ -143,6 +143,7 @@ class TopK(Method):
 
     # What it would cost real clients.
 
+    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts theta and the residual."""
         return replace(super().count_training(turn), copies=2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from fedmpi.learning.local import Backward, LocalTrainer, Loss, num_steps, plain
 from fedmpi.methods import robust
 from fedmpi.tensors import Params
 
+_MOST_COUNTED = 10_000
 LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 """What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""
 
@@ -243,9 +244,11 @@ class Passes:
     backward: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Training:
-    """What a turn computes on a real client's device, exactly, for a clock (`fedmpi/devices`)."""
+    """What a turn computes on a real client's device, exactly, for a clock (`fedmpi/devices`). Each equals itself only,
+    so that a clock finds fast what it has timed before (`counted_once`).
+    """
 
     passes: tuple[Passes, ...]
     updates: int
@@ -266,6 +269,25 @@ class Training:
         """Returns plain steps on mini-batches of these sizes."""
         counts = sorted(Counter(sizes).items())
         return cls(tuple(Passes(net, size, count) for size, count in counts), len(sizes))
+
+
+def counted_once(count: Callable[[Any, ClientLoad], Training]) -> Callable[[Any, ClientLoad], Training]:
+    """Decorates a `count_training` that depends on tier, examples and share alone: a round of a fast net takes little
+    longer than counting it.
+    """
+
+    @wraps(count)
+    def counted(method: Any, turn: ClientLoad) -> Training:
+        known: dict[tuple[Any, ...], Training] = vars(method).setdefault("_trainings", {})
+        key = (count, turn.tier, turn.num_examples, turn.share)
+        training = known.get(key)
+        if training is None:
+            if len(known) >= _MOST_COUNTED:
+                known.clear()
+            training = known[key] = count(method, turn)
+        return training
+
+    return counted
 
 
 @dataclass(frozen=True)

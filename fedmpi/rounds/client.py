@@ -66,7 +66,7 @@ def _finished(setup: Setup, client: Client, report: ClientReport) -> ClientRepor
     report = replace(report, down_bytes=costs.down_bytes, up_bytes=up_bytes)
     if setup.fleet is None:
         return report
-    spent = setup.fleet.turn(client.task, load)
+    spent = setup.fleet.turn(client.task, load, costs)
     return replace(report, simulated_ns=spent.ns, simulated_uj=spent.uj)
 
 

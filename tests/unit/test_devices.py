@@ -373,7 +373,8 @@ def test_widths_that_are_drawn_decide_who_is_late(own_file: str) -> None:
     words = [*method_cases.CASES["fjord"], *own_file.split()]
     fleet = fleet_of(*words)
     tasks = [Task(client, 0, 1, "train", 15, 0.0, cohort_size=4) for client in range(8)]
-    turns = [fleet.turn(task, ClientLoad.of(Client(task, {}, np.arange(15), 0))).ns for task in tasks]
+    loads = [ClientLoad.of(Client(task, {}, np.arange(15), 0)) for task in tasks]
+    turns = [fleet.turn(task, load, fleet.method.costs(load)).ns for task, load in zip(tasks, loads, strict=True)]
     assert len(set(turns)) > 2
     for turn in turns:
         strict = fleet_of(*words, f"devices.deadline_s={turn / 1e9}")
