@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import Bench, after, numbers
-from small_runs import small_setup
+from small_runs import run_alone, small_setup
 from torch import Tensor
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.topk import TopK, TopKOptions, largest
 from fedmpi.methods.values import Client, ClientLoad
+from fedmpi.rounds.publish import share_versions
+from fedmpi.rounds.state import ServerState, plan_phase
+from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params
 
 
@@ -42,6 +45,26 @@ def test_two_rounds_by_hand() -> None:
     _, upload = sent(bench, 0, state, 0.0, 1.0, 1.0, -1.0)
     assert (upload["values"].tolist(), upload["indices"].tolist()) == ([1.0, 2.0], [1, 2])
     assert numbers(bench.memories[0], "residual") == [0.0, 0.0, 0.0, 1.0]
+
+
+def test_memories_that_a_new_run_begins_with_are_of_round_0(tmp_path: Path) -> None:
+    """Rank 0 tells the workers of them, too."""
+    setup = small_setup(tmp_path, "method.name=topk")
+    tasks = plan_phase(setup, 1, setup.method.phases(1)[0]).tasks
+    state = ServerState(memories={tasks[1].client: (0, "0f" * 16), tasks[2].client: (7, "f0" * 16)})
+    assert share_versions(setup, state, tasks) == state.memories
+
+
+def test_memories_of_later_rounds_stay_while_an_earlier_one_is_saved(tmp_path: Path) -> None:
+    """A start that lost rounds 2 and 3 has left those of round 3, which workers may write again just now."""
+    words = ("method.name=topk", "output.keep_checkpoints=9")
+    run_alone(tmp_path, *words, "rounds=3")
+    run_dir = RunDir(tmp_path)
+    later = {version for version in run_dir.memories() if version[1] == 3}
+    for number in (2, 3):
+        run_dir.checkpoint_path(number).unlink()
+    run_alone(tmp_path, *words, "rounds=2", resume=True)
+    assert later and later <= {*run_dir.memories()}
 
 
 def test_the_server_adds_the_mean_of_sparse_updates() -> None:

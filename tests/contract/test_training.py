@@ -26,8 +26,9 @@ from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.values import Client
 from fedmpi.models import create
-from fedmpi.rounds.client import local_work
-from fedmpi.rounds.state import Setup, plan_phase
+from fedmpi.rounds.client import local_work, simulate_client
+from fedmpi.rounds.publish import publish
+from fedmpi.rounds.state import ServerState, Setup, plan_phase
 
 EXAMPLES = np.arange(30)
 
@@ -263,14 +264,26 @@ def test_generators_are_seeded_and_left_alone() -> None:
     assert outer() == before
 
 
-def test_each_training_has_a_generator_of_its_own(tmp_path: Path) -> None:
-    """Its seed is mixed of the phase, the run's seed, the round and the client."""
+def test_each_training_has_generators_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their seeds are mixed of the purpose (batches, or what a net draws), the phase, the run's seed, the round and the
+    client."""
     setup = small_setup(tmp_path, "method.name=fedavg", "seed=3")
     for number in (1, 2):
         task = plan_phase(setup, number, setup.method.phases(number)[0]).tasks[-1]
         client = Client(task, {}, setup.partition.client(task.client), 3)
         expected = seeds.mix(f"batches:{task.phase}", 3, number, task.client)
         assert local_work(setup, client).generator.initial_seed() == expected
+    published = publish(setup, ServerState(setup.method.initial_state()), 2, 0)
+    global_generators = seeds.global_generators
+    seeded = []
+
+    def noted(seed: int, *device: object) -> object:
+        seeded.append(seed)
+        return global_generators(seed, *device)
+
+    monkeypatch.setattr(seeds, "global_generators", noted)
+    simulate_client(setup, published.plan.tasks[-1], published)
+    assert seeded == [seeds.mix(f"dropout:{task.phase}", 3, 2, task.client)]
 
 
 def test_a_resumed_run_draws_as_an_uninterrupted_one(tmp_path: Path) -> None:

@@ -253,6 +253,10 @@ def test_weights_and_shares_by_hand() -> None:
     assert weights.share("a").tolist() == [0.75, 0.75, 1.0, 0.25]
     assert weights.of("a").tolist() == [1.5, 1.5, 2.0, 0.5] and weights.of("a").dtype == torch.float64
     assert weights.share("b") == 1.0 and weights.of("b") == 2.0
+    same_end = WeightSum(2)
+    for first in (0, 2):
+        same_end.add(1.0, {"a": ((4,), (slice(first, 4),))})
+    assert same_end.share("a").tolist() == [0.5, 0.5, 1.0, 1.0]
     thirds = WeightSum(3)
     for weight in (1.0, 1 / 3, 1 / 7):  # rounded to units, but the sum of all is the sum of all
         thirds.add(weight, {"a": ((2,), (slice(0, 1),))})

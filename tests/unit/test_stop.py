@@ -14,6 +14,7 @@ from fedmpi.results.archive import fingerprint
 from fedmpi.results.launch import differences
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
+from fedmpi.store.run_dir import RunDir
 
 FEDAVG = ("method.name=fedavg", "rounds=9", "train.lr=0.01")
 
@@ -60,6 +61,10 @@ def test_a_run_ends_at_its_target_and_says_so(tmp_path: Path, capsys: pytest.Cap
     run_alone(run.path, *words, "output.progress=plain", resume=True)
     assert f"nothing left to do: {ends} rounds done; accuracy " in " ".join(capsys.readouterr().out.split())
     assert [{**record, "seconds": None} for record in Run(run.path).records] == records
+    whole = finished(run.path)
+    RunDir(run.path).checkpoint_path(ends).unlink()  # killed between its last record and its last save
+    run_alone(run.path, *words, resume=True)
+    assert finished(run.path) == whole
     run_alone(run.path, *FEDAVG, resume=True)
     went_on = finished(run.path)
     straight = finished(tmp_path / "long")

@@ -37,6 +37,15 @@ def test_shares_by_hand(seed: int) -> None:
     assert dataset.digest == "x" and dataset.train_x is DATA.train_x
 
 
+def test_each_client_holds_out_by_a_draw_of_its_own() -> None:
+    """Two clients with twenty examples of one class each: 5 of the 20 places."""
+    labels = np.zeros(40, dtype=np.int64)
+    dataset = Dataset(np.arange(40.0), labels, np.array([-1.0]), np.array([0]))
+    held, _, validation = hold_out(dataset, Partition.of(np.arange(40), np.array([20, 20])), 0.25, 0)
+    first, second = ({*(held.test_x[validation.client(client)] % 20)} for client in (0, 1))
+    assert len(first) == len(second) == 5 and first != second
+
+
 def test_refused_where_no_client_has_enough() -> None:
     with pytest.raises(ConfigError, match="evaluation.on"):
         hold_out(DATA, Partition.of(np.arange(6), np.array([3, 3])), 0.25, 0)
