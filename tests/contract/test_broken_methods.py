@@ -1,8 +1,5 @@
 """A user's method that does not keep to the protocol: a failure that names the place, or one line before the run."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +7,7 @@ from small_runs import one_round, small_setup
 
 from fedmpi.check import __main__ as check
 from fedmpi.errors import ConfigError, RoundError, StartupError
+from fedmpi.main import main
 from fedmpi.rounds.state import ServerState
 
 
@@ -61,9 +59,12 @@ def test_a_class_that_is_no_method_is_one_line(
     assert name in told and "Traceback" not in told
 
 
-def test_a_module_that_exits_when_it_loads_is_a_mistake(tmp_path: Path) -> None:
-    """In a process of its own, whose exit code would else be the module's."""
+def test_a_module_that_exits_when_it_loads_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command's exit code would else be the module's."""
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
-    words = [sys.executable, "-m", "fedmpi.main", "method.name=leaving:Mine"]
-    done = subprocess.run(words, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 2 and "SystemExit: 0" in done.stderr and len(done.stderr.splitlines()) == 1
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["method.name=leaving:Mine"]) == 2
+    said = capsys.readouterr().err
+    assert "SystemExit: 0" in said and len(said.splitlines()) == 1

@@ -62,7 +62,7 @@ def test_without_training_nothing_moves(case: str, tmp_path: Path, monkeypatch: 
         torch.testing.assert_close(after, before, rtol=0, atol=1e-5 * max(1.0, float(before.abs().max())), msg=name)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", fast(*METHODS, of=CASES))
 def test_protocol_bytes_are_four_per_parameter(case: str, trial_of: Callable[[str], Trial]) -> None:
     """Both ways, of the client's own net, in the plan and as counted; other formulas are in BYTES_DIFFER."""
     for phase in trial_of(case).phases:

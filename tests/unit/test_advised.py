@@ -1,6 +1,5 @@
 """Each advice of a message is followed here: what provokes it, what it says to write instead, and that this works."""
 
-import os
 import shlex
 import subprocess
 import sys
@@ -16,6 +15,7 @@ import fedmpi
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
 from fedmpi.data import own
+from fedmpi.main import main
 from fedmpi.running.stopping import left_over
 
 FEW = ("method.name=fedavg", "clients.count=4", "clients.per_round=2")
@@ -189,7 +189,7 @@ def test_a_tilde_is_the_home_folder(where: str, tmp_path: Path, monkeypatch: pyt
     if where == "call":
         fedmpi.run(load(None, words), "~/runs/one", progress=False)
     else:
-        subprocess.run([sys.executable, "-m", "fedmpi.main", *words, *more[where]], check=True)
+        assert main([*words, *more[where]]) == 0
     assert len(list((tmp_path / "home" / "runs").iterdir())) == 1 and not Path("~").exists()
 
 
@@ -217,12 +217,12 @@ def test_options_that_stand_twice_are_refused(called: Callable[..., str]) -> Non
 
 
 @pytest.fixture
-def called() -> Callable[..., str]:
+def called(capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def call(*words: str) -> str:
-        command = [sys.executable, "-m", "fedmpi.main", "data.name=synthetic", "model.name=mlp", *FEW, *words]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
-        return done.stderr
+        code = main(["data.name=synthetic", "model.name=mlp", *FEW, *words])
+        said = capfd.readouterr().err
+        assert code == 2 and len(said.splitlines()) == 1
+        return said
 
     return call
 
@@ -234,13 +234,12 @@ def test_a_run_without_a_standard_output_goes_on() -> None:
     assert fedmpi.open_run("closed").is_finished
 
 
-def test_an_end_of_another_job_is_named() -> None:
-    words = ["data.name=synthetic", "model.name=mlp", *FEW, *QUICK, "rounds=2"]
-    command = [sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "stale", "--resume"]
-    stale = {**os.environ, "SLURM_JOB_END_TIME": str(int(time.time()) - 7200)}
-    done = subprocess.run(command, capture_output=True, text=True, env=stale)
-    said = " ".join((done.stdout + done.stderr).split())
-    assert done.returncode == 75 and "over 2:0" in said and "unset it" in said
-    del stale["SLURM_JOB_END_TIME"]
-    assert subprocess.run(command, env=stale).returncode == 0
+def test_an_end_of_another_job_is_named(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["data.name=synthetic", "model.name=mlp", *FEW, *QUICK, "rounds=2", "--run-dir", "stale", "--resume"]
+    monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) - 7200))
+    assert main(words) == 75
+    said = " ".join("".join(capfd.readouterr()).split())
+    assert "over 2:0" in said and "unset it" in said
+    monkeypatch.delenv("SLURM_JOB_END_TIME")
+    assert main(words) == 0
     assert left_over({"SLURM_JOB_END_TIME": "100"}, 50.0) == left_over({}, 50.0) == ""
