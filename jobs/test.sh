@@ -57,7 +57,7 @@ case "$*" in "" | --all) has_all=yes ;; *) has_all=no ;; esac
 tests=(python -m pytest --color=no --durations=10) # no colours: mpirun looks like a terminal
 FEDMPI_TEST_REFERENCES=$(mktemp -d) # what one process has computed, for 2, 3 and 5 ranks
 export FEDMPI_TEST_REFERENCES
-trap 'rm -rf "$FEDMPI_TEST_REFERENCES" "$logs"; kill $(jobs -p) 2>/dev/null' EXIT
+trap 'rm -rf "$FEDMPI_TEST_REFERENCES" "$logs"; kill "${style_pid:-}" 2>/dev/null || true' EXIT
 ranks_environment 5 # for serial tests, too: some start mpirun themselves
 unset PYTHONDONTWRITEBYTECODE # each process would compile the modules of the tests again, 5 s of CPU time
 style >"$logs/style" 2>&1 &
