@@ -315,9 +315,16 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
     code.
     """
     for phase in ("tuning", "final"):
-        jobs = _jobs_if_left(folder, arguments, phase)
-        if not jobs:
+        all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
+        chosen = _chosen(folder.grid, all_runs, arguments)
+        here = [run for run in chosen if run not in folder.recorded or folder.folder_of(run).has_config()]
+        by_run = folder.jobs(here)
+        jobs = [*by_run.values()]
+        if all(job.run().is_finished for job in jobs):
             continue
+        folder.fix(by_run)
+        for line in not_alike({run.method: job.config for run, job in by_run.items()} if arguments.methods else {}):
+            warn(line)
         start = {"ranks": arguments.ranks, "launcher": arguments.launcher}
         if arguments.slurm is not None:
             launch.hand_over(jobs, folder.out.resolve(), options=arguments.slurm, submit=arguments.submit, **start)
@@ -329,20 +336,6 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
     if arguments.slurm is not None:
         show("all runs are finished; no job is written")
     return 0
-
-
-def _jobs_if_left(folder: GridFolder, arguments: argparse.Namespace, phase: str) -> list[Job]:
-    """Returns the chosen runs of a phase, where one of them is not finished. Raises `UserError`."""
-    all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
-    chosen = _chosen(folder.grid, all_runs, arguments)
-    jobs = folder.jobs([run for run in chosen if run not in folder.recorded or folder.folder_of(run).has_config()])
-    if all(job.run().is_finished for job in jobs.values()):
-        return []
-    folder.fix(jobs)
-    if arguments.methods:
-        for line in not_alike({run.method: job.config for run, job in jobs.items()}):
-            warn(line)
-    return list(jobs.values())
 
 
 def _report(folder: GridFolder) -> None:
