@@ -29,32 +29,28 @@ class Traffic:
         self.now = now
         self.seconds = {"idle": 0.0, "communication": 0.0}
         self.wire_bytes = self.wire_messages = 0
-        # Seconds that were no work of this rank, and since when it has done none now: one value, so that a thread
-        # that looks sees both of the same moment.
-        self._not_working: tuple[float, float | None] = 0.0, None
+        self._waits_since_s: float | None = None
 
     @contextmanager
     def counted(self, kind: Literal["idle", "communication"]) -> Iterator[None]:
         """Counts the time within as waiting for other ranks, or as moving data in which other ranks take part."""
-        before = self._not_working[0]
-        started = self.now()
-        self._not_working = before, started
+        started_s = self.now()
+        self._waits_since_s = started_s
         try:
             yield
         finally:
-            taken_s = self.now() - started
-            self.seconds[kind] += taken_s
-            self._not_working = before + taken_s, None
+            # In this order: to a thread that looks in between, a wait must not seem to be work.
+            self.seconds[kind] += self.now() - started_s
+            self._waits_since_s = None
 
     def not_working_s(self) -> float:
         """Returns the seconds so far of waiting and of moving data, up to now; may be called by any thread."""
-        seconds, since = self._not_working
-        return seconds if since is None else seconds + self.now() - since
+        return sum(self.seconds.values()) + self.waits_for_s()
 
     def waits_for_s(self) -> float:
         """Returns how long this rank has been waiting or moving data; 0 if it works. May be called by any thread."""
-        since = self._not_working[1]
-        return 0.0 if since is None else self.now() - since
+        since_s = self._waits_since_s
+        return 0.0 if since_s is None else self.now() - since_s
 
     def moved(self, num_messages: int, num_bytes: int) -> None:
         """Counts a collective: a message for each rank but rank 0 that has a part in it, and their bytes. How many
