@@ -17,7 +17,6 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi import costs, seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
@@ -39,8 +38,6 @@ class Trial:
 
     classifier: str
     """The dotted name of the conv or linear layer that gives the classes; empty if none does."""
-    single_values: bool
-    """Whether some BatchNorm gets one value per channel and example."""
     parameters: tuple[str, ...]
     """Name and shape of each parameter, in their order."""
     outputs: str
@@ -94,12 +91,9 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     create.renew_parameters(net, Tensor.detach)  # training does so: nobody may go on with the old ones
     parameters = dict(net.named_parameters())
     layers: dict[object, str] = {}
-    single: list[bool] = []
     calls: set[str] = set()
     for name, part in net.named_modules():
         part.register_forward_hook(partial(_note, layers, calls, name))
-        if isinstance(part, _BatchNorm):
-            part.register_forward_pre_hook(lambda _, inputs: single.append(inputs[0][0, 0].numel() == 1))
     with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad(), _products(is_computed=trains):
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
         if trains and scores.isnan().any():
@@ -114,7 +108,7 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     shapes = tuple(f"{name} {tuple(value.shape)}" for name, value in parameters.items())
     digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
     frozen = pretrained.digest_of(frozen_values(net))
-    return Trial(classifier, any(single), shapes, digest, frozen)
+    return Trial(classifier, shapes, digest, frozen)
 
 
 def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: Iterable[int]) -> None:
@@ -137,7 +131,8 @@ def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: It
                 with torch.no_grad():
                     _scores(net, info, options.name, batch)
             except ConfigError as error:
-                raise ConfigError("model.name", f"{error.problems[0]} (a batch of {size})") from error
+                where = "training" if is_training else "tests"
+                raise ConfigError("model.name", f"{error.problems[0]} (a batch of {size} in {where})") from error
 
 
 def _products(*, is_computed: bool) -> AbstractContextManager[object]:
@@ -221,6 +216,8 @@ def fault_of_net(error: str) -> str:
     """Returns what torch's error means where its own words do not say it."""
     if error.startswith("view size is not compatible"):
         return "images lie in memory with their channels last, where x.view fails; write x.flatten(1) or x.reshape"
+    if error.startswith("Expected more than 1 value per channel"):
+        return "BatchNorm gets a single value; take larger batches, and fewer clients where one has a single example"
     if "allocate memory" in error:
         return "it takes more memory than there is"
     return error.partition(". ")[0] if "deterministic" in error else ""

@@ -177,9 +177,8 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
 def _tried(config: Config, info: DataInfo) -> tuple[methods.Method, list[costs.Costs]]:
     """Tries what the user brings, as a start does; returns the method and what its nets cost. Raises `ConfigError`."""
     trial = start.check_model(config, info)
-    start.check_batches(
-        config, trial, info, config.partition.sizes_without_data(info, config.clients.count, config.seed)
-    )
+    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    start.check_batches(config, info, sizes)
     method = methods.create(start.method_context(config, info, trial=trial))
     skeletons = [method.net(number, empty=True) for number in all_nets(method)]
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]

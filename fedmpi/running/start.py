@@ -24,7 +24,7 @@ from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data import lending
-from fedmpi.data.batches import DeviceData, with_examples
+from fedmpi.data.batches import DeviceData, batch_bounds, with_examples
 from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
@@ -102,7 +102,7 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
         dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         info = replace(info, num_test=len(dataset.test_y))
     _check_targets(config, info, dataset.test_y)
-    check_batches(config, trial, info, partition.sizes)
+    check_batches(config, info, partition.sizes)
 
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
@@ -242,20 +242,23 @@ def _check_targets(config: Config, info: DataInfo, test_y: np.ndarray) -> None:
         raise ConfigError(config.where, f"data: {problem}; test with others, or more")
 
 
-def check_batches(config: Config, trial: Trial, info: DataInfo, sizes: np.ndarray | None) -> None:
-    """Refuses a net that cannot take batches of the run: of one example, where it normalizes single values, or of a
-    size for which it fails. `sizes` (clients,) has the clients' numbers of examples, None where a plan does not know
-    them.
+def check_batches(config: Config, info: DataInfo, sizes: np.ndarray | None) -> None:
+    """Refuses a net that cannot take the smallest or the largest batch of the run. `sizes` (clients,) has the clients'
+    numbers of examples, None where a plan does not know them.
     """
-    some = np.array([info.num_train]) if sizes is None else sizes[sizes > 0]
-    if trial.single_values:
-        _check_single_examples(config, info, int(some.min()))
-    size = config.evaluation.batch_size
-    tests = {min(size, info.num_test), info.num_test % size} - {0}
+    train = config.train
+    trained = {min(train.batch_size, info.num_train)}
+    if sizes is not None and not train.drop_last:
+        found = {size for number in np.unique(sizes).tolist() for size in _batch_sizes(number, train.batch_size)}
+        trained = {min(found), max(found)}
+    tests = _batch_sizes(info.num_test, config.evaluation.batch_size)
     with settings_kept():
         make_deterministic(config.mpi.threads)
-        trained = {min(config.train.batch_size, int(number)) for number in (some.min(), some.max())}
         try_batches(config.model, info, trained, tests - trained)
+
+
+def _batch_sizes(num_examples: int, batch_size: int) -> set[int]:
+    return {stop - start for start, stop in batch_bounds(num_examples, batch_size)}
 
 
 def check_twice(
@@ -278,21 +281,6 @@ def check_twice(
         trainers = _trainers(config, SerialComm(), method, skeletons, examples)
         macs = [net.weight for net in nets]
         twice.check_nets(trainers, method.net, macs, np.arange(len(x)), config.seed, config.model.name)
-
-
-def _check_single_examples(config: Config, info: DataInfo, smallest: int) -> None:
-    """Refuses batches of one example; the smallest client has `smallest` examples."""
-    because = f"but {config.model.name} ends at 1 x 1 on these inputs, and BatchNorm needs two values or more"
-    problems = []
-    if smallest == 1:
-        problems.append(f"partition: a client has a single example, {because}; take fewer clients")
-    for key, section in (("train", config.train), ("evaluation", config.evaluation)):
-        if section.batch_size == 1:
-            problems.append(f"{key}.batch_size is 1, {because}; make it 2 or more")
-    if info.num_test == 1:
-        problems.append(f"data: there is one test example, {because}")
-    if problems:
-        raise ConfigError(config.where, *problems)
 
 
 def prepare(

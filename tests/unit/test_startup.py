@@ -22,10 +22,13 @@ TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (("clients.count=120", "partition.name=iid"), "a client has a single example"),
-        (("train.batch_size=1",), "train.batch_size is 1"),
-        (("evaluation.batch_size=1",), "evaluation.batch_size is 1"),
-        (("data.num_test=1",), "there is one test example"),
+        (
+            ("clients.count=120", "partition.name=iid"),
+            "fewer clients where one has a single example.*a batch of 1 in training",
+        ),
+        (("train.batch_size=1",), "BatchNorm gets a single value; take larger batches.*a batch of 1 in training"),
+        (("evaluation.batch_size=1",), "BatchNorm gets a single value.*a batch of 1 in tests"),
+        (("data.num_test=1",), "BatchNorm gets a single value.*a batch of 1 in tests"),
     ],
 )
 def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: str) -> None:
