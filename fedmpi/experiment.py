@@ -5,11 +5,9 @@ A run outlives its ranks where the launcher lets it: see `running/losses.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -26,8 +24,6 @@ from fedmpi.running.losses import RunContext, continue_round, end_together, stop
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
-from fedmpi.store.checkpoint import Snapshot
-from fedmpi.store.lock import RunLock
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.train_round import train_round
@@ -73,6 +69,7 @@ def _start_and_train(context: RunContext) -> bool:
     folder = context.folder()
     root = comm.is_root
     with ExitStack() as stack:
+        # Rank 0 alone has the lock, the checkpoint and the server.
         lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
         saved = together(comm, lambda: resuming.newest(config, data.info, folder) if root else None)
         config, server_device, done, is_over = resuming.share(config, comm, folder, saved)
@@ -86,7 +83,17 @@ def _start_and_train(context: RunContext) -> bool:
         snapshot, origin = together(
             comm, lambda: resuming.begin(setup, folder, saved, request, resumes=resumes) if root else (None, {})
         )
-        server = _server(stack, context, setup, warnings, lock, snapshot, observed, origin)
+        places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
+
+        def begin_server() -> Server | None:
+            if lock is None:
+                return None
+            server = Server(stack, setup, folder, lock, snapshot, request, context.advice, observed)
+            server.announce(places, warnings, origin)
+            return server
+
+        server = together(comm, begin_server)
+        comm.agree()
         context.begun_after = done if context.begun_after is None else context.begun_after
         context.report(server, done + 1)
         if server is not None:
@@ -101,30 +108,6 @@ def _checked_setup(context: RunContext, folder: RunDir, server_device: str = "")
     """Sets up what rounds need; before the first round of a start checks the nets, too, and returns its warnings."""
     setup = start.prepare(context.config, context.comm, folder, context.training_data(), server_device)
     return setup, start.check_nets(setup) if context.begun_after is None else ()
-
-
-def _server(
-    stack: ExitStack,
-    context: RunContext,
-    setup: Setup,
-    warnings: tuple[str, ...],
-    lock: RunLock | None,
-    snapshot: Snapshot | None,
-    observed: observer.Makers,
-    origin: Mapping[str, Any],
-) -> Server | None:
-    """Makes rank 0's part, which says who got what; None on the other ranks."""
-    comm = setup.comm
-    folder = context.folder()
-    places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
-    request = context.request
-    advice = context.advice
-    server = together(
-        comm, lambda: Server(stack, setup, folder, lock, snapshot, request, advice, observed) if lock else None
-    )
-    together(comm, lambda: server.announce(places, warnings, origin) if server else None)
-    comm.agree()
-    return server
 
 
 def _train(context: RunContext, setup: Setup, server: Server | None, rounds: range, state: ServerState) -> bool:
