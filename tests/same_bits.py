@@ -4,7 +4,7 @@ import hashlib
 import json
 import pickle
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,31 @@ from fedmpi.mpi.communicator import Communicator, SerialComm
 
 
 @dataclass(frozen=True)
+class References:
+    """What one process has computed, by config; jobs of several numbers of ranks may share the folder."""
+
+    folder: Path
+
+    def path(self, config: Config, options: Mapping[str, object]) -> Path:
+        key = f"{json.dumps(config.to_dict())} {options}"
+        return self.folder / hashlib.sha256(key.encode()).hexdigest()
+
+    def make(self, runs: Path, config: Config, options: Mapping[str, object]) -> None:
+        """Computes what is not there, in the folder `runs`."""
+        path = self.path(config, options)
+        if not path.exists():
+            run_all(config, SerialComm(), runs / path.name, **options)
+            path.write_bytes(pickle.dumps(finished(runs / path.name)))
+
+
+@dataclass(frozen=True)
 class Bits:
     """Runs of one test, on all ranks of this job and on rank 0 alone, and whether they have the same bits."""
 
     comm: Communicator
     folder: Path
     """Rank 0's, known to all."""
-    references: Path
+    references: References
     on_all_ranks: Callable[[bool, str], None]
     capfd: pytest.CaptureFixture[str]
 
@@ -41,13 +59,11 @@ class Bits:
 
     def alone(self, config: Config, **options: object) -> Finished | None:
         """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
-        key = f"{json.dumps(config.to_dict())} {options}"
-        path = self.references / hashlib.sha256(key.encode()).hexdigest()
         with self.all_or_none():
-            if self.comm.rank == 0 and not path.exists():
-                run_all(config, SerialComm(), self.folder / path.name, **options)
-                path.write_bytes(pickle.dumps(finished(self.folder / path.name)))
+            if self.comm.rank == 0:
+                self.references.make(self.folder, config, options)
             self.comm.wait_for_all()
+        path = self.references.path(config, options)
         return pickle.loads(path.read_bytes()) if self.comm.rank == 0 else None
 
     def run(self, config: Config, **options: object) -> None:

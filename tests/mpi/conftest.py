@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from same_bits import Bits
+from same_bits import Bits, References
 
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.starting import world
@@ -38,12 +38,17 @@ def on_all_ranks(comm: Communicator) -> Callable[[bool, str], None]:
 
 
 @pytest.fixture(scope="session")
-def references(comm: Communicator, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(comm.allgather_text(os.environ.get(REFERENCES) or str(tmp_path_factory.mktemp("references")))[0])
+def references(comm: Communicator, tmp_path_factory: pytest.TempPathFactory) -> References:
+    folder = os.environ.get(REFERENCES) or str(tmp_path_factory.mktemp("references"))
+    return References(Path(comm.allgather_text(folder)[0]))
 
 
 @pytest.fixture
 def bits(
-    comm: Communicator, tmp_path: Path, references: Path, on_all_ranks: Callable, capfd: pytest.CaptureFixture[str]
+    comm: Communicator,
+    tmp_path: Path,
+    references: References,
+    on_all_ranks: Callable,
+    capfd: pytest.CaptureFixture[str],
 ) -> Bits:
     return Bits(comm, Path(comm.allgather_text(str(tmp_path))[0]), references, on_all_ranks, capfd)

@@ -4,6 +4,7 @@ Each case runs on all ranks of this job and, alone, on rank 0; server state, sco
 losses, client memories and protocol bytes must be the same, to the last bit.
 """
 
+import contextlib
 import time
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import brought_nets
 import method_cases
 import pytest
 from fast import fast
-from same_bits import Bits
+from same_bits import Bits, References
 from small_runs import finished, run_all, small_config
 
 from fedmpi import train_round
@@ -20,7 +21,7 @@ from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
 from fedmpi.lowrank.publishing import PublishedFactors
-from fedmpi.mpi.communicator import SerialComm
+from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.running.folder import Origin
 from fedmpi.store import checkpoint
@@ -186,12 +187,33 @@ IN_CI += tuple(case for case in VARIANTS if case.startswith("lora-"))
 """Several phases, sums of each tier, cut inputs, all aggregations of adapters. The nightly script has the others."""
 
 
+@pytest.fixture(scope="module")
+def references_of_methods(
+    request: pytest.FixtureRequest, comm: Communicator, references: References, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Each rank computes some: while rank 0 computes one, the others wait and leave their cores idle.
+
+    One that fails is computed again by rank 0, and fails its own test.
+    """
+    items = [item for item in request.session.items if item.function is test_every_method_keeps_its_bits]
+    folder = tmp_path_factory.mktemp("references_of_methods")
+    for item in items[comm.rank :: comm.size]:
+        with contextlib.suppress(Exception):
+            references.make(folder, small_config(*_words(item.callspec.params["case"]), "rounds=3"), {})
+    comm.wait_for_all()
+
+
+def _words(case: str) -> tuple[str, ...]:
+    return (*method_cases.CASES[case], "evaluation.personal=on")
+
+
 @pytest.mark.parametrize(
     "case", [*fast("fedhm-dynamic", "hermes", of=MAIN_CASES, but_on=3), *fast(of=VARIANTS, slow=IN_CI)]
 )
+@pytest.mark.usefixtures("references_of_methods")
 def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
-    words = (*method_cases.CASES[case], "evaluation.personal=on")
+    words = _words(case)
     for rounds, exchange in ((2, "gather"), (3, "reduce")):
         bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 3)
     bits.check(bits.alone(small_config(*words, "rounds=3")))
