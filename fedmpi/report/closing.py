@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, Record, divergences, score_name
+from fedmpi.report.records import CLIENTS, Record, incidents, score_name
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
@@ -74,7 +74,7 @@ def closing_lines(
     conclusions = last.get("method", {}).get("conclusions", ())
     own = [_clients_line(clients)] if clients else []
     early = [f"ended early: {ended}"] if ended else []
-    return [_CAPTION, *own, *divergences(records), *on_devices, *conclusions, *early, f"time: {time_line(split_s)}"]
+    return [_CAPTION, *own, *incidents(records), *on_devices, *conclusions, *early, f"time: {time_line(split_s)}"]
 
 
 def print_table(rows: Sequence[TierRow], lines: Sequence[str], run_dir: RunDir, stream: TextIO | None = None) -> None:

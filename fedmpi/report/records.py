@@ -138,10 +138,11 @@ def by_ranks(records: Sequence[Record]) -> list[int]:
     return list(dict.fromkeys(len(record["busy_s"]) for record in records if record.get("busy_s")))
 
 
-def divergences(records: Sequence[Record]) -> tuple[str, ...]:
-    """Returns a line if clients diverged and contributed nothing, and one if their last finite nets were taken.
+def incidents(records: Sequence[Record]) -> tuple[str, ...]:
+    """Returns a line if clients diverged and contributed nothing, one if their last finite nets were taken, and one if
+    rounds changed nothing.
 
-    Each says how often that was, and which clients (`train.on_divergence`: drop, upload_last_finite).
+    Each says how often that was, and which clients (`train.on_divergence`: drop, upload_last_finite) or why.
     """
     lines = []
     total = sum(len(record.get("cohort") or ()) for record in records)
@@ -153,6 +154,9 @@ def divergences(records: Sequence[Record]) -> tuple[str, ...]:
             more = f" and {len(clients) - _MOST_SHOWN} more" if len(clients) > _MOST_SHOWN else ""
             often = f"{len(diverged):,} of {counted(total, 'training')}"
             lines.append(f"diverged: {often}, of clients {names}{more}: {then} (train.on_divergence)")
+    if idle := [record for record in records if "unchanged" in record]:
+        first = f"the first: {idle[0]['round']}, {idle[0]['unchanged']}"
+        lines.append(f"{len(idle)} of {counted(len(records), 'round')} changed nothing ({first})")
     return tuple(lines)
 
 

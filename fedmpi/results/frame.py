@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedmpi.config.schema import settings
 from fedmpi.errors import ConfigError, counted
-from fedmpi.report.records import Record, divergences, is_whole, net_scores, score_name, scores_of
+from fedmpi.report.records import Record, incidents, is_whole, net_scores, score_name, scores_of
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line, Panel
 from fedmpi.results.grid_file import GridRun, Measure
@@ -258,7 +258,7 @@ def cautions(groups: Iterable[Group]) -> Iterator[str]:
             if run.ending:
                 shown = f"shown up to round {run.done:,} of {run.num_rounds:,}"
                 yield f"{run.name} {run.briefly()}; {shown if run.tested else 'not shown: no round was tested'}"
-            for line in (*divergences(run.records), *missing(run)):
+            for line in (*incidents(run.records), *missing(run)):
                 yield f"{run.name}: {line}"
 
 

@@ -22,7 +22,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
-from fedmpi.report.records import CLIENTS, Record, by_ranks, divergences, scores_of
+from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
 from fedmpi.results.evidence import interval, mean_std
 from fedmpi.results.figure import Draw, Line, Panel
@@ -74,7 +74,7 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
     """
     own_notes = [run.paragraph()] if run.ending else []
     own_notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
-    own_notes += [f"{line[0].upper()}{line[1:]}." for line in divergences(run.records)]
+    own_notes += [f"{line[0].upper()}{line[1:]}." for line in incidents(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
     own_notes += frame.missing(run)

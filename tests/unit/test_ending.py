@@ -10,7 +10,7 @@ from written_runs import a_run, with_records
 
 from fedmpi.errors import DivergenceError, RoundError, RunDirError
 from fedmpi.export.saved import chosen_round
-from fedmpi.report.records import divergences
+from fedmpi.report.records import incidents
 from fedmpi.results import show
 from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run, read_runs
@@ -152,11 +152,11 @@ def test_a_page_says_how_many_rounds_are_saved(run: RunDir, rounds: int) -> None
 def test_clients_that_diverged_are_counted(tmp_path: Path, told: Told) -> None:
     """Of five trainings in two rounds three were dropped, of two clients, and one was set back."""
     rounds = [{"cohort": [4, 7], "dropped": [4, 7]}, {"cohort": [4, 7, 9], "dropped": [4], "restored": [9]}]
-    found = divergences(rounds)
+    found = incidents(rounds)
     assert ("3 of 5" in found[0], "4, 7:" in found[0], "1 of 5" in found[1]) == (True, True, True)
     told("\n".join(found))
-    assert divergences([{"cohort": [1], "dropped": []}, {}]) == ()
-    (many,) = divergences([{"cohort": [*range(30)], "dropped": [*range(20)]}])
+    assert incidents([{"cohort": [1], "dropped": []}, {}]) == ()
+    (many,) = incidents([{"cohort": [*range(30)], "dropped": [*range(20)]}])
     assert "7 and 12 more:" in many
     run = with_records(a_run(tmp_path / "run", [{"1": 0.5}]), rounds[0])
     assert "2 of 2 trainings" in page_of(Run(run))

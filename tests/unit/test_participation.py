@@ -13,6 +13,7 @@ from fedmpi.check.small import finished
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.participation import Participation, draw_by_size, read_availability
 from fedmpi.learning.local import examples_passed, num_steps
+from fedmpi.report.records import incidents
 from fedmpi.rounds.state import ServerState, draw_cohort
 from fedmpi.running.forecast import forecast
 from fedmpi.store.hdf5 import digest_of
@@ -174,6 +175,8 @@ def test_rounds_in_which_nobody_is_there_or_nothing_arrives(tmp_path: Path, caps
     said = capsys.readouterr().err
     assert "round 2 changes nothing: no client took part" in said and "no upload of its clients arrived" in said
     assert "unchanged" not in records[1 - lost.index(4) + 1] and records[1]["unchanged"] == "no client took part"
+    (line,) = incidents(records)
+    assert line == "3 of 4 rounds changed nothing (the first: 1, no upload of its clients arrived)"
     thin = ["in 2 of 4 rounds (the first: 2) no client takes part; they change nothing"]
     thin += [f"in 1 of 4 rounds (the first: {lost.index(4) + 1}) no upload arrives; they change nothing"]
     assert {*thin} <= {*forecast(small_config(*words), 1).warnings}
