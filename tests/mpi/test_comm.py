@@ -1,13 +1,16 @@
 """The collectives: what every rank's buffer holds afterwards, as formulas in rank and size; inputs do not change."""
 
+import contextlib
+import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 import torch
 
-from fedmpi.errors import ConfigError, StartupError
+from fedmpi.errors import ConfigError, RankLossError, StartupError
 from fedmpi.mpi.communicator import Communicator, together
 
 OnAllRanks = Callable[[bool, str], None]
@@ -174,6 +177,25 @@ def test_traffic_counts_what_ranks_received(comm: Communicator, on_all_ranks: On
 def enough_memory(comm: Communicator) -> bool:
     is_enough = psutil.virtual_memory().available > 12 * GIB
     return comm.size == 2 and comm.allgather_text(str(is_enough))[0] == "True"
+
+
+def test_an_error_is_told_to_all_ranks_once(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
+    """Where a job outlives its ranks; MPI may report a death to one rank alone, and the others would wait for ever."""
+    from fedmpi.mpi.library import MPI
+
+    told = []
+
+    def fails() -> None:
+        raise MPI.Exception(MPI.ERR_OTHER)
+
+    broken = copy.copy(comm)
+    broken.recovers = True
+    broken._mpi = SimpleNamespace(Ibarrier=fails, Revoke=lambda: told.append("revoked"))
+    for _ in range(2):
+        with contextlib.suppress(RankLossError):
+            broken.wait_for_all()
+            told.append("went on")
+    on_all_ranks(told == ["revoked"], str(told))
 
 
 def test_messages_over_2_gib(comm: Communicator, on_all_ranks: OnAllRanks) -> None:
