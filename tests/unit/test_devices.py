@@ -8,7 +8,6 @@ and a test 1,000 + the sum.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +24,7 @@ from fedmpi.config.fields import DeviceClass
 from fedmpi.config.load import load
 from fedmpi.data.partition import saved
 from fedmpi.devices.fleet import Fleet, Spent
-from fedmpi.devices.model import Parts, Work, client_time, energy_uj, memory_bytes, server_ns
+from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
 from fedmpi.devices.profiles import COLUMNS, built_in, read
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
@@ -215,11 +214,6 @@ def test_a_link_that_clients_share() -> None:
     alone, crowd = (fleet.parts(0, ClientLoad(0, 8), 1, number) for number in (1, 1_000))
     assert alone.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // phone.down_bytes_per_s)
     assert crowd.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // (server.up_bytes_per_s // 1_000))
-    work = Work(10**6, passes=(), updates=0, bytes_per_update=0, macs_per_update=0, up_bytes=10**6)
-    slow_up = client_time(phone, work, replace(server, up_bytes_per_s=10**6), 1)
-    slow_down = client_time(phone, work, replace(server, down_bytes_per_s=10**6), 1)
-    assert slow_up.down_ns == slow_down.up_ns == phone.latency_ns + 10**9
-    assert slow_up.up_ns < 10**9 and slow_down.down_ns < 10**9
 
 
 def test_a_servers_two_ways_differ() -> None:
