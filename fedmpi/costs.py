@@ -132,7 +132,7 @@ def weightless(net: nn.Module, device: torch.device) -> nn.Module:
     for part in net.modules():
         # torch's weight norm keeps what it computes of parameters, which cannot be copied.
         copies |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor)}
-    copies |= {id(value): value for value in frozen_values(net).values()}  # which may be large
+    copies |= {id(value): zero.to(value.dtype).expand(value.shape) for value in frozen_values(net).values()}
     with _users_code():
         return copy.deepcopy(net, copies)
 

@@ -14,6 +14,7 @@ import numpy as np
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
 from fedmpi.errors import RankLossError, ServerLossError
+from fedmpi.learning.freed_memory import give_back_freed_memory
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report import observer
 from fedmpi.rounds.state import ServerState, Setup
@@ -99,6 +100,7 @@ def _start_and_train(context: RunContext) -> bool:
         if server is not None:
             setup = replace(setup, show_progress=server.show_progress)
         state = resuming.initial_state(setup, snapshot)
+        give_back_freed_memory()
         comm.wait_for_all()  # a rank that begins a round counts how long the others take
         setup.clock.take()  # so that the first round is not charged for the start
         return _train(context, setup, server, range(done + 1, last + 1), state)

@@ -14,7 +14,7 @@ from fedmpi.errors import WHOLE_NUMBERS, ConfigError
 from fedmpi.models import admission, pretrained
 from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Rounding, Width
-from fedmpi.tensors import frozen_values
+from fedmpi.tensors import frozen_values, put_buffer
 
 _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 _EXAMPLES = {"image": "resnet18", "vector": "mlp", "tokens": "lstm_imdb"}
@@ -33,9 +33,12 @@ def build(options: Model, info: Inputs, seed: int, width: float = 1.0, rounding:
 
 
 def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Rounding = "round") -> nn.Module:
-    """Returns the net of `build` with its parameters on the meta device, without values; buffers have theirs."""
+    """Returns the net of `build` with its parameters on the meta device, without values, and so what was one and is not
+    trained; other buffers have their values."""
     net = admission.admit(_unbuilt(options, info, Width(width, rounding)), options.name)
-    return _emptied(build(options, info, 0, width, rounding)) if any(True for _ in net.buffers()) else net
+    frozen = frozen_values(net)
+    has_other_buffers = any(name not in frozen for name, _ in net.named_buffers(remove_duplicate=False))
+    return _emptied(build(options, info, 0, width, rounding) if has_other_buffers else net)
 
 
 def renew_parameters(net: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
@@ -61,7 +64,11 @@ def _unbuilt(options: Model, info: Inputs, width: Width) -> nn.Module:
 
 
 def _emptied(net: nn.Module) -> nn.Module:
-    """Takes the values of all parameters, in place."""
+    """Takes the values of all parameters, and of what was one and is not trained, in place; ties stay."""
+    frozen = frozen_values(net)
+    empty = {id(value): value.to("meta") for value in frozen.values()}
+    for name, value in frozen.items():
+        put_buffer(net, name, empty[id(value)])
     return renew_parameters(net, lambda value: value.detach().to("meta"))
 
 
