@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) ->
     jobs = []
     loops = []
     for _ in range(pairs):
-        jobs.append(peak_of_job(words, ranks)[0])
+        jobs.append(memory_of_job(words, ranks).peak)
         loops.append(peak_of_loops(settings, ranks))
     sums = f"{1e-6 * statistics.median(jobs):.0f} MB to {1e-6 * statistics.median(loops):.0f} MB"
     print(f"{title}: all {ranks} ranks / as many bare loops = {Pairs(jobs, loops).text()}; {sums}", flush=True)
@@ -67,38 +68,57 @@ def print_whole_job(title: str, words: Sequence[str], ranks: int, pairs: int) ->
 
 def print_frozen_net(size_mb: float, words: Sequence[str], ranks: int, pairs: int) -> None:
     """Prints the median sums with the net and with a tiny one, and what all clients of a round get and send."""
-    whole = []
+    jobs = []
     tiny = []
     for _ in range(pairs):
-        peak, record = peak_of_job([*words, hidden_of(size_mb)], ranks)
-        whole.append(peak)
-        tiny.append(peak_of_job([*words, hidden_of(TINY_MB)], ranks)[0])
-    sums = f"{1e-6 * statistics.median(whole):.0f} MB, {1e-6 * statistics.median(tiny):.0f} MB with a tiny one"
-    moved = f"{1e-6 * (record['protocol_up_bytes'] + record['protocol_down_bytes']):.2f} MB"
-    print(f"frozen net of {size_mb:g} MB: all {ranks} ranks {sums}; a round moves {moved}", flush=True)
+        jobs.append(memory_of_job([*words, hidden_of(size_mb)], ranks))
+        tiny.append(memory_of_job([*words, hidden_of(TINY_MB)], ranks))
+    sums = f"{in_mb(job.later for job in jobs)} after round 1, {in_mb(job.later for job in tiny)} with a tiny net"
+    peaks = f"at most, at the start, {in_mb(job.peak for job in jobs)} and {in_mb(job.peak for job in tiny)}"
+    last = jobs[-1].record
+    moved = f"{1e-6 * (last['protocol_up_bytes'] + last['protocol_down_bytes']):.2f} MB"
+    print(f"frozen net of {size_mb:g} MB: all {ranks} ranks {sums}; {peaks}; a round moves {moved}", flush=True)
+
+
+def in_mb(sizes: Iterable[int]) -> str:
+    return f"{1e-6 * statistics.median(sizes):.0f} MB"
 
 
 def hidden_of(size_mb: float) -> str:
-    """Returns the setting of a perceptron of this size: nearly all of it is the weight between two equal layers."""
-    side = round((size_mb * 1e6 / 4) ** 0.5)
-    return f"model.hidden=[{side},{side}]"
+    """Returns the setting of a perceptron of this size, nearly all of it in the seven weights between equal layers."""
+    side = round((size_mb * 1e6 / 4 / 7) ** 0.5)
+    return f"model.hidden={[side] * 8}".replace(" ", "")
 
 
-def peak_of_job(words: Sequence[str], ranks: int) -> tuple[int, dict[str, Any]]:
-    """Makes a run; returns the most bytes that its ranks have together, and the record of its last round. Ends this
-    program where the run fails."""
+@dataclass(frozen=True)
+class JobMemory:
+    """The most bytes that all ranks of a job have together: at any time, and after the first round."""
+
+    peak: int
+    later: int
+    record: Mapping[str, Any]
+    """That of the last round."""
+
+
+def memory_of_job(words: Sequence[str], ranks: int) -> JobMemory:
+    """Makes a run and measures it. Ends this program where the run fails."""
     peak = 0
+    later = 0
     with tempfile.TemporaryDirectory() as folder:
-        command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", f"{folder}/run"]
+        run = Path(folder) / "run"
+        command = [*start_words(ranks), sys.executable, "-m", "fedmpi.main", *words, "--run-dir", str(run)]
         job = psutil.Popen(command, env=environment(ranks), stdout=subprocess.DEVNULL)
         while job.poll() is None:
+            records = run / "rounds.jsonl"
+            has_record = records.is_file() and records.stat().st_size > 0
             with suppress(psutil.Error):  # it has just ended
-                peak = max(peak, bytes_of([job, *job.children(recursive=True)]))
+                size = bytes_of([job, *job.children(recursive=True)])
+                peak = max(peak, size)
+                later = max(later, size if has_record else 0)
             time.sleep(LOOKS_EVERY_S)
         if job.returncode:
             sys.exit(job.returncode)
-        record = Run(Path(f"{folder}/run")).records[-1]
-    return peak, dict(record)
+        return JobMemory(peak, later, Run(run).records[-1])
 
 
 def peak_of_loops(settings: Mapping[str, Any], count: int) -> int:
