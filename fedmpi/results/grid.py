@@ -40,7 +40,7 @@ from fedmpi.config.schema import Config, is_setting
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
-from fedmpi.registry import is_in_full
+from fedmpi.registry import by_path, is_in_full
 from fedmpi.report import table_text
 from fedmpi.report.terminal import warn
 from fedmpi.results import archive, launch, printed
@@ -282,6 +282,8 @@ def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any
     shipped = {path.stem.removesuffix("_digits"): path for path in sorted(CONFIGS.glob("*_digits.yaml"))}
     known = [name for name in shipped if not name.startswith("base")]
     for word in known if names == "all" else names.split(","):
+        if advice := by_path(word):
+            raise ConfigError("--methods", f"{word!r} is the path of a file{advice}")
         if is_address(word):
             yield label(word), {"config": located(str(Path(word).resolve()))}
         elif base is not None or is_in_full(word):  # a method of the user's own has no shipped config

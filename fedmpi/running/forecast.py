@@ -21,7 +21,7 @@ import psutil
 
 from fedmpi import costs, methods
 from fedmpi.config.schema import VALIDATION_SHARE, Config
-from fedmpi.data.dataset import DataInfo, load_data
+from fedmpi.data.dataset import DataInfo, Dataset, load_data
 from fedmpi.data.partition import Partition, make_partition
 from fedmpi.data.personal import hold_out
 from fedmpi.data.subset import Ints
@@ -122,9 +122,11 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         held = VALIDATION_SHARE * samples
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
-    method, nets = _tried(config, info)
+    sizes, are_known = _client_sizes(config, info)
+    method, nets = _tried(config, info, sizes if are_known else None)
     fleet = Fleet.of(config, method, nets, blocks)
-    rounds = _draw_rounds(config, info, method, fleet)
+    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
+    rounds = _draw_rounds(_Rounds(method, participation, are_known, Expectation(fleet) if fleet else None), fleet)
     clients = [present for present, _ in rounds.turnout]
     tiers = []
     for tier in method.tiers:
@@ -169,15 +171,14 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         warnings=(),
         devices=rounds.on_devices(samples),
     )
-    known_sizes = rounds.participation.sizes if rounds.sizes_are_known else None
-    said = [*remarks(config, info, method, num_workers, known_sizes), *thin_rounds(config, rounds.turnout)]
+    said = [*remarks(config, info, method, num_workers, sizes if are_known else None)]
+    said += thin_rounds(config, rounds.turnout)
     return replace(plan, warnings=(*said, *_warnings(plan), *_refusal(fleet)))
 
 
-def _tried(config: Config, info: DataInfo) -> tuple[methods.Method, list[costs.Costs]]:
+def _tried(config: Config, info: DataInfo, sizes: Ints | None) -> tuple[methods.Method, list[costs.Costs]]:
     """Tries what the user brings, as a start does; returns the method and what its nets cost. Raises `ConfigError`."""
     trial = start.check_model(config, info)
-    sizes = config.partition.sizes_without_data(info, config.clients.count, config.seed)
     start.check_batches(config, info, sizes)
     method = methods.create(start.method_context(config, info, trial=trial))
     skeletons = [method.net(number, empty=True) for number in all_nets(method)]
@@ -195,30 +196,35 @@ def _refusal(fleet: Fleet | None) -> Iterator[str]:
         yield f"a run is refused: {error.text()}"
 
 
-def _client_sizes(config: Config, info: DataInfo, *, reads: bool) -> tuple[Ints, bool]:
+def _client_sizes(config: Config, info: DataInfo) -> tuple[Ints, bool]:
     """Returns how many examples each client trains on, int64 (clients,), and whether that is known; else all have the
-    mean. `reads` the data where they say it and are there.
+    mean. Divides data of the user's own as a start does; reads others where the clock of devices needs them and they
+    are there. Raises `UserError`.
     """
+    if config.data.reads_to_know:
+        dataset, partition = _divided(config)
+        start.check_targets(config, info, dataset.test_y)
+        return partition.sizes, True
     count = config.clients.count
     holds_out = config.evaluation.on == "validation"
     known = config.partition.sizes_without_data(info, count, config.seed)
     if known is not None and not holds_out:
         return known, True
-    if reads:
+    if config.devices.is_on:
         with contextlib.suppress(DataError):
-            return _divided(config).sizes, True
+            return _divided(config)[1].sizes, True
     mean = config.partition.mean_examples(info, count) * (1 - VALIDATION_SHARE * holds_out)
     return np.full(count, max(1, round(mean))), False
 
 
-def _divided(config: Config) -> Partition:
-    """Returns which examples the clients train on. Raises `DataError` where the data are not there."""
+def _divided(config: Config) -> tuple[Dataset, Partition]:
+    """Returns the examples, and which of them the clients train on. Raises `DataError` where the data are not there."""
     dataset = load_data(config.data)
     count = config.clients.count
     partition = make_partition(config.partition, dataset.train_y, count, config.seed, dataset.groups)
     if config.evaluation.on == "validation":
-        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)[1]
-    return partition
+        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)[:2]
+    return dataset, partition
 
 
 def _warnings(plan: Forecast) -> Iterator[str]:
@@ -231,11 +237,11 @@ def _warnings(plan: Forecast) -> Iterator[str]:
         yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 
 
-def _draw_rounds(config: Config, info: DataInfo, method: methods.Method, fleet: Fleet | None) -> _Rounds:
-    """Draws the clients of all rounds."""
-    sizes, are_known = _client_sizes(config, info, reads=fleet is not None)
-    participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
-    rounds = _Rounds(method, participation, are_known, Expectation(fleet) if fleet else None)
+def _draw_rounds(rounds: _Rounds, fleet: Fleet | None) -> _Rounds:
+    """Draws the clients of all rounds, and adds them."""
+    participation = rounds.participation
+    method = rounds.method
+    config = participation.config
     blocks = start.blocks(config)
     for number in range(1, config.rounds + 1):
         tasks = []
@@ -275,7 +281,9 @@ class _Rounds:
     def on_devices(self, samples: float) -> Expected | None:
         """Returns what the devices take; `samples` are the mean examples of a client."""
         share = self.participation.mean_work_share
-        return self.expectation and self.expectation.result(samples, share, sizes_are_known=self.sizes_are_known)
+        if self.expectation is None:
+            return None
+        return self.expectation.result(samples, share, sizes_are_known=self.sizes_are_known)
 
 
 def _tests(

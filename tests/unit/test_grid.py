@@ -182,6 +182,7 @@ def test_a_grid_without_questions_may_grow(
         ("--methods fedavg --only fedhm", "--only fedhm fedavg"),
         ("--methods fedavg seed=1", "--seeds"),
         ("--methods fedavg train.lt=1", "train.lt"),
+        ("--methods ./mine.py:Mine", "--methods write mine:Mine"),
     ],
 )
 def test_mistakes_are_one_line(

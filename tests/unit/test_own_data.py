@@ -18,6 +18,7 @@ from fedmpi.config.schema import Config
 from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.own import forget, pixel_statistics
 from fedmpi.errors import DataError
+from fedmpi.running.forecast import forecast
 
 MLP = ("model.name=mlp", "clients.count=4", "clients.per_round=2", "partition.name=iid")
 
@@ -261,6 +262,16 @@ def test_a_partition_may_be_a_function() -> None:
 @pytest.mark.parametrize("how", ["few", "empty", "floats", "outside", "twice", "number", "raise"])
 def test_each_mistake_of_a_partition_function_is_a_line(how: str, told: Told) -> None:
     told(refusal(lambda: divide("wrong", f"partition.how={how}")))
+
+
+def test_a_plan_divides_data_that_it_has_read() -> None:
+    few = ("data.name=own_data:blobs", "method.name=fedavg", "clients.count=4", "clients.per_round=4")
+    config = config_of(*few, "partition.name=own_data:wrong", "partition.how=twice")
+    assert "to more than one client" in refusal(lambda: forecast(config, 1))
+    plan = forecast(config_of(*few, "partition.name=quantity_skew", "partition.alpha=0.1"), 1)
+    assert not any("weighs them alike" in line for line in plan.warnings)
+    plan = forecast(config_of(*few, "partition.name=quantity_skew", "method.weighting=uniform"), 1)
+    assert any("method.weighting=uniform weighs them alike" in line for line in plan.warnings)
 
 
 def test_a_partition_function_lacks_an_argument(told: Told) -> None:
