@@ -19,7 +19,9 @@ from fedmpi.main import main
 from fedmpi.running.stopping import left_over
 
 FEW = ("method.name=fedavg", "clients.count=4", "clients.per_round=2")
-QUICK = ("train.local_epochs=1", "train.lr=0.001", "output.report=false", "output.tensorboard=false")
+QUICK = """
+    data.num_train=64 data.num_test=16 train.local_epochs=1 output.report=false output.tensorboard=false
+""".split()
 NETS = """
 import torchvision
 from torch import nn
