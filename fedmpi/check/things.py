@@ -25,7 +25,7 @@ from fedmpi.methods.aggregate import is_aggregate
 from fedmpi.models import create
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report import observer
-from fedmpi.running.start import check_model
+from fedmpi.running.forecast import forecast
 from fedmpi.store.hdf5 import digest_of
 
 SECTIONS = ("method", "model", "data", "partition")
@@ -108,7 +108,7 @@ def checks_of(kind: str, folder: Path, words: Sequence[str]) -> list[tuple[str, 
 def takes_the_data(config: Config) -> None:
     """Checks that the net takes the data and keeps nothing from one client to the next but its parameters"""
     try:
-        check_model(config, config.data.used())
+        forecast(config, 1)
     except ConfigError as error:
         hint = "; other pictures: data.shape=[3,32,32]" if config.data.name == "synthetic" else ""
         raise BrokenError(f"{error.text()}{hint}") from None

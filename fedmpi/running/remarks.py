@@ -12,7 +12,7 @@ from torch import nn
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataInfo
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.bn import num_statistics
@@ -63,13 +63,16 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
     least = least_uploads(rule)
     found: dict[str, list[int]] = {}
     for number, (present, arrived) in enumerate(rounds, 1):
-        why = "no client takes part" if not present else "no upload arrives"
+        why = "no client takes part (clients.availability, clients.sampling)"
+        if present:
+            why = "no upload arrives (clients.dropout)"
         if arrived:
             why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs"
         if arrived < least:
             found.setdefault(why, []).append(number)
     if sum(map(len, found.values())) == config.rounds:
-        raise ConfigError(config.where, f"clients: in each of {config.rounds} rounds {' or '.join(found)}")
+        problem = f"in each of {counted(config.rounds, 'round')} {' or '.join(found)}"
+        raise ConfigError(config.where, f"clients: {problem}; a run would change nothing")
     lines = []
     for why, numbers in found.items():
         lines.append(

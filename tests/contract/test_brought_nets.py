@@ -9,6 +9,8 @@ import pytest
 import torch
 from small_runs import run_alone, small_config, small_setup, undisturbed
 
+from fedmpi.check.contract import BrokenError
+from fedmpi.check.things import takes_the_data
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.models import create
 from fedmpi.running.forecast import forecast
@@ -22,15 +24,18 @@ def brought(part: str) -> tuple[str, str]:
 
 @pytest.mark.parametrize("part", brought_nets.REFUSED)
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
-    """In one line, by a plan and by a run before it has a folder."""
+    """In one line, by a plan, by `fedmpi check` and by a run before it has a folder."""
     with pytest.raises(StartupError) as caught:
         run_alone(tmp_path / "run", "rounds=1", "method.name=fedavg", *brought(part))
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
     assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
+    config = small_config("method.name=fedavg", *brought(part))
     with pytest.raises(ConfigError) as planned:
-        forecast(small_config("method.name=fedavg", *brought(part)), 1)
-    assert brought_nets.REFUSED[part][1] in planned.value.text()
+        forecast(config, 1)
+    with pytest.raises(BrokenError) as checked:
+        takes_the_data(config)
+    assert all(brought_nets.REFUSED[part][1] in str(told.value) for told in (planned, checked))
 
 
 METHODS = ("fedhm", "heterofl", "fjord", "splitmix", "prism")
