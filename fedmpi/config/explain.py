@@ -169,7 +169,8 @@ def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) ->
         text = flow(value)
         return f"{error['msg']}, got {found(value)}; as text it needs quotes: {key}='\"{text}\"'"
     if kind in ("list_type", "tuple_type") and isinstance(value, (str, int, float)):
-        return f"{error['msg'].replace('tuple', 'list')}, got {found(value)}; write {key}=[{flow(value)}]"
+        items = value if isinstance(value, str) and re.fullmatch(r"[\w.:,-]+", value) else flow(value)
+        return f"{error['msg'].replace('tuple', 'list')}, got {found(value)}; write {key}=[{items}]"
     word = value["name"] if kind == "union_tag_invalid" else value
     allowed = [one["msg"].replace("tuple", "list") for one in errors]
     said = " or ".join([allowed[0], *(text.removeprefix("Input should be ") for text in allowed[1:])])

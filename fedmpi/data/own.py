@@ -271,7 +271,8 @@ def _targets(where: str, name: str, targets: NDArray[Any], tokens: tuple[int, ..
     if task is None:
         raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}; {_NUMBERED}")
     rows = targets.reshape(len(targets), -1).astype(np.float32)
-    if name == "train_y" and task == "multi_label" and rows.shape[1] > 1 and (rows.sum(axis=1) == 1).all():
+    has_one = name == "train_y" and rows.shape[1] > 1 and bool((np.sort(rows)[:, :-1] == 0).all())
+    if has_one and (rows.max(axis=1) == 1).all():
         raise DataError(where, f"each row of {name} has one 1, as of classes; give these as {name}.argmax(1)")
     if task == "regression" and (rows == rows[:1]).all():
         raise DataError(where, f"{name} is the same number in all rows; expected numbers to predict that differ")

@@ -102,7 +102,8 @@ class Participation:
             number = _whole(client)
             if not 0 <= number < clients.count:
                 allowed = f"allowed: whole numbers, 0 to {clients.count - 1}"
-                raise ConfigError(SAMPLING, f"{where} returns client {client}; {allowed}")
+                shown = repr(client) if isinstance(client, str) else client
+                raise ConfigError(SAMPLING, f"{where} returns client {shown}; {allowed}")
             if number in numbers:
                 raise ConfigError(SAMPLING, f"{where} returns client {client} twice")
             numbers.add(number)

@@ -127,12 +127,8 @@ def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: It
                     continue
             net = create.build(options, info, 0).train(is_training)  # it may need its values
             subsample_before_narrow_convs(net)
-            try:
-                with torch.no_grad():
-                    _scores(net, info, options.name, batch)
-            except ConfigError as error:
-                where = "training" if is_training else "tests"
-                raise ConfigError("model.name", f"{error.problems[0]} (a batch of {size} in {where})") from error
+            with torch.no_grad():
+                _scores(net, info, options.name, batch)
 
 
 def _products(*, is_computed: bool) -> AbstractContextManager[object]:
@@ -157,7 +153,7 @@ def _refuse_lost_gradients(net: nn.Module, info: Inputs, model: str, scores: Ten
     if variables - {id(value) for value in net.parameters()}:
         problem = "computes with a parameter that it has not registered (in a list, a closure or a global variable)"
         raise refusal(model, net, "", f"{problem}, which nobody trains; use nn.ModuleList or nn.ParameterList")
-    with _users_code(info, model, scores.dtype):
+    with _users_code(info, model, scores):
         scores.sum().backward()
     for name, part in net.named_modules():
         values = [*part.parameters()]
@@ -182,7 +178,7 @@ def _refusal(net: nn.Module, model: str, tensor: str, problem: str) -> ConfigErr
 def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tensor:
     """Returns what `net` gives for the examples. Raises `ConfigError` unless it is a number for each class, of each
     token where tokens have classes."""
-    with _users_code(info, model, examples.dtype):
+    with _users_code(info, model, examples):
         output = net(examples)
     shape = (len(examples), *info.output_shape)
     if isinstance(output, Tensor) and output.shape == shape and output.is_floating_point():
@@ -196,7 +192,7 @@ def _scores(net: nn.Module, info: Inputs, model: str, examples: Tensor) -> Tenso
 
 
 @contextmanager
-def _users_code(info: Inputs, model: str, dtype: torch.dtype) -> Iterator[None]:
+def _users_code(info: Inputs, model: str, batch: Tensor) -> Iterator[None]:
     """Makes a `ConfigError` of one line out of whatever a user's net raises within."""
     try:
         yield
@@ -208,7 +204,8 @@ def _users_code(info: Inputs, model: str, dtype: torch.dtype) -> Iterator[None]:
         says_all = bool(reason) and type(error).__module__ == "builtins" and not isinstance(error, SystemExit)
         reason = reason if says_all else ": ".join(filter(None, (type(error).__name__, reason)))
         hint = f"; {WHOLE_NUMBERS}" if info.kind == "tokens" else ""
-        problem = f"'{model}' cannot take inputs of {sizes} (kind {info.kind}, {dtype}): {reason}{hint}"
+        of_them = f"kind {info.kind}, {batch.dtype}, a batch of {len(batch)}"
+        problem = f"'{model}' cannot take inputs of {sizes} ({of_them}): {reason}{hint}"
         raise ConfigError("model.name", problem) from error
 
 

@@ -203,7 +203,7 @@ def _client_sizes(config: Config, info: DataInfo) -> tuple[Ints, bool]:
     """
     if config.data.reads_to_know:
         dataset, partition = _divided(config)
-        start.check_targets(config, info, dataset.test_y)
+        start.check_targets(info, dataset.test_y)
         return partition.sizes, True
     count = config.clients.count
     holds_out = config.evaluation.on == "validation"

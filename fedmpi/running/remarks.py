@@ -72,7 +72,7 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
             found.setdefault(why, []).append(number)
     if sum(map(len, found.values())) == config.rounds:
         problem = f"in each of {counted(config.rounds, 'round')} {' or '.join(found)}"
-        raise ConfigError(config.where, f"clients: {problem}; a run would change nothing")
+        raise ConfigError("clients", f"{problem}; a run would change nothing")
     lines = []
     for why, numbers in found.items():
         lines.append(

@@ -101,7 +101,7 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     if config.evaluation.on == "validation":
         dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
         info = replace(info, num_test=len(dataset.test_y))
-    check_targets(config, info, dataset.test_y)
+    check_targets(info, dataset.test_y)
     check_batches(config, info, partition.sizes)
 
     def present(client: int) -> np.ndarray:
@@ -235,11 +235,11 @@ def check_model(config: Config, info: DataInfo) -> Trial:
         return tried(config.model, info)
 
 
-def check_targets(config: Config, info: DataInfo, test_y: np.ndarray) -> None:
+def check_targets(info: DataInfo, test_y: np.ndarray) -> None:
     """Refuses test targets that are one number, which have no variance."""
     if info.task == "regression" and (test_y == test_y[:1]).all():
         problem = f"the {len(test_y)} test targets are the same number, and r2 divides by their variance"
-        raise ConfigError(config.where, f"data: {problem}; test with others, or more")
+        raise ConfigError("data", f"{problem}; test with others, or more")
 
 
 def check_batches(config: Config, info: DataInfo, sizes: np.ndarray | None) -> None:

@@ -219,13 +219,13 @@ def test_widths() -> None:
         ("mynets:ByName", "gives a dict for 2 examples"),
         ("mynets:ByName", "; let forward return ['logits'] of it"),
         ("mynets:frozen", "trains none of its parameters (requires_grad), so nothing would be trained"),
+        ("mynets:AtMostFour", "must match the size of tensor b (4) at non-singleton dimension 0"),
         (
-            "mynets:AtMostFour",
-            "must match the size of tensor b (4) at non-singleton dimension 0 (a batch of 32 in training)",
+            "mynets:AtMostFour train.batch_size=4",
+            "(kind image, torch.float32, a batch of 64): The size of tensor a (64) must match",
         ),
-        ("mynets:AtMostFour train.batch_size=4", "(a batch of 64 in tests)"),
         ("mynets:Squeezes evaluation.batch_size=1", "gives (4,) of type torch.float32 for 1 example"),
-        ("mynets:Squeezes train.batch_size=1", "one number for each class (a batch of 1 in training)"),
+        ("mynets:Squeezes train.batch_size=1", "for 1 examples; expected a float tensor of shape (1, 4)"),
         ("mynets:the_same", "gives modules that it has given before"),
         ("mynets:wrong_size", "cannot take inputs of 1 x 8 x 8"),
         ("mynets:View", "images lie in memory with their channels last, where x.view fails; write x.flatten(1)"),
@@ -264,7 +264,7 @@ def test_a_net_that_takes_the_batches_of_the_run_trains(tmp_path: Path, net: str
 
 def test_a_client_with_one_example_makes_a_batch_of_one(tmp_path: Path) -> None:
     words = ("model.name=mynets:Squeezes", "method.name=fedavg", "partition.name=mynets:one_and_rest")
-    with pytest.raises(StartupError, match=r"\(a batch of 1 in training\)"):
+    with pytest.raises(StartupError, match="for 1 examples; expected"):
         run_alone(tmp_path / "run", *words, "clients.count=2", "clients.per_round=2")
     assert not (tmp_path / "run").exists()
 

@@ -95,6 +95,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("output.dir=~nobody-here/a", "is ./~nobody-here/a", "output.dir=./~nobody-here/a"),
         ("data.num_train=10", "allowed: at most 10", "data.num_train=10 clients.count=10"),
         ("evaluation.metrics=f1_macro", "write evaluation.metrics=[f1_macro]", "evaluation.metrics=[f1_macro]"),
+        (
+            "evaluation.metrics=f1_macro,auc",
+            "write evaluation.metrics=[f1_macro,auc]",
+            "evaluation.metrics=[f1_macro,auc]",
+        ),
+        ("output.observers=advised_nets:Hears", "=[advised_nets:Hears]", "output.observers=[advised_nets:Hears]"),
         ("train.schedule.milestones=3", "write train.schedule.milestones=[3]", "train.schedule.milestones=[3]"),
         ("train.loss=./advised_nets.py:loss", "write advised_nets:loss", "train.loss=advised_nets:loss"),
         ("clients.sampling=advised_nets.py:turn", "write advised_nets:turn", "clients.sampling=advised_nets:turn"),

@@ -74,6 +74,7 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
     lines += [
         "def floats(round, seed): return __import__('numpy').array([1.0])",
         "def mask(round, seed): return [True]",
+        "def names(round, seed): return ['1']",
     ]
     lines += ["def twice(round, seed): return [3, 1, 3]", "def alone(round, seed): return 3"]
     lines += ["def later(round, seed): return [0] if round < 3 else [random.randrange(8)]"]
@@ -93,7 +94,7 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
     mistakes |= {"late": "late for round 3 returns client 8; allowed", "alone": "'int' object is not iterable"}
     mistakes |= {"share": "client 0.5; allowed: whole numbers, 0 to 7", "floats": "client 1.0; allowed: whole numbers"}
     mistakes |= {"mask": "client True; allowed: whole numbers", "twice": "for round 1 returns client 3 twice"}
-    mistakes |= {"later": "other clients at a second call"}
+    mistakes |= {"names": "client '1'; allowed: whole numbers", "later": "other clients at a second call"}
     mistakes |= {"chance": "other clients at a second call", "fails": "ZeroDivisionError"}
     for name, said in mistakes.items():
         with pytest.raises(ConfigError, match=said):

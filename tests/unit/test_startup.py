@@ -24,11 +24,11 @@ TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
     [
         (
             ("clients.count=120", "partition.name=iid"),
-            "fewer clients where one has a single example.*a batch of 1 in training",
+            "a batch of 1.: BatchNorm gets a single value; .* fewer clients where one has a single example",
         ),
-        (("train.batch_size=1",), "BatchNorm gets a single value; take larger batches.*a batch of 1 in training"),
-        (("evaluation.batch_size=1",), "BatchNorm gets a single value.*a batch of 1 in tests"),
-        (("data.num_test=1",), "BatchNorm gets a single value.*a batch of 1 in tests"),
+        (("train.batch_size=1",), "a batch of 1.: BatchNorm gets a single value; take larger batches"),
+        (("evaluation.batch_size=1",), "a batch of 1.: BatchNorm gets a single value"),
+        (("data.num_test=1",), "a batch of 1.: BatchNorm gets a single value"),
     ],
 )
 def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: str) -> None:

@@ -224,6 +224,7 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -
     [
         ("text", r"train_y is <U21 \(30,\); expected classes, whole numbers \(N,\); numbers to predict"),
         ("one-hot", r"each row of train_y has one 1, as of classes; give these as train_y.argmax\(1\)"),
+        ("one-hot floats", r"each row of train_y has one 1, as of classes"),
         ("counts", r"train_y is int64 \(30, 2\); expected classes"),
         ("constant", r"train_y is the same number in all rows"),
         ("nan", r"training targets have values that are no finite numbers"),
