@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from small_runs import Finished, finished, run_all
+from small_runs import Finished, finished, run_all, small_config
 
 from fedmpi.check.bits import difference
 from fedmpi.config.schema import Config
@@ -70,6 +70,12 @@ class Bits:
         """On all ranks, in the folder `run`."""
         with self.all_or_none():
             run_all(config, self.comm, self.folder / "run", **options)
+
+    def are_those_of_one_process(self, *words: str) -> None:
+        """The small federation with these words, on all ranks and alone."""
+        config = small_config(*words)
+        self.run(config)
+        self.check(self.alone(config))
 
     def check(self, expected: Finished | None) -> None:
         """The run in the folder `run` has the results that are expected."""

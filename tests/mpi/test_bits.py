@@ -110,16 +110,14 @@ def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: py
     monkeypatch.setattr(PublishedFactors, "write", write_later)
     monkeypatch.setattr(train_round, "simulate_client", begin)
     words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.per_round=8", "rounds=2")
-    bits.run(small_config(*words))
-    bits.check(bits.alone(small_config(*words)))
+    bits.are_those_of_one_process(*words)
 
 
 @pytest.mark.parametrize("aggregate", fast("krum", of=("median", "trimmed_mean", "krum", "norm_clip")))
 def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
     """Rank 0 computes in the order of the clients' numbers, whatever the order in which their uploads arrive."""
     words = ("method.name=fedavg", "rounds=2", "clients.per_round=6", f"method.aggregate={aggregate}")
-    bits.run(small_config(*words))
-    bits.check(bits.alone(small_config(*words)))
+    bits.are_those_of_one_process(*words)
 
 
 MLP = ("model.name=mlp", "model.hidden=[8]")
@@ -138,8 +136,7 @@ def test_other_tasks_keep_the_bits(bits: Bits, task: str, method: str) -> None:
     """Squared errors and tokens that are right are added up exactly, over ranks and over one process."""
     words = ("train.masked_loss=false", "rounds=2", f"method.name={method}")
     words = (*words, "partition.name=iid", "evaluation.batch_size=7", *TASKS[task])
-    bits.run(small_config(*words))
-    bits.check(bits.alone(small_config(*words)))
+    bits.are_those_of_one_process(*words)
 
 
 PARTS = {
@@ -174,9 +171,7 @@ def test_all_ranks_end_with_the_same_test(bits: Bits) -> None:
 def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
     monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)
-    config = small_config(*CASES["fedhm"], "rounds=2", "mpi.exchange=gather")
-    bits.run(config)
-    bits.check(bits.alone(config))
+    bits.are_those_of_one_process(*CASES["fedhm"], "rounds=2", "mpi.exchange=gather")
 
 
 # Of each method one case runs on 3 ranks in the fast run.
@@ -222,9 +217,7 @@ def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
 @pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS))
 def test_nets_of_others_keep_the_bits(bits: Bits, net: str) -> None:
     """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
-    config = small_config(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
-    bits.run(config)
-    bits.check(bits.alone(config))
+    bits.are_those_of_one_process(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
 
 
 @pytest.mark.slow
@@ -232,9 +225,7 @@ def test_a_net_of_transformers_keeps_the_bits(bits: Bits) -> None:
     """Its tokens have a class each, its adapters unequal ranks, and its dropout draws."""
     words = ("model.name=hub_nets:Gpt", "data.name=hub_nets:sentences", "train.masked_loss=false")
     words = (*words, "partition.name=iid")
-    config = small_config(*words, "method.name=lora", "method.ranks=[4,2]", "model.trained=none", "rounds=2")
-    bits.run(config)
-    bits.check(bits.alone(config))
+    bits.are_those_of_one_process(*words, "method.name=lora", "method.ranks=[4,2]", "model.trained=none", "rounds=2")
 
 
 def test_a_net_that_keeps_something_is_refused_by_all(bits: Bits) -> None:
@@ -335,6 +326,4 @@ def test_the_digits_keep_their_bits(bits: Bits, path: Path) -> None:
 def test_metrics_have_the_bits_of_one_rank(bits: Bits) -> None:
     """Records are compared whole, the metrics of two tiers with them."""
     metrics = "evaluation.metrics=[f1_macro,auc,top5,confusion]"
-    config = small_config(*UNEVEN, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=2", metrics)
-    bits.run(config)
-    bits.check(bits.alone(config))
+    bits.are_those_of_one_process(*UNEVEN, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=2", metrics)
