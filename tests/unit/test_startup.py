@@ -40,7 +40,7 @@ def test_single_values_cannot_be_normalized(overrides: tuple[str, ...], words: s
 
 def test_a_model_that_cannot_take_the_data_is_one_line(told: Told) -> None:
     config = small_config("model.name=torchvision:inception_v3", "data.shape=[3,8,8]", "method.name=fedavg")
-    with told.by(ConfigError, r"(?<=float32\): ).*") as caught:
+    with told.by(ConfigError, r"(?<=batch of 2\): ).*") as caught:
         start.check_model(config, config.data.info())
     assert "\n" not in caught.value.text()
 
