@@ -134,5 +134,6 @@ class Expectation:
                 times_s = [parts.total_ns / NS_PER_S for parts in all_parts]
                 energies_j = [energy_uj(*pair) / _UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
                 memories = [profile.memory_bytes for profile in profiles]
-                spans = [(min(numbers), max(numbers)) for numbers in (times_s, energies_j)]
-                yield Turn(tier.name, name, *spans, needed, (min(memories), max(memories)))
+                turn_s = min(times_s), max(times_s)
+                turn_j = min(energies_j), max(energies_j)
+                yield Turn(tier.name, name, turn_s, turn_j, needed, (min(memories), max(memories)))
