@@ -85,7 +85,7 @@ def load(net: nn.Module, options: Model) -> None:
     ]
     skip = "model.weights_skip leaves names out (fc.*)"
     if _of_run(options.weights):
-        skip += "; of a run that trained a part, fedmpi export writes the whole net"
+        skip += "; of a run that trained a part, fedmpi export --format safetensors writes the whole net"
     for what, names in (("lacks", missing), ("has", differing), ("has what the net has not:", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
