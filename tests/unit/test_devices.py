@@ -106,6 +106,9 @@ PRISM = (linear(16, 2, bias=False), linear(2, 2, bias=False), relu(8), linear(8,
 # Rank 2 of the first layer, 1 of the second.
 FDNNC = (linear(16, 2, bias=False), linear(2, 8), relu(8), linear(8, 1, bias=False), linear(1, 4))
 BASE = two_layers(2)
+# Rank 4 beside both layers, whose weights and biases stay as they are, and are read: 16 x 8 + 4 (16 + 8) MACs, and as
+# many numbers with the bias of 8; 8 x 4 + 4 (8 + 4), and the bias of 4.
+LORA = ((224, 24, 232), relu(8), (80, 12, 84))
 
 # SGD with momentum reads parameter, gradient and momentum and writes parameter and momentum: 5 numbers; without: 3.
 # Of each method: bytes down and up, and the nanoseconds of its smaller tier for 10 examples in one epoch.
@@ -145,15 +148,17 @@ BY_HAND: dict[str, tuple[int, int, int]] = {
     "standalone": (0, 0, 2 * epoch(FULL) + 4 * 5 * PARAMS),
     # ceil(0.1 * 172) = 18 entries of 8 bytes.
     "topk": (4 * PARAMS, 8 * 18, epoch(FULL) + 2 * 5 * PARAMS),
+    # 4 (16 + 8) + 4 (8 + 4) numbers are trained and travel.
+    "lora": (4 * 144, 4 * 144, epoch(LORA) + 2 * 5 * 144),
     # One gradient, no update; half of the 60 numbers of the factors travel, and 12 biases.
     "fdnnc": (4 * 72, 4 * (30 + 12), step(FDNNC, 8)),
 }
 
 
 def test_every_method_is_there() -> None:
-    """But fedbn, which needs a net with BatchNorm, and lora, which needs a frozen one: they train as fedavg."""
+    """But fedbn, which needs a net with BatchNorm: it trains as fedavg."""
     assert {case.partition("-")[0] for case in BY_HAND} == {case.partition("-")[0] for case in method_cases.CASES} - {
-        *("fedbn", "lora")
+        "fedbn"
     }
 
 
@@ -247,6 +252,13 @@ def test_memory_by_hand() -> None:
     assert fleet.needed_bytes == [4 * 3 * PARAMS + activations]
     four = fleet_of("method.name=splitmix", "method.levels=[1]", "method.atom=0.25", *small)
     assert four.needed_bytes == [4 * 3 * four.nets[0].params + 8 * four.nets[0].activation_bytes // 4]
+
+
+def test_what_is_not_trained_takes_memory() -> None:
+    """LoRA's 144 numbers of rank 4 three times, the net's 172, and activations; not the gradients of the 172."""
+    words = (word for word in method_cases.CASES["lora"] if not word.startswith("partition"))
+    fleet = fleet_of(*words, *"model.name=mlp model.hidden=[8] data.shape=[1,4,4] devices.name=classes".split())
+    assert fleet.needed_bytes[1] == 4 * (3 * 144 + PARAMS) + 8 * fleet.nets[1].activation_bytes
 
 
 # What a client holds of its net beside parameters, gradients and momentum.
