@@ -16,6 +16,7 @@ from typing import Any, get_args
 import method_cases
 import numpy as np
 import pytest
+from fast import fast
 from small_runs import finished, run_alone, small_config, small_setup
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
@@ -608,8 +609,14 @@ def test_the_plan_by_hand(own_file: str) -> None:
 EXACT = [case for case in method_cases.CASES if case.partition("-")[0] not in ("hermes",) and case != "lora-hetlora"]
 
 
-@pytest.mark.parametrize("deadline", ["", "devices.deadline_s=0.13"])
-@pytest.mark.parametrize("case", EXACT)
+DEADLINE = "devices.deadline_s=0.13"
+PLANNED = [(case, deadline) for case in EXACT for deadline in ("", DEADLINE)]
+IN_CI = [(case, deadline) for case, deadline in PLANNED if "-" not in case]
+# Nets of several sizes, drawn widths, two phases, two kinds of rounds, and what travels that is no net.
+FAST = (("fedhm", ""), ("fjord", DEADLINE), ("fdnnc", DEADLINE), ("lgfedavg", ""), ("topk", DEADLINE))
+
+
+@pytest.mark.parametrize(("case", "deadline"), fast(*FAST, of=PLANNED, slow=IN_CI))
 def test_the_plan_has_the_runs_simulated_hours(tmp_path: Path, case: str, deadline: str) -> None:
     """To the nanosecond, with uneven clients that do a part of their work, whose uploads get lost, and that change."""
     words = [*method_cases.CASES[case], *UNEVEN, *deadline.split(), "rounds=2", "devices.name=lognormal"]
