@@ -1,4 +1,4 @@
-"""Nets drawn at random: `fedmpi check` and a run accept the same ones, and the bits are those of one process."""
+"""Nets drawn at random: plan, `fedmpi check` and run accept the same ones, and the bits are those of one process."""
 
 import io
 import os
@@ -15,6 +15,7 @@ from fedmpi.check.contract import BrokenError
 from fedmpi.check.things import checks_of
 from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import Communicator, SerialComm
+from fedmpi.running.forecast import forecast
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.nightly]
 COUNT = int(os.environ.get("FEDMPI_TEST_EXAMPLES", "200"))
@@ -42,7 +43,9 @@ def test_check_and_run_agree(number: int, comm: Communicator, tmp_path: Path, on
     words = words_of(number)
     folder = Path(comm.allgather_text(str(tmp_path))[0])
     checked = comm.allgather_text(refusal(lambda: check(words, folder)) if comm.is_root else "")[0]
+    planned = refusal(lambda: forecast(small_config(*words), comm.size))
     ran = refusal(lambda: run_all(small_config(*words), comm, folder / "run"))
+    on_all_ranks(bool(planned) == bool(ran), f"{words}: the plan says {planned!r}, the run {ran!r}")
     on_all_ranks(bool(checked) == bool(ran) and "\n" not in ran, f"{words}: check says {checked!r}, the run {ran!r}")
     found = ""
     if comm.is_root and not ran:
