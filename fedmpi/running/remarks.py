@@ -76,7 +76,7 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
     lines = []
     for why, numbers in found.items():
         lines.append(
-            f"in {len(numbers)} of {config.rounds} rounds (the first: {numbers[0]}) {why}; they change nothing"
+            f"in {len(numbers)} of {config.rounds} rounds (the first: {numbers[0]}) {why}: nothing changes then"
         )
     return tuple(lines)
 
