@@ -68,7 +68,7 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["import random", "def turn(round, seed): return [round % 8, (round + seed) % 8]"]
+    lines = ["calls = []", "def turn(round, seed): return [round % 8, (round + seed) % 8]"]
     lines += ["def far(round, seed): return [9]", "def many(round, seed): return range(8)"]
     lines += ["def late(round, seed): return [round + 5]", "def share(round, seed): return [0.5, 1]"]
     lines += [
@@ -79,7 +79,8 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
     lines += ["def twice(round, seed): return [3, 1, 3]", "def alone(round, seed): return 3"]
     lines += ["def later(round, seed): return [0] if round < 3 else [random.randrange(8)]"]
     lines += ["def arrays(round, seed): return __import__('torch').tensor([4, round])"]
-    lines += ["def chance(round, seed): return random.sample(range(8), 4)", "def fails(round, seed): return 1 / 0"]
+    lines += ["def other(round, seed): calls.append(0); return [len(calls) % 8]"]
+    lines += ["def fails(round, seed): return 1 / 0"]
     (tmp_path / "my_sampling.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -95,7 +96,7 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
     mistakes |= {"share": "client 0.5; allowed: whole numbers, 0 to 7", "floats": "client 1.0; allowed: whole numbers"}
     mistakes |= {"mask": "client True; allowed: whole numbers", "twice": "for round 1 returns client 3 twice"}
     mistakes |= {"names": "client '1'; allowed: whole numbers", "later": "other clients at a second call"}
-    mistakes |= {"chance": "other clients at a second call", "fails": "ZeroDivisionError"}
+    mistakes |= {"other": "other clients at a second call", "fails": "ZeroDivisionError"}
     for name, said in mistakes.items():
         with pytest.raises(ConfigError, match=said):
             of(name)
