@@ -56,6 +56,10 @@ class Costs:
     """In the order of use, for a clock of devices."""
 
     @property
+    def is_counted(self) -> bool:
+        return bool(self.layers)
+
+    @property
     def weight(self) -> float:
         """Returns its MACs, or its parameters where nothing is counted, to compare nets by what they take."""
         return float(self.macs or self.params)

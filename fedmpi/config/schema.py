@@ -346,7 +346,7 @@ class Devices(Section):
         *("phone_high", "phone_mid", "phone_low"),
     )
     """The devices of `classes` (`fedmpi/devices/README.md`)."""
-    shares: Annotated[tuple[Share, ...], Field(strict=False)] = ()
+    shares: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
     """How likely a client has each of `classes`, in proportion; empty: all alike."""
     path: Folder = ""
     """The CSV file of `file`, with the columns of `fedmpi/devices/profiles.csv`."""
@@ -383,11 +383,14 @@ class Devices(Section):
             yield "clients.tier_assignment", "fits needs devices; set devices.name=lognormal, classes or file"
 
     def _unused(self) -> Iterator[tuple[str, str]]:
-        """Yields settings of another `name`."""
+        """Yields settings of another `name`, and of a change that never comes."""
         owners = {"median": "lognormal", "spread": "lognormal", "classes": "classes", "shares": "classes"}
         for key, name in owners.items():
             if name != self.name and getattr(self, key) != type(self).model_fields[key].default:
                 yield f"devices.{key}", f"goes with devices.name={name}, but that is {self.name}; leave it out"
+        if self.change != Change() and not self.change.round:
+            problem = f"{self.change.share:g}, but no devices.change.round says when devices change"
+            yield "devices.change.share", f"{problem}; give the round, or leave it out"
         if self.path and self.name != "file":
             yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -12,7 +13,8 @@ from fedmpi.devices.profiles import Profile
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.values import ClientLoad
 from fedmpi.report.table_text import text_lines
-from fedmpi.store.units import joules, seconds, short_duration, size
+from fedmpi.report.terminal import wrapped
+from fedmpi.store.units import joules, short_duration, size, span
 
 _UJ_PER_J = 10**6
 _MOST_DEVICES = 1000
@@ -43,6 +45,10 @@ class Expected:
     run_j: float
     late_share: float
     """Share of turns that would miss the deadline."""
+    late_shares: Mapping[str, float]
+    """The same of the turns of each `class ...` of devices and each `tier ...` that is ever late."""
+    empty_rounds: tuple[int, ...]
+    """Rounds in which nobody is done by the deadline."""
     sizes_are_known: bool
     """Whether each client's number of examples is known; else all have the mean."""
 
@@ -51,27 +57,29 @@ class Expected:
         heads = ("tier", "device", "turn", "energy", "needs", "memory")
         rows = []
         for turn in self.turns:
-            row = [turn.tier, turn.device, _range(turn.turn_s, seconds), _range(turn.turn_j, joules)]
-            rows.append([*row, size(turn.needed_bytes), _range(turn.memory_bytes, size)])
-        late_words = f"; {100 * self.late_share:.0f} % of turns are late" if self.late_share else ""
+            row = [turn.tier, turn.device, span(turn.turn_s, short_duration), span(turn.turn_j, joules)]
+            rows.append([*row, size(turn.needed_bytes), span(turn.memory_bytes, size)])
         run = f"{short_duration(self.run_s)}, {joules(self.run_j)}"
         slowest = f"client {self.slowest_client} ({self.slowest_device}) is the slowest"
         how = "" if self.sizes_are_known else ", if all clients have the mean number of examples (the data say it)"
-        return ["", *text_lines(heads, rows, 2), f"on these devices the run takes {run}{how}; {slowest}{late_words}"]
+        said = [f"on these devices the run takes {run}{how}; {slowest}"]
+        if self.late_share:
+            shares = ", ".join(f"{100 * share:.0f} % of {whose}" for whose, share in self.late_shares.items())
+            said += wrapped(f"{100 * self.late_share:.0f} % of turns are late: {shares}")
+        return ["", *text_lines(heads, rows, 2), *said]
 
-    def warnings(self) -> Iterable[str]:
-        """Yields tiers that devices of a class cannot hold."""
-        for turn in self.turns:
+    def warnings(self, num_rounds: int, *, fits: bool) -> Iterator[str]:
+        """Yields how many rounds a deadline leaves empty, and, unless tiers are chosen so that they fit, tiers that
+        devices of a class cannot hold."""
+        if self.empty_rounds:
+            how_many = f"in {len(self.empty_rounds)} of {num_rounds} rounds (the first: {self.empty_rounds[0]})"
+            yield f"{how_many} nobody is done within devices.deadline_s: nothing changes then"
+        for turn in () if fits else self.turns:
             least, most = turn.memory_bytes
             if turn.needed_bytes > least:
                 which = turn.device if turn.needed_bytes > most else f"some {turn.device}"
                 takes = f"training tier {turn.tier} takes {size(turn.needed_bytes)}"
                 yield f"{takes}, more than the {size(least)} of {which}"
-
-
-def _range(numbers: tuple[float, float], text: Callable[[float], str]) -> str:
-    low, high = map(text, numbers)
-    return low if low == high else f"{low} to {high}"
 
 
 @dataclass
@@ -82,8 +90,10 @@ class Expectation:
     _total: Spent = field(default_factory=Spent)
     _slowest: tuple[int, int, str] = (-1, 0, "")
     """Nanoseconds, client, class."""
-    _num_turns: int = 0
-    _num_late: int = 0
+    _turns_of: Counter[str] = field(default_factory=Counter)
+    """Turns by class, by tier, and in all (`''`)."""
+    _late_of: Counter[str] = field(default_factory=Counter)
+    _empty_rounds: list[int] = field(default_factory=list)
     _most_in_phase: int = 1
     _done: set[int] = field(default_factory=set)
     """Clients whose upload has arrived in some round."""
@@ -103,8 +113,11 @@ class Expectation:
             self._slowest = max(self._slowest, (turn.ns, -task.client, profile.name))
             self._devices[profile] = None
             self._most_in_phase = max(self._most_in_phase, task.cohort_size)
-        self._num_turns += len(tasks)
-        self._num_late += sum(task.is_late for task in tasks)
+            whose = ("", f"class {profile.name}", f"tier {self.fleet.method.tiers[task.tier].name}")
+            self._turns_of.update(whose)
+            self._late_of.update(whose if task.is_late else ())
+        if any(task.is_late for task in tasks) and not any(task.arrives for task in tasks):
+            self._empty_rounds.append(tasks[0].round_number)
         self._done.update(task.client for task in tasks if task.arrives)
         self._total = self.fleet.round_record(tasks, turns, up_bytes, self._total)[1]
 
@@ -117,7 +130,9 @@ class Expectation:
             slowest_device=device,
             run_s=self._total.ns / NS_PER_S,
             run_j=self._total.uj / _UJ_PER_J,
-            late_share=self._num_late / max(1, self._num_turns),
+            late_share=self._late_of[""] / max(1, self._turns_of[""]),
+            late_shares={whose: late / self._turns_of[whose] for whose, late in sorted(self._late_of.items()) if whose},
+            empty_rounds=tuple(self._empty_rounds),
             sizes_are_known=sizes_are_known,
         )
 
@@ -134,6 +149,6 @@ class Expectation:
                 times_s = [parts.total_ns / NS_PER_S for parts in all_parts]
                 energies_j = [energy_uj(*pair) / _UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
                 memories = [profile.memory_bytes for profile in profiles]
-                turn_s = min(times_s), max(times_s)
-                turn_j = min(energies_j), max(energies_j)
+                turn_s = (min(times_s), max(times_s))
+                turn_j = (min(energies_j), max(energies_j))
                 yield Turn(tier.name, name, turn_s, turn_j, needed, (min(memories), max(memories)))

@@ -8,7 +8,7 @@ take part, and with which tier.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import ClientLoad, Costs, Passes, Training
-from fedmpi.store.units import size
+from fedmpi.store.units import size, span
 from fedmpi.tensors import frozen_values
 
 if TYPE_CHECKING:
@@ -76,6 +76,10 @@ class Fleet:
         devices = config.devices
         if not devices.is_on:
             return None
+        if not all(net.is_counted for net in nets):
+            problem = f"the MACs of '{config.model.name}' are not counted: it does not run without values"
+            todo = "take a net that runs on zeros in place of its weights, or devices.name=off"
+            raise ConfigError("model.name", f"{problem}, so a clock of devices would guess; {todo}")
         if devices.name == "file":
             listed, digest = read(devices.path)
         else:
@@ -105,9 +109,10 @@ class Fleet:
     def _too_small(self, client: int, round_number: int) -> ConfigError:
         profile = self.profile(client, round_number)
         has = f"client {client} ({profile.name}) has {size(profile.memory_bytes)} of memory"
-        takes = f"training takes {size(min(self.needed_bytes))} to {size(max(self.needed_bytes))}"
+        least = min(self.needed_bytes)
+        takes = f"training takes {span((least, max(self.needed_bytes)), size)}"
         todo = ["take smaller tiers or batches"]
-        if self.config.clients.tier_assignment != "fits":
+        if self.config.clients.tier_assignment != "fits" and least <= profile.memory_bytes:
             todo.append("clients.tier_assignment=fits")
         if self.config.devices.too_small != "drop":
             todo.append("devices.too_small=drop")
@@ -197,7 +202,8 @@ class Fleet:
     @cached_property
     def _rounds_of_devices(self) -> list[int]:
         """Returns the first round, and that in which devices change."""
-        return sorted({1, min(self.config.devices.change.round or 1, self.config.rounds)})
+        change = self.config.devices.change.round
+        return [1, change] if 1 < change <= self.config.rounds else [1]
 
     def tiers_in_use(self) -> tuple[int, ...]:
         """Returns the tiers that clients have in some round, of `dynamic` all that they can draw."""
@@ -213,6 +219,22 @@ class Fleet:
             return [] if own is None else [own]
         memory = self.profile(client, round_number).memory_bytes
         return [tier for tier, needed in enumerate(self.needed_bytes) if self.blocks[tier] and needed <= memory]
+
+    def warnings(self) -> Iterator[str]:
+        """Yields what the clock does not see, and how many clients never take part."""
+        config = self.config
+        if any(net.macs and not any(layer.activation_bytes for layer in net.layers) for net in self.nets):
+            what = f"the MACs of '{config.model.name}' are of no layer"
+            yield f"{what}, so its simulated time has them without traffic and fixed costs of each layer"
+        if (change := config.devices.change.round) > config.rounds:
+            yield f"devices.change.round={change}, but rounds is {config.rounds}: no device changes in this run"
+        if config.devices.too_small == "drop":
+            count = config.clients.count
+            for number in self._rounds_of_devices:
+                left_out = sum(not self._possible_tiers(client, number) for client in range(count))
+                since = f"from round {number} on " if number > 1 else ""
+                if left_out:
+                    yield f"devices.too_small=drop: {since}{left_out} of {count} clients hold no tier, and take no part"
 
     # What it takes.
 

@@ -11,7 +11,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from hashlib import blake2b
@@ -110,12 +110,19 @@ def read(path: str) -> tuple[tuple[Profile, ...], str]:
         raise ConfigError(PATH, one_line(f"{path} cannot be read: {reason(error)}; {_EXPECTED}")) from error
 
 
-def _cells(text: str) -> list[list[str]]:
-    return [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text)) if any(map(str.strip, row))]
+def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields each row that is not empty, and the number of its line."""
+    reader = csv.reader(io.StringIO(text))
+    for row in reader:
+        cells = [cell.strip() for cell in row]
+        if any(cells):
+            yield reader.line_num, cells
 
 
 def _profiles(text: str, path: str) -> tuple[Profile, ...]:
-    head, *rows = _cells(text) or [[]]
+    (_, head), *rows = list(_rows(text)) or [(1, [])]
+    if len(head) == 1 and (other := re.search(r"[;\t]", head[0])):
+        raise ConfigError(PATH, one_line(f"{path}: cells are separated by {other[0]!r}, not by commas; {_EXPECTED}"))
     missing = [f"no column {name}" for name in _ALL_COLUMNS if name not in head]
     unknown = [f"a column {name[:40]!r}, which no device has" for name in head if name not in _ALL_COLUMNS]
     twice = [f"two columns {name}" for name, count in Counter(head).items() if count > 1]
@@ -123,18 +130,18 @@ def _profiles(text: str, path: str) -> tuple[Profile, ...]:
         raise ConfigError(PATH, one_line(f"{path}: {problems[0]}; {_EXPECTED}"))
     if not rows:
         raise ConfigError(PATH, one_line(f"{path}: no device; {_EXPECTED}"))
-    return tuple(_profile(head, row, f"{path}: device {number}") for number, row in enumerate(rows, 1))
+    return tuple(_profile(head, row, f"{path}: line {line}") for line, row in rows)
 
 
 def _profile(head: Sequence[str], row: Sequence[str], where: str) -> Profile:
-    if len(row) > len(head):
-        raise ConfigError(PATH, one_line(f"{where}: {len(row)} cells, but there are {len(head)} columns"))
-    cells = dict(zip(head, row, strict=False))
+    if len(row) != len(head):
+        raise ConfigError(PATH, one_line(f"{where}: {len(row)} cells, but {len(head)} columns"))
+    cells = dict(zip(head, row, strict=True))
     if not cells["class"].isprintable():
         raise ConfigError(PATH, one_line(f"{where}: class is {cells['class'][:40]!r}; allowed: printable characters"))
     values = {}
     for column, (name, factor) in COLUMNS.items():
-        values[name] = _whole(cells.get(column, ""), column, factor, where)
+        values[name] = _whole(cells[column], column, factor, where)
     return Profile(name=cells["class"] or "device", **values)
 
 
@@ -142,12 +149,13 @@ def _whole(text: str, column: str, factor: float, where: str) -> int:
     """Returns the number of a cell in the unit of `Profile`."""
     number = float(text.rstrip("pdaPDA")) if _NUMBER.fullmatch(text) else math.nan
     least = 0.0 if column in _MAY_BE_ZERO else 1e-6
-    allowed = f"{least:g} to {_LARGEST:g}"
+    kind = "a number"
     if column == "lanes":
         least = 1.0
-        allowed = f"whole numbers from 1 to {_LARGEST:g}"
+        kind = "a whole number"
         number = number if number.is_integer() else math.nan
     if not least <= number <= _LARGEST:
+        allowed = f"{kind} from {least:g} to {_LARGEST:g}, optionally followed by p, d or a"
         raise ConfigError(PATH, one_line(f"{where}: {column} is {text[:40]!r}; allowed: {allowed}"))
     return max(round(number * factor), int(least > 0))
 

@@ -445,10 +445,12 @@ def budget_words(factor: float, config: Config) -> list[str]:
         words.append(f"train.schedule.milestones={milestones}")
     if factor < 1:  # a longer run needs no coarser look
         words.append(f"evaluation.every={max(1, round(factor * config.evaluation.every))}")
-    for key, value in config.method:
-        if key.endswith(("_round", "_rounds")) and isinstance(value, int) and value > 0:
+    numbers = {f"method.{key}": value for key, value in config.method if key.endswith(("_round", "_rounds"))}
+    numbers["devices.change.round"] = config.devices.change.round
+    for key, value in numbers.items():
+        if isinstance(value, int) and value > 0:
             scaled = max(1, round(factor * value))
             if value < config.rounds:  # what happened within the run still does
                 scaled = min(scaled, max(1, rounds - 1))
-            words.append(f"method.{key}={scaled}")
+            words.append(f"{key}={scaled}")
     return words

@@ -171,9 +171,10 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         warnings=(),
         devices=rounds.on_devices(samples),
     )
-    said = [*remarks(config, info, method, num_workers, sizes if are_known else None)]
+    said = [*remarks(config, info, method, num_workers, sizes if are_known else None, fleet)]
     said += thin_rounds(config, rounds.turnout)
-    return replace(plan, warnings=(*said, *_warnings(plan), *_refusal(fleet)))
+    said += _warnings(plan, fits=config.clients.tier_assignment == "fits")
+    return replace(plan, warnings=(*said, *_refusal(fleet)))
 
 
 def _tried(config: Config, info: DataInfo, sizes: Ints | None) -> tuple[methods.Method, list[costs.Costs]]:
@@ -227,12 +228,12 @@ def _divided(config: Config) -> tuple[Dataset, Partition]:
     return dataset, partition
 
 
-def _warnings(plan: Forecast) -> Iterator[str]:
+def _warnings(plan: Forecast, *, fits: bool) -> Iterator[str]:
     for tier in plan.tiers:
         if not tier.macs:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
     if plan.devices:
-        yield from plan.devices.warnings()
+        yield from plan.devices.warnings(plan.rounds, fits=fits)
     if plan.test_share > _LARGE_SHARE and plan.tests_per_run > 1:
         yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
 

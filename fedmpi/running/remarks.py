@@ -12,6 +12,7 @@ from torch import nn
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataInfo
+from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -27,7 +28,7 @@ _UNEVEN = 3
 
 
 def remarks(
-    config: Config, info: DataInfo, method: Method, num_workers: int, sizes: np.ndarray | None
+    config: Config, info: DataInfo, method: Method, num_workers: int, sizes: np.ndarray | None, fleet: Fleet | None
 ) -> tuple[str, ...]:
     """Returns remarks, one line each. `sizes` (clients,) has how many examples each client has, None where only the
     data say it.
@@ -46,6 +47,7 @@ def remarks(
     if config.evaluation.on == "validation":
         share = f"{100 * VALIDATION_SHARE:g} % of the clients' training examples"
         said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
+    said += fleet.warnings() if fleet else ()
     return tuple(said)
 
 
@@ -63,7 +65,7 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
     least = least_uploads(rule)
     found: dict[str, list[int]] = {}
     for number, (present, arrived) in enumerate(rounds, 1):
-        why = "no client takes part (clients.availability, clients.sampling)"
+        why = "no client takes part (clients.availability, clients.sampling, devices.too_small)"
         if present:
             why = "no upload arrives (clients.dropout)"
         if arrived:

@@ -95,7 +95,8 @@ class Server:
             self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
         if chosen:
             self._tell(chosen)
-        found = remarks(config, setup.data.info, setup.method, len(setup.workers), setup.partition.sizes)
+        examples = setup.partition.sizes
+        found = remarks(config, setup.data.info, setup.method, len(setup.workers), examples, setup.fleet)
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 _SI = ("", "k", "M", "G", "T", "P")
+_SMALL = {-1: "m", -2: "u"}
+_MINUTE_S = 60
 
 
 def si(number: float | None) -> str:
@@ -20,18 +23,35 @@ def si(number: float | None) -> str:
 
 def size(num_bytes: float | None) -> str:
     """Returns bytes in powers of 1000: 44700000 -> `44.70 MB`."""
-    return _with_unit(si(num_bytes), "B")
+    text = si(num_bytes)
+    if text == "-":
+        return text
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
 def joules(number: float | None) -> str:
-    """Returns 13.456 as `13.46 J`, 1236042 as `1.24 MJ`."""
-    return _with_unit(si(number if number is None else round(number, 2)), "J")
+    """Returns three digits: 0.0024 -> `2.40 mJ`, 13.456 -> `13.5 J`, 1236042 -> `1.24 MJ`."""
+    return _three_digits(number, "J")
 
 
-def _with_unit(text: str, unit: str) -> str:
-    if text == "-":
-        return text
-    return f"{text}{unit}" if text[-1].isalpha() else f"{text} {unit}"
+def _three_digits(number: float | None, unit: str) -> str:
+    """Returns from 0.1 on whole units or more, below thousandths or millionths of one."""
+    if number is None or not math.isfinite(number):
+        return "-"
+    if not number:
+        return f"0 {unit}"
+    exponent = int(f"{number:.2e}".partition("e")[2])
+    power = (exponent + (exponent < 0)) // 3
+    power = min(max(power, -2), len(_SI) - 1)
+    decimals = min(max(2 - exponent + 3 * power, 0), 3)
+    prefix = _SI[power] if power >= 0 else _SMALL[power]
+    return f"{number / 1000.0**power:.{decimals}f} {prefix}{unit}"
+
+
+def span(numbers: tuple[float, float], text: Callable[[float], str]) -> str:
+    """Returns `1 s to 2 s`, or `1 s` where both read the same."""
+    low, high = map(text, numbers)
+    return low if low == high else f"{low} to {high}"
 
 
 def as_number(text: str) -> float | None:
@@ -64,5 +84,5 @@ def seconds(number: float) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """Returns `duration`, but `0.42 s` below a second."""
-    return f"{seconds:.2f} s" if 0.005 <= seconds < 1 else duration(seconds)
+    """Returns `duration`, but three digits below a minute: `2.00 ms`, `0.420 s`, `7.25 s`."""
+    return _three_digits(seconds, "s") if seconds < _MINUTE_S - 0.05 else duration(seconds)

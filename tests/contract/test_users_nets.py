@@ -153,6 +153,24 @@ def test_what_is_not_counted_is_left_out(capsys: pytest.CaptureFixture[str]) -> 
     assert "the MACs of tier 1 are not counted" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_clock_of_devices_guesses_no_macs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not counted is refused by plan, check and run; MACs of no layer are said to have no traffic."""
+    words = ("model.name=mynets:Inverts", "method.name=fedavg", "devices.name=classes")
+    expected = "the MACs of 'mynets:Inverts' are not counted: it does not run without values, so a clock of devices"
+    assert plan([*DATA, *words]) == 2
+    assert f"model.name: {expected}" in unfolded(capsys.readouterr().err)
+    assert check(["mynets:Inverts", "devices.name=classes"]) == 1
+    assert expected in unfolded(capsys.readouterr().out)
+    with pytest.raises(StartupError, match=expected):
+        run_alone(tmp_path / "run", *ONE_ROUND, *words)
+    rough = "the MACs of 'mynets:OneByOne' are of no layer, so its simulated time has them without traffic"
+    words = ("model.name=mynets:OneByOne", *words[1:])
+    assert plan([*DATA, *words]) == 0
+    assert rough in unfolded(capsys.readouterr().out)
+    run_alone(tmp_path / "run", *ONE_ROUND, *words)
+    assert rough in unfolded(capsys.readouterr().err)
+
+
 def test_the_net_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     words = "model.name=from_readme:net", "model.hidden=200", "method.name=fedavg"
     assert plan([*DATA, *words]) == 0 and "from_readme:net" in capsys.readouterr().out

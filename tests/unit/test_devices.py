@@ -37,6 +37,7 @@ from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
 from fedmpi.results import page
 from fedmpi.results.frame import grouped, panels, spent
+from fedmpi.results.grid_file import budget_words
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
 from fedmpi.running import start
@@ -313,7 +314,7 @@ def test_devices_say_whether_a_client_is_ever_dense(tmp_path: Path, change_round
     delta = ("method.name=fedhm", "method.aggregation=delta", "method.rank_ratio=[1,0.5]")
     dense, half = fleet_of("devices.name=classes", *delta).needed_bytes
     rows = small_devices(tmp_path / "devices.csv", *[half / 1e6] * 8, dense / 1e6)[:2]
-    change = (f"devices.change.round={change_round}", "devices.change.share=1")
+    change = (f"devices.change.round={change_round}", "devices.change.share=1") if change_round else ()
     method = small_setup(tmp_path, *rows, *delta, *change, "clients.tier_assignment=fits").method
     starts_from_factors = method.published_specs([0]).keys() != method.state_specs().keys()
     assert starts_from_factors == (change_round == 0)
@@ -340,6 +341,15 @@ def test_devices_change(tmp_path: Path) -> None:
     assert before == [0, 1] * 100 and after == [fleet.tier(client, 9) for client in range(200)]
     changed = [seeds.numpy_generator("device change", 0, client).random() < 0.5 for client in range(200)]
     assert [one != two for one, two in zip(before, after, strict=True)] == changed
+
+
+def test_a_change_after_the_last_round_is_said() -> None:
+    """It is no mistake: the run may go on later. A smaller budget moves the change with the rounds."""
+    config = small_config("method.name=fedavg", "devices.name=classes", "rounds=4", "devices.change.round=5")
+    assert "devices.change.round=5, but rounds is 4: no device changes in this run" in forecast(config, 1).warnings
+    config = small_config("method.name=fedavg", "devices.name=classes", "rounds=8", "devices.change.round=6")
+    assert {"rounds=4", "devices.change.round=3"} <= set(budget_words(0.5, config))
+    assert not any("no device changes" in line for line in forecast(config, 1).warnings)
 
 
 @pytest.mark.parametrize(("deadline_s", "late"), [(0.03, 2), (0.001, 4)])
@@ -438,9 +448,7 @@ def test_a_clock_changes_no_bits(tmp_path: Path) -> None:
 
 
 def test_the_fleet_is_drawn_by_shares() -> None:
-    fleet = fleet_of(
-        "devices.name=classes", "devices.shares=[0.1,0.2,0.7]", "clients.count=1000", "data.num_train=2000"
-    )
+    fleet = fleet_of("devices.name=classes", "devices.shares=[1,2,7]", "clients.count=1000", "data.num_train=2000")
     names = [fleet.profile(client, 1).name for client in range(1000)]
     edges = list(accumulate(names.count(name) for name in ("phone_high", "phone_mid", "phone_low")))
     assert edges == [pytest.approx(100, abs=30), pytest.approx(300, abs=45), 1000]
@@ -459,15 +467,20 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "rows": (HEAD, "no device"),
     "text": (
         f"{HEAD}\n{ROW}\n{ROW.replace(',1,4,', ',1,fast,')}",
-        "device 2: memory_gb_per_s is 'fast'; allowed: 1e-06 to",
+        "line 3: memory_gb_per_s is 'fast'; allowed: a number from 1e-06 to 1e+09, optionally followed by p, d or a",
     ),
-    "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: 0 to"),
-    "short": (f"{HEAD}\nslow,1", "device 1: lanes is ''"),
-    "long": (f"{HEAD}\n{ROW},7", "device 1: 14 cells, but there are 13 columns"),
+    "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: a number from 0 to"),
+    "empty cell": (f"{HEAD}\n\n{ROW.replace(',1,4,', ',,4,')}", "line 3: lanes is ''; allowed:"),
+    "semicolons": (f"{HEAD}\n{ROW}".replace(",", ";"), "cells are separated by ';', not by commas"),
+    "short": (f"{HEAD}\nslow,1", "line 2: 2 cells, but 13 columns"),
+    "long": (f"{HEAD}\n{ROW},7", "line 2: 14 cells, but 13 columns"),
     "twice": (f"{HEAD},lanes\n{ROW},7", "two columns lanes"),
     "unknown": (f"{HEAD},colour\n{ROW},7", "a column 'colour', which no device has"),
-    "half a lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,2.5"), "lanes is '2.5'; allowed: whole numbers"),
-    "no lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,0"), "lanes is '0'; allowed: whole numbers"),
+    "half a lane": (
+        HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,2.5"),
+        "lanes is '2.5'; allowed: a whole number from 1 to",
+    ),
+    "no lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,0"), "lanes is '0'; allowed: a whole number from 1 to"),
     "underscore": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1_0,"), "gmacs_per_s is '1_0'; allowed:"),
     "letters": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1aa,"), "gmacs_per_s is '1aa'; allowed:"),
     "digits": (HEAD + "\n" + ROW.replace("slow,1,", "slow,\u0661,"), "gmacs_per_s is '\u0661'; allowed:"),
@@ -534,6 +547,9 @@ SETTINGS: dict[str, Callable[[], Any]] = {
         "devices.name=classes", "devices.deadline_s=1e-10"
     ),
     "devices.path": lambda: small_config("devices.name=file"),
+    "devices.change.share .*no devices.change.round": lambda: small_config(
+        "devices.name=classes", "devices.change.share=0.3"
+    ),
     "devices.change.round": lambda: small_config(
         "devices.name=classes", "devices.classes=[server]", "devices.change.round=2"
     ),
@@ -707,6 +723,9 @@ def test_the_plan_counts_no_upload_of_late_clients(own_file: str) -> None:
     config = small_config("method.name=fedavg", "rounds=30", "devices.deadline_s=0.001", *own_file.split())
     plan = forecast(config, 1)
     assert plan.devices is not None and plan.devices.late_share == 1
+    assert "in 30 of 30 rounds (the first: 1) nobody is done within devices.deadline_s: nothing changes then" in str(
+        plan.warnings
+    )
     fleet = fleet_of("method.name=fedavg", *own_file.split())
     state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
     assert plan.devices.run_s == pytest.approx(30 * (0.001 + server_ns(fleet.server, [], 3 * state_bytes) / 1e9))
@@ -723,6 +742,47 @@ def test_the_plan_says_what_does_not_fit(tmp_path: Path) -> None:
         if "a run is refused" in line
     )
     assert "devices.too_small=drop" in refused and "tier_assignment=fits" not in refused.partition("; ")[2]
+
+
+def test_the_plan_says_whom_a_deadline_leaves_out(tmp_path: Path) -> None:
+    """As the run's records have it: every second client has the slow device, and the wide tier is later."""
+    rows = [ROW.replace("slow", "fast").replace(",8,8,", ",80,80,"), ROW]
+    (tmp_path / "devices.csv").write_text("\n".join([HEAD, *rows]))
+    words = ["devices.name=file", f"devices.path={tmp_path / 'devices.csv'}", "clients.per_round=8", "rounds=2"]
+    words += ["method.name=heterofl", "method.widths=[1,0.5]", "devices.deadline_s=0.02"]
+    run_alone(tmp_path / "run", *words)
+    records = [record["devices"] for record in finished(tmp_path / "run").records]
+    plan = forecast(small_config(*words), 1)
+    assert plan.devices is not None
+    shares = dict(plan.devices.late_shares)
+    assert {shares.get(f"class {name}", 0) for name in ("fast", "slow")} == {0, shares["class slow"]}
+    assert shares["class slow"] == sum(record["late_share"]["slow"] for record in records) / 2
+    late = sum(record["late_tiers"]["1"] for record in records)
+    assert 0 < shares["tier 1"] == late / 8 < 1
+    (line,) = [line for line in plan.devices.lines() if "of turns are late" in line]
+    assert f"{100 * shares['class slow']:.0f} % of class slow" in line and "% of tier 1" in line
+
+
+def test_where_tiers_fit_the_plan_says_who_is_left_out(tmp_path: Path) -> None:
+    """3 of 8 clients hold no tier, from round 2 on others; that a device cannot hold every tier is as it should be."""
+    needed = fleet_of("devices.name=classes", "method.name=heterofl", "method.widths=[1,0.5,0.25]").needed_bytes
+    memories = [byte / 1e6 for byte in (needed[0], needed[2] - 1, needed[1])]
+    words = [*small_devices(tmp_path / "devices.csv", *memories), "clients.tier_assignment=fits"]
+    words += ["devices.too_small=drop", "rounds=2", "clients.per_round=8"]
+    warnings = forecast(small_config(*words), 1).warnings
+    assert "devices.too_small=drop: 3 of 8 clients hold no tier, and take no part" in warnings
+    assert not any("training tier" in line for line in warnings)
+    changes = forecast(small_config(*words, "devices.change.round=2", "devices.change.share=1"), 1).warnings
+    assert any("drop: from round 2 on " in line for line in changes)
+
+
+def test_a_refusal_of_a_method_with_one_tier(tmp_path: Path) -> None:
+    """It names one number, and `fits` only where a smaller tier would fit."""
+    words = small_devices(tmp_path / "devices.csv", 0.001)[:2]
+    with pytest.raises(ConfigError) as caught:
+        fleet_of(*words, "method.name=fedavg").check()
+    assert caught.value.text().endswith("take smaller tiers or batches, or devices.too_small=drop")
+    assert "kB; take" in caught.value.text() and " to " not in caught.value.text()
 
 
 def test_prisms_times_are_a_line_in_macs() -> None:

@@ -11,7 +11,7 @@ from fedmpi.clock import STAGES
 from fedmpi.report.closing import TierRow, closing_lines, print_table, write_summary
 from fedmpi.report.progress import Progress
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import duration, short_duration, si, size
+from fedmpi.store.units import duration, joules, short_duration, si, size
 
 ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
@@ -136,4 +136,10 @@ def test_units() -> None:
     assert [size(n) for n in (0, 12, 44_695_848, None)] == ["0 B", "12 B", "44.70 MB", "-"]
     spans_s = (0, 6.6, 75, 7384, 180_000, None)
     assert [duration(s) for s in spans_s] == ["0:00", "0:07", "1:15", "2:03:04", "2 d 02:00", "-"]
-    assert [short_duration(s) for s in (0.0, 0.004, 0.123, 0.99, 1.2)] == ["0:00", "0:00", "0.12 s", "0.99 s", "0:01"]
+    shorts = {0.0: "0 s", 3e-7: "0.30 us", 0.002: "2.00 ms", 0.0996: "99.6 ms", 0.09996: "0.100 s", 0.42: "0.420 s"}
+    assert {s: short_duration(s) for s in shorts} == shorts
+    longs = {1.2: "1.20 s", 59.94: "59.9 s", 59.96: "1:00", 7384: "2:03:04", 2166026: "25 d 01:40"}
+    assert {s: short_duration(s) for s in longs} == longs
+    energies = {0.0: "0 J", 3e-6: "3.00 uJ", 0.0024: "2.40 mJ", 0.3: "0.300 J", 1.0: "1.00 J", 999.9: "1.00 kJ"}
+    assert {number: joules(number) for number in energies} == energies
+    assert joules(1236042) == "1.24 MJ" and joules(None) == joules(float("nan")) == "-"
