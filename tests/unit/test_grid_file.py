@@ -105,7 +105,8 @@ def test_a_budget_multiplies_whatever_counts_rounds() -> None:
     method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
     config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule), method=method)
     config.evaluation = SimpleNamespace(every=15)
-    scaled = "rounds=4 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1"
+    config.devices = SimpleNamespace(change=SimpleNamespace(round=20))
+    scaled = "rounds=4 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1 devices.change.round=2"
     assert " ".join(budget_words(0.1, config)) == scaled
     longer = budget_words(2, config)
     assert longer[0] == "rounds=80" and not any("every" in word for word in longer)

@@ -136,7 +136,7 @@ def test_units() -> None:
     assert [size(n) for n in (0, 12, 44_695_848, None)] == ["0 B", "12 B", "44.70 MB", "-"]
     spans_s = (0, 6.6, 75, 7384, 180_000, None)
     assert [duration(s) for s in spans_s] == ["0:00", "0:07", "1:15", "2:03:04", "2 d 02:00", "-"]
-    shorts = {0.0: "0 s", 3e-7: "0.30 us", 0.002: "2.00 ms", 0.0996: "99.6 ms", 0.09996: "0.100 s", 0.42: "0.420 s"}
+    shorts = {0.0: "0 s", 3e-7: "0.300 us", 0.002: "2.00 ms", 0.0996: "99.6 ms", 0.09996: "0.100 s", 0.42: "0.420 s"}
     assert {s: short_duration(s) for s in shorts} == shorts
     longs = {1.2: "1.20 s", 59.94: "59.9 s", 59.96: "1:00", 7384: "2:03:04", 2166026: "25 d 01:40"}
     assert {s: short_duration(s) for s in longs} == longs
