@@ -77,7 +77,7 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
         "def names(round, seed): return ['1']",
     ]
     lines += ["def twice(round, seed): return [3, 1, 3]", "def alone(round, seed): return 3"]
-    lines += ["def later(round, seed): return [0] if round < 3 else [random.randrange(8)]"]
+    lines += ["def later(round, seed): return [0] if round < 3 else other(round, seed)"]
     lines += ["def arrays(round, seed): return __import__('torch').tensor([4, round])"]
     lines += ["def other(round, seed): calls.append(0); return [len(calls) % 8]"]
     lines += ["def fails(round, seed): return 1 / 0"]
