@@ -103,6 +103,13 @@ def copy_of(net: nn.Module) -> nn.Module:
     return copy.deepcopy(net, {id(value): value for value in frozen_values(net).values()})
 
 
+def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:
+    """Gives a module the plain attributes of the layer that it replaces: nets read its `out_features` or `stride`."""
+    for name, value in vars(replaced).items():
+        if not hasattr(module, name):
+            setattr(module, name, value)
+
+
 def first_mismatch(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
     """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
     found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}

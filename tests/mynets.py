@@ -337,6 +337,72 @@ class Named(nn.Module):
         return self.last(F.relu(hidden + F.linear(x, more)))
 
 
+class Anneals(Flat):
+    """Counts its steps, which changes its scores after some twenty of them."""
+
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        return super().forward(x) / (1.0 if self.steps < 20 else 0.5)
+
+
+class Remembers(Flat):
+    """Keeps the last scores and the shapes in a list of a dict."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.middle.seen = {"shapes": []}
+
+    def forward(self, x):
+        self.middle.seen["shapes"].append(x.shape)
+        return super().forward(x)
+
+
+class Caches(Flat):
+    """Fills a table once, keeps what it has given last, and has another name each time that it is made."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape)
+        self.name = hex(id(self))
+        self.tables = {}
+
+    def forward(self, x):
+        table = self.tables.setdefault(x.shape[1:], torch.arange(x[0].numel()) / x[0].numel())
+        self.last = super().forward(x.flatten(1) + table)
+        return self.last
+
+
+class ReadsSizes(Flat):
+    """Reads what a layer is of."""
+
+    def __init__(self, num_classes, example_shape):
+        super().__init__(num_classes, example_shape, hidden=32)
+        self.norm = nn.BatchNorm1d(32)
+        self.middle.gain = 2.0
+
+    def forward(self, x):
+        hidden = self.norm(self.body(x.flatten(1))) * self.norm.num_features**-0.5
+        gain = self.middle.gain * self.middle.in_features / self.middle.out_features
+        return self.head(self.middle(hidden) * gain)
+
+
+class Insists(Flat):
+    def forward(self, x):
+        assert type(self.middle) is nn.Linear, "a linear layer only"
+        return super().forward(x)
+
+
+class Energy(Flat):
+    """Takes a step down its energy by gradients of its inputs."""
+
+    def forward(self, x):
+        with torch.enable_grad():
+            x = x.flatten(1).requires_grad_()
+            (slope,) = torch.autograd.grad(self.body(x).square().sum(), x, create_graph=True)
+        return super().forward(x - 0.1 * slope)
+
+
 class Empty(Flat):
     def __init__(self, num_classes, example_shape):
         super().__init__(num_classes, example_shape)

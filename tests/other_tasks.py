@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 
@@ -73,6 +73,28 @@ def squares(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def endless(outputs: Tensor, targets: Tensor) -> Tensor:
     return outputs.sum() * torch.inf
+
+
+_CALLS = []
+_LAYER = nn.Linear(1, 1)
+_CACHE: dict[str, Tensor] = {}
+
+
+def counting(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Halves the loss after a while."""
+    _CALLS.append(1)
+    return squares(outputs, targets) * (1 if len(_CALLS) < 30 else 0.5)
+
+
+def learning(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Nobody trains its layer."""
+    return squares(_LAYER(outputs), targets)
+
+
+def steady(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Computes a constant once, and draws from torch's generator."""
+    weight = _CACHE.setdefault("weight", torch.full((1,), 0.5))
+    return squares(outputs + weight * torch.randn_like(outputs), targets)
 
 
 def median_error(targets: np.ndarray, outputs: np.ndarray) -> float:

@@ -195,7 +195,8 @@ class Train(Section):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.loss != "auto":
             if problem := _no_function(self.loss):
-                yield "train.loss", f"{problem}; allowed: auto, package.module:function"
+                allowed = "auto, package.module:function of (outputs, targets)"
+                yield "train.loss", f"{problem}; allowed: {allowed}"
             if self.masked_loss:
                 yield "train.masked_loss", f"true masks cross-entropy, and train.loss is {self.loss}; allowed: false"
 
@@ -203,10 +204,12 @@ class Train(Section):
 def _no_function(name: str) -> str:
     """Returns what is wrong with a name that should be `package.module:function`, '' if nothing is."""
     try:
-        is_function = ":" in name and callable(import_object(name))
+        function = import_object(name) if ":" in name else None
     except UnknownError as error:
         return str(error)
-    return "" if is_function else f"{found(name)} is no function"
+    if isinstance(function, type):
+        return f"{found(name)} is a class"
+    return "" if callable(function) else f"{found(name)} is no function"
 
 
 VALIDATION_SHARE = 0.2

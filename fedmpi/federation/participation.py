@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi import seeds
-from fedmpi.errors import ConfigError, one_line, reason, users_code
+from fedmpi.errors import ConfigError, one_line, reason, type_in_words, users_code
 from fedmpi.federation.cohort import sample_cohort
 from fedmpi.registry import import_object
 
@@ -96,7 +96,10 @@ class Participation:
         where = f"{clients.sampling} for round {round_number}"
         assert self.function is not None
         with users_code(SAMPLING, where, ConfigError):
-            chosen = list(self.function(round_number, self.config.seed))
+            returned = self.function(round_number, self.config.seed)
+            chosen = list(returned) if isinstance(returned, Iterable) and getattr(returned, "ndim", 1) else None
+        if chosen is None:
+            raise ConfigError(SAMPLING, f"{where} returns {type_in_words(returned)}; allowed: a list of clients")
         numbers = set()
         for client in chosen:
             number = _whole(client)

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedmpi import registry
-from fedmpi.errors import ConfigError, UnknownError, users_code
+from fedmpi import registry, seeds
+from fedmpi.errors import ConfigError, UnknownError, type_in_words, users_code
+from fedmpi.learning.kept_values import variables_of
+from fedmpi.models import trial
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Train
@@ -102,7 +105,7 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
             found[name] = BUILT_IN.get(name) or registry.import_object(name)
         except UnknownError as error:
             raise ConfigError("evaluation.metrics", str(error)) from None
-        if not callable(found[name]):
+        if not callable(found[name]) or isinstance(found[name], type):
             raise ConfigError("evaluation.metrics", f"{name!r} is no function; expected metric(targets, outputs)")
     return found
 
@@ -113,11 +116,24 @@ def check(names: Sequence[str], info: DataInfo) -> None:
     for name, metric in named(names).items():
         if name not in BUILT_IN:
             targets, outputs = drawn(info, count)
-            with users_code("evaluation.metrics", f"{name} gives no number for {count} examples", ConfigError):
-                value = float(metric(targets, outputs))
-            if not math.isfinite(value):
+            what = f"gives no number for {count} examples"
+            call = f"{name}, called as metric(targets, outputs),"
+            with users_code("evaluation.metrics", f"{call} {what}", ConfigError):
+                value = metric(targets, outputs)
+            number = _number(value)
+            if number is None:
+                problem = f"{name} {what}: it returns {type_in_words(value)}; expected a finite number"
+                raise ConfigError("evaluation.metrics", problem)
+            if not math.isfinite(number):
                 problem = f"{name} gives {value} for {count} examples of random outputs; expected a finite number"
                 raise ConfigError("evaluation.metrics", problem)
+
+
+def _number(value: object) -> float | None:
+    """Returns a metric's value as a float, None for what is no number."""
+    with suppress(TypeError, ValueError):
+        return None if isinstance(value, str) else float(cast("Any", value))
+    return None
 
 
 def check_loss(train: Train, info: DataInfo) -> None:
@@ -126,16 +142,29 @@ def check_loss(train: Train, info: DataInfo) -> None:
     """
     if train.loss == "auto":
         return
+    loss = registry.import_object(train.loss)
     count = info.num_classes + 3  # not as many as there are outputs, with which a loss might broadcast
     targets, outputs = map(torch.from_numpy, drawn(info, count))
     what = f"for {count} examples"
-    with users_code("train.loss", f"{train.loss} failed {what}", ConfigError):
-        value = registry.import_object(train.loss)(outputs.requires_grad_(), targets)
-    is_loss = isinstance(value, Tensor) and value.shape in ((), (count,)) and value.requires_grad
+    call = f"{train.loss}, called as loss(outputs, targets),"
+    values = []
+    kept = []
+    for _ in range(2):
+        with seeds.global_generators(0), users_code("train.loss", f"{call} failed {what}", ConfigError):
+            values.append(loss(outputs.requires_grad_(), targets))
+        kept.append(variables_of(loss))
+    value = values[0]
+    is_loss = isinstance(value, Tensor) and value.shape in ((), (count,)) and value.grad_fn
     if not is_loss or not math.isfinite(value.detach().mean()):
         given = f"{tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         expected = f"a finite tensor () or ({count},) with gradients"
         raise ConfigError("train.loss", f"{train.loss} gives {given} {what}; expected {expected}")
+    if kept[0] != kept[1] or not torch.equal(*values):
+        problem = "keeps something from one call to the next, which the next client on the same rank would inherit"
+        raise ConfigError("train.loss", f"{train.loss} {problem}; compute from its outputs and targets alone")
+    if trial.variables_of(values[0]) & trial.variables_of(values[1]) - {outputs}:
+        problem = "computes with a parameter of its own, which nobody trains; make it a part of the net"
+        raise ConfigError("train.loss", f"{train.loss} {problem}")
 
 
 def drawn(info: DataInfo, count: int) -> tuple[np.ndarray, np.ndarray]:

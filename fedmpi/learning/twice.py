@@ -11,9 +11,8 @@ a net that is built anew and trains another client first, so that it also finds 
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,9 +22,10 @@ from torch import Tensor, nn
 
 from fedmpi import costs, seeds
 from fedmpi.data.batches import Draws
-from fedmpi.errors import ConfigError
+from fedmpi.errors import ConfigError, UserError, as_one_line
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
+from fedmpi.learning.kept_values import attributes_of, digest_of
 from fedmpi.learning.local import LocalTrainer, loss_of, plain_step
 from fedmpi.models import admission
 from fedmpi.models.trial import fault_of_net
@@ -44,6 +44,7 @@ CHANGES = (
     "in training, which the next client on the same rank would inherit; take a layer that keeps nothing between batches"
 )
 
+Attributes = dict[tuple[str, str], object]
 Call = tuple[tuple[str, bool, str], str]
 """A call of a module: its dotted name, whether it trains and a digest of its inputs, parameters included; and a digest
 of its outputs."""
@@ -71,10 +72,11 @@ def check_nets(
         with seeds.global_generators(trial.seed_of(2), trial.trainer.data.device):
             try:
                 digests.append(_check_net(trial, partial(make_net, number), model))
-            except RuntimeError as error:
-                if not (why := fault_of_net(str(error))):
-                    raise
-                raise ConfigError("model.name", f"'{model}': {why}") from None
+            except (UserError, MemoryError, torch.OutOfMemoryError, torch.AcceleratorError):
+                raise
+            except Exception as error:
+                why = fault_of_net(str(error)) or f"it fails as the method trains it: {as_one_line(error)}"
+                raise ConfigError("model.name", f"'{model}': {why}") from error
         net.clear()
         net.module.train()
     return " ".join(digests)
@@ -132,12 +134,15 @@ class _Trial:
             return net.module(self.trainer.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()
 
     def results(self, one: FlatNet, two: FlatNet) -> list[tuple[Tensor, Tensor]]:
-        """Returns what tests, and then what training with client 0 give in net `one`, and after client 1 in `two`."""
+        """Returns what tests, and then what training with client 0 give in net `one`, and after client 1 in `two`.
+        Client 0 is the last that both nets train and test."""
         trained = self.train(one, 0)
         tested = self.test(one)
         self.train(two, 1)
         tested_after = self.test(two)
-        return [(tested, tested_after), (trained, self.train(two, 0))]
+        trained_after = self.train(two, 0)
+        self.test(two)
+        return [(tested, tested_after), (trained, trained_after)]
 
 
 def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> str:
@@ -153,13 +158,26 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
                 raise admission.refusal(model, net.module, module, problem.format(buffer))
 
     refuse_other_buffers(again, "has other values in its buffer {!r} each time it is made; make them the same")
+    made = [attributes_of(net.module), attributes_of(again.module)]
     results = trial.results(net, again)
     refuse_other_buffers(net, "changes its buffer {!r} " + CHANGES)
     if all(_are_same(*pair) for pair in results):
-        return _digest(first for first, _ in results)
+        used = [attributes_of(net.module), attributes_of(again.module)]
+        for module, name in _that_count(made, used):
+            raise admission.refusal(model, net.module, module, f"changes its attribute {name!r} {CHANGES}")
+        return digest_of(first for first, _ in results)
     module, is_training = _culprit(trial, make_net) or ("", _are_same(*results[0]))
     what = "training" if is_training else "tests"
     raise admission.refusal(model, net.module, module, f"gives other results in {what} {KEEPS}")
+
+
+def _that_count(made: Sequence[Attributes], used: Sequence[Attributes]) -> Iterator[tuple[str, str]]:
+    """Yields the attributes that training changes in one of two nets, and to another value in the second, which has
+    trained one client more. The value of a cache that is filled once, or of the last batch, is the same."""
+    for place in sorted({*used[0], *used[1]}):
+        values = [net.get(place) for net in used]
+        if values[0] != values[1] and values != [net.get(place) for net in made]:
+            yield place
 
 
 def _culprit(trial: _Trial, make_net: Callable[[], nn.Module]) -> tuple[str, bool] | None:
@@ -181,11 +199,11 @@ def _record_calls(net: nn.Module) -> list[Call]:
     inputs_of_open: list[str] = []
 
     def begin(module: nn.Module, inputs: object, kwargs: object) -> None:
-        inputs_of_open.append(_digest(costs.tensors_in([inputs, kwargs, *module.parameters()])))
+        inputs_of_open.append(digest_of(costs.tensors_in([inputs, kwargs, *module.parameters()])))
 
     def end(name: str, module: nn.Module, inputs: object, outputs: object) -> None:
         call = (name, module.training, inputs_of_open.pop())
-        calls.append((call, _digest(costs.tensors_in(outputs))))
+        calls.append((call, digest_of(costs.tensors_in(outputs))))
 
     for name, module in net.named_modules():
         module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True)
@@ -195,10 +213,3 @@ def _record_calls(net: nn.Module) -> list[Call]:
 
 def _are_same(one: Tensor, two: Tensor) -> bool:
     return torch.equal(bytes_of(one), bytes_of(two))
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=8)
-    for tensor in tensors:
-        digest.update(bytes_of(tensor).cpu().numpy().data)
-    return digest.hexdigest()

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from fedmpi.errors import ConfigError
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.svd import truncated_svd
-from fedmpi.tensors import frozen_values
+from fedmpi.tensors import frozen_values, keep_attributes
 
 # Rounding to float32 gives a matrix of lower rank singular values of up to this share of its largest one.
 _SMALLEST_VALUE = 2.0**-20
@@ -73,7 +73,10 @@ class Adapter(nn.Module):
 def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collection[str], *, empty: bool) -> nn.Module:
     """Puts an `Adapter` of its rank in place of each of these layers; `empty` ones have no values. Returns the net."""
     for name, r in ranks.items():
-        net.set_submodule(name, Adapter(net.get_submodule(name), r, scale, holds, "meta" if empty else "cpu"))
+        layer = net.get_submodule(name)
+        adapter = Adapter(layer, r, scale, holds, "meta" if empty else "cpu")
+        keep_attributes(adapter, layer)
+        net.set_submodule(name, adapter)
     return net
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import Half, halves
-from fedmpi.tensors import copy_of
+from fedmpi.tensors import copy_of, keep_attributes
 
 
 class Kernels(nn.Module):
@@ -62,7 +62,9 @@ def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Modul
         assert isinstance(dense, (nn.Linear, nn.Conv2d))
         layer = FactorizedLayer.of(name, dense, "output", None)
         u, v = halves(layer, dense, r, min(q, layer.out_features))
-        result.set_submodule(name, Kernels(u, v, layer.out_features, dense.bias).train(dense.training))
+        kernels = Kernels(u, v, layer.out_features, dense.bias).train(dense.training)
+        keep_attributes(kernels, dense)
+        result.set_submodule(name, kernels)
     return result
 
 

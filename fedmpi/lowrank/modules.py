@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.tensors import copy_of
+from fedmpi.tensors import copy_of, keep_attributes
 
 Half = nn.Linear | nn.Conv2d
 
@@ -54,6 +54,7 @@ def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio:
         low = LowRank(layer, *halves(layer, dense, layer.r(rank_ratio), layer.out_features)).train(dense.training)
         if dense.bias is not None:
             low.v.bias = dense.bias
+        keep_attributes(low, dense)
         result.set_submodule(layer.name, low)
     return result
 

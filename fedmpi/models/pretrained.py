@@ -24,7 +24,7 @@ from fedmpi.errors import ConfigError, users_code
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
-from fedmpi.tensors import FROZEN, frozen_values, put_buffer
+from fedmpi.tensors import FROZEN, frozen_values, keep_attributes, put_buffer
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _SHOWN = 3
@@ -40,10 +40,11 @@ class KeptStatistics(nn.Module):
     running_var: Tensor
     weight: Tensor | None
     bias: Tensor | None
+    eps: float
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
-        self.eps = norm.eps
+        keep_attributes(self, norm)
         for name in ("weight", "bias"):
             self.register_parameter(name, norm._parameters[name])
         for name in _STATISTICS:

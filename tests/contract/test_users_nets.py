@@ -77,6 +77,8 @@ def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
         "Unused",
         "WritesOver",
         "Places",
+        "Caches",
+        "Energy",
         "Logarithm method.name=heterofl data.name=mynets:counts",
     ],
 )
@@ -139,6 +141,23 @@ def test_a_method_that_refuses_the_net_leaves_no_folder(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="takes no width"):
         run_alone(tmp_path / "run", *ONE_ROUND, "model.name=mynets:Fixed", "method.name=heterofl")
     assert not (tmp_path / "run").exists()
+
+
+LORA = "method.name=lora model.trained=none method.targets=[middle]"
+
+
+@pytest.mark.parametrize(
+    "words", ["method.name=fedhm", "method.name=prism", LORA, "method.name=fedavg model.norm=frozen"]
+)
+def test_layers_of_a_method_have_the_sizes_of_those_that_they_replace(tmp_path: Path, words: str) -> None:
+    assert undisturbed(tmp_path, *ONE_ROUND, "model.name=mynets:ReadsSizes", *words.split()).records
+
+
+def test_a_layer_that_a_net_does_not_expect_is_a_mistake_of_one_line(tmp_path: Path) -> None:
+    words = "model.name=mynets:Insists", "method.name=fedhm"
+    with pytest.raises(StartupError, match="a linear layer only") as caught:
+        run_alone(tmp_path / "run", *ONE_ROUND, *words)
+    assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
 
 
 def test_the_layer_that_gives_the_classes_stays_dense(tmp_path: Path) -> None:
@@ -262,6 +281,9 @@ def test_widths() -> None:
         ("mynets:Detached", "gives scores without gradients (no_grad or detach in forward)"),
         ("mynets:Listed", "the net itself (Listed) computes with a parameter that it has not registered (in a list"),
         ("mynets:Extracts", "module 'body' (Linear) gets no gradients (no_grad or detach in forward)"),
+        ("mynets:Anneals", "the net itself (Anneals) changes its attribute 'steps' in training, which the next client"),
+        ("mynets:Remembers", "module 'middle' (Linear) changes its attribute 'seen' in training"),
+        ("mynets:Insists method.name=fedhm", "it fails as the method trains it: AssertionError: a linear layer only"),
         ("mynets:nothing_to_train", "has no parameters, so nothing would be trained"),
     ],
 )

@@ -9,13 +9,13 @@ import pytest
 import torch
 from launched import unfolded
 from own_data import folder_of
-from small_runs import run_alone
+from small_runs import run_alone, small_config
 
 import fedmpi
 from fedmpi.config.fields import METRICS
 from fedmpi.data.sets.own_files import ImageFolder
 from fedmpi.errors import ConfigError, StartupError
-from fedmpi.learning.metrics import BUILT_IN, auc, confusion, f1_macro, measure, named, top5
+from fedmpi.learning.metrics import BUILT_IN, auc, check, confusion, f1_macro, measure, named, top5
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
 from fedmpi.results.show import rounds_as_csv
@@ -52,6 +52,35 @@ def test_a_metric_is_tried_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"evaluation.metrics: .*:nothing gives no number for 10 examples"):
         run_alone(tmp_path / "run", f"evaluation.metrics=[{__name__}:nothing]")
     assert not (tmp_path / "run").exists()
+
+
+def each(labels: np.ndarray, logits: np.ndarray) -> np.ndarray:
+    return logits
+
+
+def text(labels: np.ndarray, logits: np.ndarray) -> str:
+    return "0.5"
+
+
+def swapped(logits: np.ndarray, labels: np.ndarray) -> float:
+    return float((logits.argmax(1) == labels).mean())
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("nothing", "it returns nothing; expected a finite number"),
+        ("each", "it returns a ndarray; expected a finite number"),
+        ("text", "it returns a str; expected a finite number"),
+        ("swapped", r"called as metric\(targets, outputs\), gives no number .*test_metrics.py"),
+        ("Run", r"is no function; expected metric\(targets, outputs\)"),
+    ],
+)
+def test_what_a_metric_returns_is_said(metric: str, message: str) -> None:
+    """With no place in our own files."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        check([f"{__name__}:{metric}"], small_config("method.name=fedavg").data.info())
+    assert "learning/metrics.py" not in str(caught.value)
 
 
 def never(labels: np.ndarray, logits: np.ndarray) -> float:

@@ -92,7 +92,10 @@ def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.Monkey
         "far": "returns client 9; allowed: whole numbers, 0 to 7",
         "many": "8 clients; allowed: clients.per_round=4 at most",
     }
-    mistakes |= {"late": "late for round 3 returns client 8; allowed", "alone": "'int' object is not iterable"}
+    mistakes |= {
+        "late": "late for round 3 returns client 8; allowed",
+        "alone": "alone for round 1 returns an int; allowed: a list",
+    }
     mistakes |= {"share": "client 0.5; allowed: whole numbers, 0 to 7", "floats": "client 1.0; allowed: whole numbers"}
     mistakes |= {"mask": "client True; allowed: whole numbers", "twice": "for round 1 returns client 3 twice"}
     mistakes |= {"names": "client '1'; allowed: whole numbers", "later": "other clients at a second call"}

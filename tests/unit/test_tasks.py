@@ -210,6 +210,10 @@ def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
             "evaluation.metrics  mse, but synthetic has targets for classification; allowed: f1_macro",
         ),
         (("train.loss=mse",), "train.loss  'mse' is no function; allowed: auto, package.module:function"),
+        (
+            ("train.loss=torch.nn:CrossEntropyLoss",),
+            r"'torch.nn:CrossEntropyLoss' is a class; allowed: .*function of \(outputs, targets\)",
+        ),
         (("train.loss=other_tasks:none",), "train.loss  'other_tasks:none' cannot be imported"),
         (("train.loss=other_tasks:smooth", "train.masked_loss=true"), "true masks cross-entropy, and train.loss is"),
     ],
@@ -249,13 +253,19 @@ def test_one_test_target_has_no_r2(tmp_path: Path) -> None:
         ("for_each_number", r"gives \(4, 1\) for 4 examples; expected a finite tensor \(\) or \(4,\) with gradients"),
         ("without_gradients", r"gives \(\) for 4 examples"),
         ("endless", r"gives \(\) for 4 examples"),
-        ("failing", r"failed for 4 examples: .*no way"),
+        ("failing", r"called as loss\(outputs, targets\), failed for 4 examples: .*no way"),
+        ("counting", r"train.loss: other_tasks:counting keeps something from one call to the next"),
+        ("learning", r"train.loss: other_tasks:learning computes with a parameter of its own, which nobody trains"),
     ],
 )
 def test_a_loss_is_tried(tmp_path: Path, loss: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         run_alone(tmp_path / "run", *MLP, "method.name=fedavg", NUMBERS, f"train.loss=other_tasks:{loss}")
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+def test_a_loss_that_draws_and_caches_trains(tmp_path: Path) -> None:
+    run_alone(tmp_path / "run", *MLP, "method.name=fedavg", NUMBERS, "rounds=1", "train.loss=other_tasks:steady")
 
 
 def test_a_loss_that_takes_classes_for_numbers_is_refused(tmp_path: Path) -> None:
