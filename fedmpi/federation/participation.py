@@ -97,7 +97,7 @@ class Participation:
         assert self.function is not None
         with users_code(SAMPLING, where, ConfigError):
             returned = self.function(round_number, self.config.seed)
-            chosen = list(returned) if isinstance(returned, Iterable) and getattr(returned, "ndim", 1) else None
+            chosen = list(returned) if isinstance(returned, Iterable) and getattr(returned, "ndim", None) != 0 else None
         if chosen is None:
             raise ConfigError(SAMPLING, f"{where} returns {type_in_words(returned)}; allowed: a list of clients")
         numbers = set()
