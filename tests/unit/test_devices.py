@@ -7,6 +7,7 @@ and has `params` takes, for B examples, max(B macs, B moved + params) + 10 ns fo
 and a test 1,000 + the sum.
 """
 
+import runpy
 from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import accumulate
@@ -21,6 +22,7 @@ from small_runs import finished, run_alone, small_config, small_setup
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from fedmpi import costs, methods, seeds
+from fedmpi.config.address import CONFIGS
 from fedmpi.config.fields import DeviceClass
 from fedmpi.config.load import load
 from fedmpi.data.partition import saved
@@ -46,10 +48,10 @@ from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import joules, short_duration
 
+bench = runpy.run_path(str(CONFIGS.with_name("jobs") / "bench" / "devices.py"))
 UNEVEN = ("partition.name=class_dirichlet", "partition.alpha=0.3")
 Layers = Sequence[tuple[int, int, int]]
 """(macs, moved, params) of each."""
-CUT_TIERS = ("method.name=orthdrop", "method.keep_ratio=[0.8,0.6,0.4,0.2]", "method.cut_inputs=true")
 HEAD = f"class,{','.join(COLUMNS)}"
 ROW = "slow,1,1,4,1,0.01,1,8,8,0.005,3,2,1"
 
@@ -785,19 +787,22 @@ def test_a_refusal_of_a_method_with_one_tier(tmp_path: Path) -> None:
     assert "kB; take" in caught.value.text() and " to " not in caught.value.text()
 
 
-def test_prisms_times_are_a_line_in_macs() -> None:
+def test_prisms_times_follow_from_each_other() -> None:
     """Table 11 of arXiv:2208.13141, ResNet-18 with `method.cut_inputs` on one GTX 1080: each of its five times follows
-    from the others by a + b MACs within 5 %, and from MACs alone by no means: 0.2 has 6 % of the MACs and 56 % of the
-    time. So the clock has fixed costs and traffic beside its MACs.
+    from the others by the clock and by a + b MACs within 5 %, and from MACs alone by no means: 0.2 has 6 % of the MACs
+    and 56 % of the time. So the clock has fixed costs and traffic beside its MACs.
     """
-    seconds = [31.41, 28.39, 23.53, 20.21, 17.55]
-    config = load(None, [*"model.name=resnet18 data.name=cifar10".split(), *CUT_TIERS])
-    info = config.data.used()
-    method = methods.create(start.method_context(config, info))
-    nets = [method.context.make(empty=True), *(method.net(tier.index, empty=True) for tier in method.tiers)]
-    macs = [costs.measure(net, examples_of(info)).macs for net in nets]
-    assert macs[-1] / macs[0] == pytest.approx(0.06, abs=0.001)
-    for left_out, time in enumerate(seconds):
-        others = [place for place in range(5) if place != left_out]
-        slope, level = np.polyfit([macs[place] for place in others], [seconds[place] for place in others], 1)
-        assert level + slope * macs[left_out] == pytest.approx(time, rel=0.05)
+    cases = bench["table_11"]()
+    assert [case.turn_s for case in cases] == [31.41, 28.39, 23.53, 20.21, 17.55]
+    assert cases[-1].net.macs / cases[0].net.macs == pytest.approx(0.06, abs=0.001)
+    clock, line, macs = ([abs(error) for error in errors] for errors in zip(*bench["left_out"](cases), strict=True))
+    assert max(clock) < 0.05 and max(line) < 0.05 < 0.8 < max(macs)
+
+
+@pytest.mark.parametrize(("setting", "ratio"), [("cifar10", 3.15), ("har", 1.36)])
+def test_hermess_ratios_by_the_clock(setting: str, ratio: float) -> None:
+    """On a phone; the page has them. A cut net of 30 % of the parameters."""
+    ratios = bench["hermes_ratios"](setting, "phone_mid")
+    assert ratios["latency"] == pytest.approx(ratio, abs=0.01)
+    assert ratios["energy"] == pytest.approx(ratios["latency"], rel=1e-3)
+    assert ratios["parameters"] == pytest.approx(3.33, abs=0.01)
