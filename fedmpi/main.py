@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi run", fedmpi.__doc__)
+    parser.commands = COMMANDS
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
     parser.add_argument(
         "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"

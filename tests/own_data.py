@@ -22,6 +22,14 @@ def arrays_of(kind: str) -> dict[str, np.ndarray]:
     return {"train_x": x[:30], "train_y": y[:30], "test_x": x[30:], "test_y": y[30:]}
 
 
+def far() -> dict[str, np.ndarray]:
+    """Vectors of which one feature is far from 0."""
+    arrays = arrays_of("vectors")
+    for part in ("train_x", "test_x"):
+        arrays[part][:, 1] = -2e6
+    return arrays
+
+
 def save_npz(folder: Path, **arrays: Any) -> Path:
     folder.mkdir(exist_ok=True)
     path = folder / "mine.npz"

@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,6 +25,9 @@ _APPEND: Any = argparse._AppendAction
 
 class Parser(argparse.ArgumentParser):
     """Prints `description` as help, in lines of 80 columns; raises a `ConfigError` for a mistake."""
+
+    commands: Collection[str] = ()
+    """The words of the command `fedmpi`, which may be taken for options."""
 
     def __init__(self, prog: str, description: str | None = None) -> None:
         formatter = argparse.RawDescriptionHelpFormatter
@@ -44,12 +47,15 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Notes in `repeated` which of two values of a setting counts: scripts add words to their own."""
+        """Notes in `repeated` which of two values of a setting counts, and of steps and epochs: scripts add words to
+        their own."""
         words = sys.argv[1:] if args is None else args
         settings = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("--")]
         last = dict(settings)
         repeated = dict.fromkeys(key for key, value in settings if value != last[key])
         self.repeated = [f"{key}: given twice; {last[key]} counts" for key in repeated]
+        if "train.local_epochs" in last and last.get("train.local_steps", "0") != "0":
+            self.repeated.append("train.local_epochs: does not count beside train.local_steps")
         return super().parse_intermixed_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -63,6 +69,8 @@ class Parser(argparse.ArgumentParser):
         from fedmpi.config.explain import keys_meant, similar  # loads pydantic, which most command lines do without
 
         word, _, value = unknown.lstrip("-").partition("=")
+        if word in self.commands:
+            return f"; write fedmpi {word}"
         takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
         if takes_settings and (keys := keys_meant(word)):
             return f"; write {keys[0]}={value or 'VALUE'}"

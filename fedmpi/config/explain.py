@@ -158,6 +158,8 @@ def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) ->
         meant = meant or [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
         if not meant and issubclass(section, Config):
             others = keys_meant(str(path[-1]))
+            near = [other for other in others if other.startswith(f"{path[0]}.")]
+            others = near if len(path) > 2 else near or others
             meant = [] if key in others else others[:3]  # another name's options may have it
         return f"no such key.{did_you_mean(meant)} Known keys: {listed(known)}"
     if kind == "missing":

@@ -168,16 +168,17 @@ def load(
     config, invalid = _validate(tree)
     problems += invalid
     chosen = frozenset(key for key, _ in leaves((top if path is None else tree).plain()))
+    words = dict(leaves(top.plain()))
+    # Words that name another method or other data make a new experiment, of which the default config says nothing.
+    is_new = path is None and any((section, "name") in words for section in NAMED_SECTIONS)
     if config is not None and not problems and (trains or not of_run):  # a run that is only read was checked then
         if ("train", "masked_loss") not in chosen:
-            config = config.without_needless_mask()
+            config = config.without_needless_mask(is_new)
         sections = config.sections.values()
         problems = [Problem(yaml_text.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:
         raise report(where, tree, problems)
     config._where = where
-    # Words that name another method or other data make a new experiment, of which the default config says nothing.
-    is_new = path is None and any((section, "name") in dict(leaves(top.plain())) for section in NAMED_SECTIONS)
     config._choices = chosen if is_new else frozenset(key for key, _ in leaves(tree.plain()))
     return config
 

@@ -251,6 +251,8 @@ class Evaluation(Section):
         if self.personal_test == "groups" and not config.data.used().shares_groups:
             text = f"groups, but the test examples of {config.data.name} are not of its training examples' groups"
             yield "evaluation.personal_test", f"{text}; allowed: auto, matching, classes"
+        if twice := [name for name in dict.fromkeys(self.metrics) if self.metrics.count(name) > 1]:
+            yield "evaluation.metrics", f"{twice[0]} is given twice; leave one out"
         if self.clients > (count := config.clients.count):
             text = f"{self.clients} clients are to be tested, but clients.count is {count}"
             yield "evaluation.clients", f"{text}; 0 tests all"
@@ -478,10 +480,11 @@ class Config(Section):
         """Returns whether the user's file or words set this key; otherwise it has a default."""
         return path in self._choices
 
-    def without_needless_mask(self) -> Config:
-        """Returns the config without `train.masked_loss` where there is no cross-entropy to mask."""
+    def without_needless_mask(self, is_new: bool) -> Config:
+        """Returns the config without `train.masked_loss` where no paper's setting has it (`is_new`), or where there is
+        no cross-entropy to mask."""
         train = self.train
-        if not train.masked_loss or (train.loss == "auto" and self.data.used().task == "classification"):
+        if not train.masked_loss or (not is_new and train.loss == "auto" and self.data.used().task == "classification"):
             return self
         return self.model_copy(update={"train": train.model_copy(update={"masked_loss": False})})
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -38,7 +38,7 @@ from fedmpi.data.dataset import (
 )
 from fedmpi.data.partition import PartitionOptions
 from fedmpi.data.subset import Ints, stratified_holdout
-from fedmpi.errors import WHOLE_NUMBERS, DataError, UnknownError, counted, type_in_words, users_code
+from fedmpi.errors import STANDARDIZE, WHOLE_NUMBERS, DataError, UnknownError, counted, type_in_words, users_code
 from fedmpi.seeds import numpy_generator
 
 Function = Callable[..., Any]
@@ -47,13 +47,18 @@ MAX_TOKEN = np.iinfo(np.int32).max
 VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 CLASS_NAMES = "class_names"
 """The classes' names in the order of their numbers."""
+FEATURE_NAMES = "feature_names"
+"""The names of a table's columns of features, for notes."""
 NOTES = "notes"
 """Lines for `DataInfo.notes`."""
+_BESIDE = (CLASS_NAMES, FEATURE_NAMES, NOTES)
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
     f"or tokens, whole numbers (N, length) from 0 to {MAX_TOKEN}"
 )
+_UNSCALED = 1000
+"""Numbers beyond this are not standardized; a usual learning rate diverges on them."""
 _NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
 _TARGETS = (
     "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); labels, rows of 0 and 1 "
@@ -67,6 +72,8 @@ class ArrayOptions(DataOptions):
     """Options of a data set of which only its arrays are known; a subclass says how to get these."""
 
     reads_to_know = True
+    as_classes: ClassVar[str] = "give y.ravel().astype(int)"
+    """What to do where classes came as floats."""
 
     def arrays(self) -> Arrays | Dataset:
         """Returns `train_x`, `train_y`, `test_x`, `test_y`, and, where they are known, `groups`, `test_groups` and
@@ -109,9 +116,13 @@ class FileOptions(ArrayOptions):
             if self.test_share:
                 raise DataError(where, "has a test part; remove data.test_share")
             return arrays
+        if "x" not in arrays:
+            _check_names(
+                where, arrays, _NEEDED, (*ARRAYS, CLASS_NAMES, "or, to divide by data.test_share, x, y, groups")
+            )
+        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups", CLASS_NAMES))
         if not self.test_share:
             raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
-        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups", CLASS_NAMES))
         for name, axes in (("y", (1, 2)), ("groups", (1,))):
             if name in arrays and (arrays[name].ndim not in axes or arrays[name].shape[:1] != arrays["x"].shape[:1]):
                 raise DataError(where, f"x is {arrays['x'].shape}, but {name} {arrays[name].shape}, expected (N,)")
@@ -122,7 +133,7 @@ class FileOptions(ArrayOptions):
         divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
         if "groups" in arrays:
             divided |= {"groups": arrays["groups"][train], "test_groups": arrays["groups"][test]}
-        return divided | {name: arrays[name] for name in (CLASS_NAMES, NOTES) if name in arrays}
+        return divided | {name: arrays[name] for name in _BESIDE if name in arrays}
 
 
 def forget() -> None:
@@ -161,7 +172,8 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     task = task_of(arrays["train_y"], train_tokens)
     assert task is not None, "targets for nothing were refused"
     names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
-    notes = (*map(str, arrays.get(NOTES, [])), *_notes(kind, task, arrays["train_y"]))
+    columns = [str(name) for name in arrays.get(FEATURE_NAMES, [])]
+    notes = (*map(str, arrays.get(NOTES, [])), *_notes(options, kind, task, dataset, columns))
     info = replace(_info(where, options, kind, task, dataset), class_names=names, notes=notes)
     has_classes = task in ("classification", "token_classification")
     if names and not (has_classes and len(names) == info.num_classes):
@@ -171,13 +183,32 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     return check(where, dataset, info), with_examples(info, dataset)
 
 
-def _notes(kind: Kind, task: Task, targets: NDArray[Any]) -> Iterator[str]:
-    """Yields a line where features may be taken for tokens, or classes for numbers to predict."""
+def _notes(options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset, columns: Sequence[str]) -> Iterator[str]:
+    """Yields a line where features may be taken for tokens, or classes for numbers to predict, and where numbers are
+    not standardized."""
     if kind == "tokens" and task != "token_classification":
         yield WHOLE_NUMBERS
+    if kind == "vector" and (unscaled := _unscaled(dataset.train_x, columns)):
+        yield f"features reach far from 0 ({unscaled}); {STANDARDIZE}"
+    if task != "regression":
+        return
+    targets = dataset.train_y
+    if unscaled := _unscaled(targets, ["targets"] if targets.shape[1] == 1 else []):
+        yield f"numbers to predict reach far from 0 ({unscaled}); {STANDARDIZE}"
     numbers = np.unique(targets)
-    if task == "regression" and np.array_equal(numbers, np.arange(len(numbers))):
-        yield "targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, give y.astype(int)"
+    if targets.shape[1] > 1 and ((targets == 1).sum(axis=1) == 1).all() and np.array_equal(numbers, [0, 1]):
+        yield "targets with one 1.0 in each row are numbers to predict (regression); if of classes, give y.argmax(1)"
+    elif targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
+        yield f"targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, {options.as_classes}"
+
+
+def _unscaled(values: NDArray[Any], names: Sequence[str]) -> str:
+    """Returns the columns of (N, columns) with numbers beyond `_UNSCALED`, and the largest; '' if there is none."""
+    largest = np.maximum(values.max(axis=0, initial=0), -values.min(axis=0, initial=0))
+    found = np.flatnonzero(np.isfinite(largest) & (largest > _UNSCALED))
+    shown = [names[column] if len(names) == len(largest) else f"column {column}" for column in found[:5]]
+    more = ["..."] if len(found) > len(shown) else []
+    return f"{', '.join(shown + more)}: up to {largest[found].max():.3g}" if shown else ""
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
@@ -207,7 +238,7 @@ def objects_in(name: str, where: str) -> DataError:
 def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
     """Raises DataError for names that are missing, and for others, because a misspelled one would be left out."""
     missing = [name for name in needed if name not in arrays]
-    unknown = [name for name in arrays if name not in (*known, NOTES)]
+    unknown = [name for name in arrays if name not in (*known, *_BESIDE)]
     if missing or unknown:
         wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
         raise DataError(
@@ -224,8 +255,24 @@ def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
         return "vector"
     if array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
         return "tokens"
-    hint = f"; {WHOLE_NUMBERS}" if array.dtype.kind in "iu" else ""
-    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{hint}")
+    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{_remedy(array)}")
+
+
+def _remedy(array: NDArray[Any]) -> str:
+    """Returns what makes examples of these numbers, '' for what are none."""
+    if array.dtype.kind not in "biuf" or array.ndim < 1:
+        return ""
+    if array.ndim == 2:
+        return f"; {WHOLE_NUMBERS}"
+    rows = "x.reshape(len(x), -1).astype('float32') makes rows of features"
+    if array.ndim not in (3, 4) or not array.size or not np.isfinite(array).all():
+        return f"; {rows}"
+    low = min(0.0, float(array.min()))
+    shifted = f"(x + {-low:.6g})" if low else "x"
+    scaled = f"({shifted} / {float(array.max()) - low or 1.0:.6g} * 255).clip(0, 255).astype('uint8')"
+    is_channels_first = array.ndim == 4 and array.shape[1] < min(array.shape[2:])
+    axes = ".transpose(0, 2, 3, 1)" if is_channels_first else ""
+    return f"; {scaled}{axes} makes pictures, {rows}"
 
 
 def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
@@ -269,7 +316,10 @@ def _targets(where: str, name: str, targets: NDArray[Any], tokens: tuple[int, ..
             raise DataError(where, f"{found}; expected classes of tokens, 0 to {MAX_TOKEN}, or {IGNORED} for none")
         return targets
     if task is None:
-        raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}; {_NUMBERED}")
+        todo = f"; {_NUMBERED}" if targets.ndim == 1 else ""
+        if targets.ndim > 1 and targets.size == len(targets):
+            todo = f"; give {name}.ravel()"
+        raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}{todo}")
     rows = targets.reshape(len(targets), -1).astype(np.float32)
     has_one = name == "train_y" and rows.shape[1] > 1 and bool((np.sort(rows)[:, :-1] == 0).all())
     if has_one and (rows.max(axis=1) == 1).all():

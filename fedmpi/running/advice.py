@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train, named_in_full
 from fedmpi.config.yaml_text import dotted
-from fedmpi.errors import DivergenceError, UserError, cause_of, message_of, one_line
+from fedmpi.errors import STANDARDIZE, DivergenceError, UserError, cause_of, message_of, one_line
 from fedmpi.report.terminal import folded, wrapped
 from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
@@ -88,6 +88,8 @@ class Advice:
         if not isinstance(cause, DivergenceError):
             return _before_a_resume(cause), f"to continue: {self.resume_command()}"
         # A resume computes the same bits, so it diverges at the same place, as a new start would.
+        if unscaled := next((note for note in self.config.data.info().notes if STANDARDIZE in note), ""):
+            return f"{self.what_is_saved()}; a lower learning rate may diverge, too: {unscaled}", "then begin a new run"
         lower = min(self.config.train.lr * _LOWER, Train().lr)
         if not self.run_dir.checkpoints():
             again = f"to continue from round 1 with a lower learning rate: {self.resume_command(lower)}"

@@ -61,26 +61,41 @@ def turnout(tasks: Sequence[Task]) -> tuple[int, int]:
 def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str, ...]:
     """Returns a line for each reason why some of the rounds (`turnout`) change nothing. Raises `ConfigError` where no
     round changes anything."""
+    clients = config.clients
     rule = config.method.aggregate
     least = least_uploads(rule)
     found: dict[str, list[int]] = {}
     for number, (present, arrived) in enumerate(rounds, 1):
-        why = "no client takes part (clients.availability, clients.sampling, devices.too_small)"
+        why = f"no client takes part ({' and '.join(_away(config))})"
         if present:
-            why = "no upload arrives (clients.dropout)"
+            why = f"no upload arrives (clients.dropout={clients.dropout:g}, clients.per_round={clients.per_round})"
         if arrived:
-            why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs"
+            why = f"fewer than the {least} uploads arrive that method.aggregate={getattr(rule, 'name', rule)} needs"
         if arrived < least:
             found.setdefault(why, []).append(number)
     if sum(map(len, found.values())) == config.rounds:
+        todo = f"have a client take part in one of the rounds 1 to {config.rounds}"
+        if any(present for present, _ in rounds):
+            todo = "raise clients.per_round, or lower clients.dropout"
         problem = f"in each of {counted(config.rounds, 'round')} {' or '.join(found)}"
-        raise ConfigError("clients", f"{problem}; a run would change nothing")
+        raise ConfigError("clients", f"{problem}; a run would change nothing; {todo}")
     lines = []
     for why, numbers in found.items():
         lines.append(
             f"in {len(numbers)} of {config.rounds} rounds (the first: {numbers[0]}) {why}: nothing changes then"
         )
     return tuple(lines)
+
+
+def _away(config: Config) -> list[str]:
+    """Returns the settings that may keep clients out of a round."""
+    clients = config.clients
+    causes = [f"clients.availability={clients.availability}"] if clients.availability else []
+    if ":" in clients.sampling:
+        causes.append(f"clients.sampling={clients.sampling}")
+    if clients.tier_assignment == "fits":
+        causes.append("devices.too_small=drop")
+    return causes or [f"method.name={config.method.name}"]
 
 
 def defaults(config: Config, method: Method) -> str:

@@ -46,6 +46,14 @@ def test_what_would_happen_again_is_to_be_changed_first(ours: Advice, error: Exc
     assert word in " ".join(first) and last == f"to continue: {ours.resume_command()}"
 
 
+def test_a_divergence_on_large_numbers_is_answered_by_standardizing(tmp_path: Path) -> None:
+    """A tenth of the learning rate is still far too high."""
+    (tmp_path / "config.yaml").touch()
+    advice = advice_for(tmp_path, "data.name=own_data:far", "model.name=mlp", "method.name=fedavg")
+    said = " ".join(advice.how_to_continue(DivergenceError("diverged")).split())
+    assert "features reach far from 0 (column 1: up to 2e+06); standardize them" in said and "train.lr" not in said
+
+
 def test_a_divergence_begins_from_what_is_saved_or_again(ours: Advice, tmp_path: Path) -> None:
     """At a tenth of the learning rate, which is 0.05, at most at the default; with what is saved where anything is."""
     run_dir, error = tmp_path, DivergenceError("diverged")

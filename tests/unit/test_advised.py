@@ -1,5 +1,6 @@
 """Each advice of a message is followed here: what provokes it, what it says to write instead, and that this works."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def as_text(): return grouped(pandas.Series(["a", "b"] * 20).to_numpy().astype(s
 def named(): return of(train_y=np.array(["a", "b"] * 20))
 def numbered(): return of(train_y=np.unique(["a", "b"] * 20, return_inverse=True)[1])
 def nothing(): return {}
+def nobody(round, seed): return []
 def stops(): return next(iter(()))
 def tensors(): return of(train_x=[torch.ones(3)] * 40)
 def graded(): return of(train_x=torch.zeros(40, 3, requires_grad=True))
@@ -75,6 +77,7 @@ def numbers(): return of(train_x=[[1.0, 2.0, 3.0]] * 40)
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder with the module `advised_nets`."""
+    own.forget()  # as a new command has read nothing
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("advised_nets.py").write_text(NETS)
@@ -157,6 +160,108 @@ def test_arrays_of_a_function(wrong: str, line: str, right: str, capsys: pytest.
     assert plan([f"data.name=advised_data:{wrong}", *words]) == 2
     assert line in capsys.readouterr().err
     assert plan([f"data.name=advised_data:{right}", *words]) == 0, capsys.readouterr().err
+
+
+SHAPES = {
+    "uint16": np.arange(20 * 8 * 6 * 3, dtype=np.uint16).reshape(20, 8, 6, 3),
+    "torch's": np.linspace(-2, 3, 20 * 3 * 8 * 6, dtype=np.float32).reshape(20, 3, 8, 6),
+    "0 to 1": np.linspace(0, 1, 20 * 8 * 6, dtype=np.float32).reshape(20, 8, 6),
+    "sequences": np.arange(20 * 8 * 6).reshape(20, 8, 6),
+    "videos": np.ones((20, 2, 8, 6, 3), np.uint8),
+    "numbers": np.arange(20),
+    "bits": np.ones((20, 5), bool),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_arrays_become_examples_by_what_the_message_says(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def planned(x: np.ndarray) -> int:
+        own.forget()
+        save_npz(Path(), train_x=x, train_y=np.arange(20) % 2, test_x=x, test_y=np.arange(20) % 2)
+        return plan(["data.name=npz", "data.path=mine.npz", "model.name=mlp", "partition.name=iid", *FEW])
+
+    x = SHAPES[name]
+    assert planned(x) == 2
+    advice = [part.split(" makes ")[0] for part in re.split("; |, (?=x)|as (?=x)", said(capsys)) if "astype" in part]
+    assert len(advice) == (2 if x.ndim in (3, 4) else 1)
+    for expression in advice:
+        assert planned(eval(expression, {"x": x})) == 0, capsys.readouterr().err
+    if name == "torch's":
+        pictures = eval(advice[0], {"x": x})
+        assert pictures.shape == (20, 8, 6, 3) and (pictures.min(), pictures.max()) == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("targets", "advice"),
+    [
+        (np.arange(20)[:, None] % 3, "train_y.ravel()"),
+        (np.eye(3)[np.arange(20) % 3], "y.argmax(1)"),
+        (np.arange(20)[:, None] % 3 * 1.0, "y.ravel().astype(int)"),
+        (np.arange(20) % 3 * 1.0, "y.ravel().astype(int)"),
+        (np.arange(20) % 3 + 1, "np.unique(y, return_inverse=True)[1]"),
+    ],
+)
+def test_targets_become_classes_by_what_the_message_says(
+    targets: np.ndarray, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = np.linspace(0, 1, 60, dtype=np.float32).reshape(20, 3)
+    words = ["data.name=npz", "data.path=mine.npz", "model.name=mlp", "partition.name=iid", *FEW]
+    save_npz(Path(), train_x=x, train_y=targets, test_x=x, test_y=targets)
+    plan(words)
+    assert f" {advice}" in said(capsys)
+    own.forget()
+    y = eval(advice, {"np": np, "y": targets, "train_y": targets})
+    save_npz(Path(), train_x=x, train_y=y, test_x=x, test_y=y)
+    assert plan(words) == 0
+    assert "; 3 classes" in said(capsys)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    out, err = capsys.readouterr()
+    return " ".join(f"{out}{err}".split())
+
+
+def test_an_npz_file_of_other_names_is_told_all_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+    x, y = np.ones((20, 3), np.float32), np.arange(20) % 2
+    save_npz(Path(), X_train=x, y_train=y, X_test=x, y_test=y)
+    assert plan(["data.name=npz", "data.path=mine.npz", "model.name=mlp", *FEW]) == 2
+    line = "has no train_x; it holds X_test, X_train, y_test, y_train; known: train_x, train_y, test_x, test_y"
+    assert line in said(capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["clients.sampling=advised_data:nobody"], "no client takes part (clients.sampling=advised_data:nobody)"),
+        (["clients.availability=times.csv"], "no client takes part (clients.availability=times.csv)"),
+        (["clients.dropout=0.99", "clients.per_round=1"], "no upload arrives (clients.dropout=0.99, clients.per_"),
+    ],
+)
+def test_rounds_without_clients_name_the_cause(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("times.csv").write_text("0,5,9\n")
+    assert plan(["data.name=synthetic", "model.name=mlp", "rounds=3", *FEW, *words]) == 2
+    err = said(capsys)
+    assert err.startswith(f"clients: in each of 3 rounds {line}") and ".yaml" not in err
+
+
+def test_steps_and_epochs_together_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["data.name=synthetic", "model.name=mlp", *FEW, "train.local_epochs=2"]
+    line = "train.local_epochs: does not count beside train.local_steps"
+    for steps in ("0", "3"):
+        assert plan([*words, f"train.local_steps={steps}"]) == 0
+        assert (line in said(capsys)) == (steps == "3")
+
+
+def test_plan_as_an_option_of_run(capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("plan", "list"):
+        assert main([f"--{word}", "rounds=1"]) == 2
+        assert f"unrecognized arguments: --{word}; write fedmpi {word}; see" in said(capsys)
+
+
+def test_a_key_of_an_inner_section_is_sought_there(called: Callable[..., str]) -> None:
+    line = called("method.aggregate.name=trimmed_mean", "method.aggregate.share=0.2")
+    assert "no such key. Known keys: name, trim" in line and "devices" not in line
+    assert "f1_macro is given twice" in called("evaluation.metrics=[f1_macro,f1_macro]")
 
 
 def test_a_link_to_nothing_is_said(called: Callable[..., str]) -> None:

@@ -94,9 +94,9 @@ SKEWED = ("data.name=digits", "model.name=mlp", "partition.name=quantity_skew", 
 def test_what_nobody_chose_is_said_in_a_line() -> None:
     """A whole config chooses all of it, and words that make another experiment of the default config what they name."""
     said = plan(*SKEWED, "method.name=fedavg").defaults
-    assert said == "chosen for you: method.weighting=samples, train.masked_loss=true, train.momentum=0.9"
+    assert said == "chosen for you: method.weighting=samples, train.masked_loss=false, train.momentum=0.9"
     assert said in repr(plan(*SKEWED, "method.name=fedavg")).replace("\n ", "")
-    assert plan("model.name=resnet18", "train.optimizer=adamw").defaults.endswith("=true, evaluation.bn=milestone")
+    assert plan("model.name=resnet18", "train.optimizer=adamw").defaults.endswith("=false, evaluation.bn=milestone")
     rest = ("train.masked_loss=false", "train.momentum=0")
     assert plan(*SKEWED, "method.name=fedavg", "method.weighting=samples", *rest).defaults == ""
     assert forecast(load(CONFIGS / "fedavg_digits.yaml", ["train.lr=1"]), 3).defaults == ""

@@ -119,7 +119,69 @@ def test_whole_numbers_as_floats_are_said_to_be_numbers_to_predict(tmp_path: Pat
         info = load(
             None, [*words, f"data.path={tmp_path}/{name}.csv", "clients.count=2", "clients.per_round=2"]
         ).data.used()
-        assert [("if they are classes, give y.astype(int)" in note) for note in info.notes] == [True] * notes
+        assert [("if they are classes, write their column as whole numbers" in note) for note in info.notes] == [
+            True
+        ] * notes
+
+
+LABELLED = "age,label\n0.5,{}\n1.5,{}\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "line"),
+    [
+        ((0, 1), ("well", "ill"), "the labels' column 'label' has whole numbers in {} and names in {}"),
+        ((0, 1), ("0.0", "1.0"), "the labels' column 'label' has whole numbers in {} and floats as 0.0 in {}"),
+        (("0.5", "1.5"), ("well", "ill"), "the labels' column 'label' has fractions in {} and names in {}"),
+        ((0, 1), ("0.5", "2.0"), ""),
+    ],
+)
+def test_labels_of_all_files_are_of_one_kind(
+    tmp_path: Path, first: tuple[object, ...], second: tuple[object, ...], line: str
+) -> None:
+    """Whole numbers beside fractions are numbers to predict."""
+    for folder, names in (("parts", ("train", "test")), ("clients", ("A", "B"))):
+        (tmp_path / folder).mkdir()
+        for name, labels in zip(names, (first, second), strict=True):
+            (tmp_path / folder / f"{name}.csv").write_text(LABELLED.format(*labels))
+    if not line:
+        assert read(tmp_path / "parts").test_y.tolist() == [[0.5], [2.0]]
+        assert read(tmp_path / "clients", "data.test_share=0.5").train_y.dtype == np.float32
+        return
+    said = refusal(lambda: read(tmp_path / "parts"))
+    assert line.format("the train part", "the test part") in said and "write the labels alike" in said
+    assert line.format("A.csv", "B.csv") in refusal(lambda: read(tmp_path / "clients", "data.test_share=0.5"))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("age,label\n", "B.csv: has names of columns and no rows; add rows, or leave the file out"),
+        ("label\nill\n", "B.csv: has no column 'age', which A.csv has"),
+        ("age,dose,label\n1,1,ill\n", "B.csv: has a column 'dose', which no A.csv has"),
+    ],
+)
+def test_a_client_s_file_of_another_form_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    (tmp_path / "A.csv").write_text(LABELLED.format("well", "ill"))
+    (tmp_path / "B.csv").write_text(text)
+    assert line in refusal(lambda: read(tmp_path, "data.test_share=0.5"))
+
+
+def test_a_column_of_names_may_be_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    TABLE.to_csv(path, index=False)
+    said = refusal(lambda: read(path, "data.test_share=0.34"))
+    assert "if it says whose an example is, give data.group=hospital" in said
+    assert read(path, "data.test_share=0.34", "data.group=hospital").groups is not None
+
+
+def test_columns_that_are_not_standardized_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    TABLE.assign(dose=TABLE["dose"] * 1e6, year=2020).drop(columns="hospital").to_csv(path, index=False)
+    words = ["data.name=table", "data.test_share=0.34", f"data.path={path}", "method.name=fedavg", "model.name=mlp"]
+    words += ["partition.name=iid", "clients.count=2", "clients.per_round=2"]
+    (note,) = load(None, words).data.used().notes
+    assert note.startswith("features reach far from 0 (dose, year: up to 3e+06); standardize them")
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.files import guarded
-from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions
+from fedmpi.data.own import CLASS_NAMES, FEATURE_NAMES, Arrays, FileOptions
 from fedmpi.errors import DataError, as_one_line
 from fedmpi.store.files import user_path
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 PARTS = ("train", "test")
 ENDINGS = (".csv", ".parquet")
@@ -32,24 +32,30 @@ _ROW_NUMBERS = re.compile(r"Unnamed: [\d.]+|__index_level_\d+__")
 class _Columns(FileOptions):
     """Options of data that come in columns with names."""
 
+    as_classes: ClassVar[str] = "write their column as whole numbers or names"
     label: str = "label"
     """The column of the labels: numbers or names of classes, which are numbered in sorted order."""
     group: str = ""
     """The column that says whose an example is (writer, user, hospital); empty if no column says so."""
 
     def joined(
-        self, tables: dict[str, DataFrame], examples: Callable[[str], NDArray[Any]], names: Sequence[str] = ()
+        self,
+        tables: dict[str, DataFrame],
+        examples: Callable[[str], NDArray[Any]],
+        columns: Iterable[str],
+        names: Sequence[str] = (),
     ) -> Arrays:
         """Returns the arrays of the parts train and test, or of the one named '', which is divided. Raises DataError.
 
-        `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part. `names`
-        has the names of the classes, by number, if the labels' column has numbers.
+        `tables` has the columns of labels and groups of each part; `examples` returns the examples of a part. `columns`
+        has the names of all columns, `names` those of the classes, by number, if the labels' column has numbers.
         """
         labels, classes = self._labels(tables)
         arrays: dict[str, NDArray[Any]] = {}
         named = [str(names[each] if names else each) for each in classes]
         if named != [*map(str, range(len(named)))]:
             arrays[CLASS_NAMES] = np.array(named)
+        arrays[FEATURE_NAMES] = np.array([str(column) for column in columns if column not in self.roles])
         for part, table in tables.items():
             prefix = f"{part}_" if part else ""
             if self.group:
@@ -73,8 +79,9 @@ class _Columns(FileOptions):
         for name in self.roles:
             if any(table[name].isna().any() for table in tables.values()):
                 raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells")
+        _check_alike(f"data.path={self.path}", {f"the {part} part": column for part, column in columns.items()})
         if pandas.api.types.is_float_dtype(together.dtype):
-            return {part: column.to_numpy() for part, column in columns.items()}, []
+            return {part: column.to_numpy(dtype=np.float64) for part, column in columns.items()}, []
         classes = sorted(together.unique())
         number_of = {name: number for number, name in enumerate(classes)}
         labels = {part: column.map(number_of).to_numpy(dtype=np.int64) for part, column in columns.items()}
@@ -114,12 +121,31 @@ class Table(_Columns):
         if not all(folder.is_dir() for folder in folders.values()):
             folders = {"": path}
         by_file = self.model_copy(update={"group": "fedmpi client"})
-        return by_file._of({part: _table_of_clients(folder, by_file.group) for part, folder in folders.items()})
+        return by_file._of({part: by_file._of_clients(folder) for part, folder in folders.items()})
 
     def _of(self, tables: dict[str, DataFrame]) -> Arrays:
         for part, table in tables.items():
             self.check_columns(part, table.columns)
-        return self.joined(tables, lambda part: self._vectors(tables[part].drop(columns=self.roles)))
+        columns = next(iter(tables.values())).columns
+        return self.joined(tables, lambda part: self._vectors(tables[part].drop(columns=self.roles)), columns)
+
+    def _of_clients(self, folder: Path) -> DataFrame:
+        """Returns the rows of all files of a folder, with the file's name in the column `group`. Raises DataError."""
+        import pandas
+
+        tables = {path.name: _table_of(path).assign(**{self.group: path.stem}) for path in _files_of(folder)}
+        if not tables:
+            raise DataError(str(folder), f"holds no file *{' or *'.join(ENDINGS)}")
+        (first, expected), *others = tables.items()
+        for name, table in others:
+            missing = [column for column in expected.columns if column not in table.columns]
+            more = [column for column in table.columns if column not in expected.columns]
+            if missing or more:
+                found = f"no column {missing[0]!r}, which" if missing else f"a column {more[0]!r}, which no"
+                raise DataError(str(folder / name), f"has {found} {first} has; give all files the same columns")
+        if self.label in expected.columns:
+            _check_alike(str(folder), {name: table[self.label] for name, table in tables.items()})
+        return pandas.concat(list(tables.values()), ignore_index=True)
 
     def _vectors(self, table: DataFrame) -> NDArray[Any]:
         """Returns float32 (N, columns). Raises DataError that names the first column that holds no numbers."""
@@ -128,6 +154,8 @@ class Table(_Columns):
         for name, column in table.items():
             if not pandas.api.types.is_numeric_dtype(column.dtype):
                 todo = "leave the column out, or write numbers, as pandas.get_dummies does"
+                if not self.group:
+                    todo = f"{todo}; if it says whose an example is, give data.group={name}"
                 found = next((repr(cell) for cell in column if isinstance(cell, str)), column.dtype)
                 raise DataError(f"data.path={self.path}", f"the column {name!r} holds no numbers ({found}); {todo}")
             if column.isna().any():
@@ -157,8 +185,9 @@ class HuggingFace(_Columns):
         for part, rows in parts.items():
             self.check_columns(part, rows.column_names)
         tables = {part: rows.select_columns(self.roles).to_pandas() for part, rows in parts.items()}
-        names = getattr(next(iter(parts.values())).features[self.label], "names", ())
-        return self.joined(tables, lambda part: self._examples(parts[part]), names)
+        features = next(iter(parts.values())).features
+        names = getattr(features[self.label], "names", ())
+        return self.joined(tables, lambda part: self._examples(parts[part]), features, names)
 
     def _parts(self, parts: dict[str, Any]) -> dict[str, Any]:
         """Returns train and test, or all rows as the part ''. Raises DataError."""
@@ -191,17 +220,22 @@ def _files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in ENDINGS and not path.name.startswith("."))
 
 
-def _table_of_clients(folder: Path, group: str) -> DataFrame:
-    """Returns the rows of all files of a folder, with the file's name in the column `group`. Raises DataError."""
-    import pandas
+def _check_alike(where: str, columns: Mapping[str, Series[Any]]) -> None:
+    """Raises DataError if the labels of one file or part are names and those of another are numbers, or if it is in
+    doubt whether they are classes: 0, 1, 2 in one and 0.0, 1.0, 2.0 in another."""
+    from pandas.api.types import is_float_dtype, is_numeric_dtype
 
-    tables = [_table_of(path).assign(**{group: path.stem}) for path in _files_of(folder)]
-    if not tables:
-        raise DataError(str(folder), f"holds no file *{' or *'.join(ENDINGS)}")
-    for path, table in zip(_files_of(folder), tables, strict=True):
-        if set(table.columns) != set(tables[0].columns):
-            raise DataError(str(path), f"its columns are not those of {_files_of(folder)[0].name}")
-    return pandas.concat(tables, ignore_index=True)
+    kinds: dict[str, str] = {}
+    for place, column in columns.items():
+        kind = "names"
+        if is_numeric_dtype(column.dtype):
+            is_whole = not is_float_dtype(column.dtype)
+            kind = "whole numbers" if is_whole else "floats as 0.0" if (column % 1 == 0).all() else "fractions"
+        kinds.setdefault(kind, place)
+    if len(kinds) > 1 and ("names" in kinds or "fractions" not in kinds):
+        found = " and ".join(f"{kind} in {place}" for kind, place in kinds.items())
+        label = next(iter(columns.values())).name
+        raise DataError(where, f"the labels' column {label!r} has {found}; write the labels alike in all files")
 
 
 def _table_of(path: Path) -> DataFrame:
@@ -216,6 +250,8 @@ def _table_of(path: Path) -> DataFrame:
         table = readers[path.suffix](path)
         if table.columns.has_duplicates:
             raise ValueError(f"two columns are called {table.columns[table.columns.duplicated()][0]!r}")
+        if not len(table):
+            raise DataError(str(path), "has names of columns and no rows; add rows, or leave the file out")
         return table
 
 
@@ -231,7 +267,7 @@ def _csv_of(path: Path) -> DataFrame:
         raise ValueError(f"its columns are separated by {found!r}, expected ','")
     if len(first) > len(names):  # pandas would take the first cells for an index
         raise ValueError(f"its first row has {len(first)} cells, and {len(names)} columns have names")
-    table = pandas.read_csv(path, keep_default_na=False, na_values=[""])
+    table = pandas.read_csv(path, keep_default_na=False, na_values=[""], low_memory=False)
     if len({*names}) < len(names):  # pandas gives the second one another name
         table.columns = pandas.Index(names)
     return table
