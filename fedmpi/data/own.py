@@ -196,9 +196,7 @@ def _notes(options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset, colu
     if unscaled := _unscaled(targets, ["targets"] if targets.shape[1] == 1 else []):
         yield f"numbers to predict reach far from 0 ({unscaled}); {STANDARDIZE}"
     numbers = np.unique(targets)
-    if targets.shape[1] > 1 and ((targets == 1).sum(axis=1) == 1).all() and np.array_equal(numbers, [0, 1]):
-        yield "targets with one 1.0 in each row are numbers to predict (regression); if of classes, give y.argmax(1)"
-    elif targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
+    if targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
         yield f"targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, {options.as_classes}"
 
 

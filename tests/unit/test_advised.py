@@ -195,7 +195,7 @@ def test_arrays_become_examples_by_what_the_message_says(name: str, capsys: pyte
     ("targets", "advice"),
     [
         (np.arange(20)[:, None] % 3, "train_y.ravel()"),
-        (np.eye(3)[np.arange(20) % 3], "y.argmax(1)"),
+        (np.eye(3)[np.arange(20) % 3], "train_y.argmax(1)"),
         (np.arange(20)[:, None] % 3 * 1.0, "y.ravel().astype(int)"),
         (np.arange(20) % 3 * 1.0, "y.ravel().astype(int)"),
         (np.arange(20) % 3 + 1, "np.unique(y, return_inverse=True)[1]"),

@@ -181,7 +181,7 @@ def test_columns_that_are_not_standardized_are_named(tmp_path: Path) -> None:
     words = ["data.name=table", "data.test_share=0.34", f"data.path={path}", "method.name=fedavg", "model.name=mlp"]
     words += ["partition.name=iid", "clients.count=2", "clients.per_round=2"]
     (note,) = load(None, words).data.used().notes
-    assert note.startswith("features reach far from 0 (dose, year: up to 3e+06); standardize them")
+    assert note.startswith("features reach far from 0 (dose, year: up to ") and "e+06); standardize them" in note
 
 
 def test_a_file_that_is_no_table_is_refused(tmp_path: Path) -> None:
