@@ -70,13 +70,16 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
         if present:
             why = f"no upload arrives (clients.dropout={clients.dropout:g}, clients.per_round={clients.per_round})"
         if arrived:
-            why = f"fewer than the {least} uploads arrive that method.aggregate={getattr(rule, 'name', rule)} needs"
+            why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs (method.aggregate)"
         if arrived < least:
             found.setdefault(why, []).append(number)
     if sum(map(len, found.values())) == config.rounds:
-        todo = f"have a client take part in one of the rounds 1 to {config.rounds}"
-        if any(present for present, _ in rounds):
+        todo = f"have {counted(least, 'client')} or more take part in one of them"
+        most = max(present for present, _ in rounds)
+        if most == clients.per_round:
             todo = "raise clients.per_round, or lower clients.dropout"
+        elif most:
+            todo = f"{todo} ({' and '.join(_away(config))})"
         problem = f"in each of {counted(config.rounds, 'round')} {' or '.join(found)}"
         raise ConfigError("clients", f"{problem}; a run would change nothing; {todo}")
     lines = []

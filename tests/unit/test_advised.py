@@ -230,18 +230,38 @@ def test_an_npz_file_of_other_names_is_told_all_of_them(capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    ("words", "line"),
+    ("words", "line", "todo", "right"),
     [
-        (["clients.sampling=advised_data:nobody"], "no client takes part (clients.sampling=advised_data:nobody)"),
-        (["clients.availability=times.csv"], "no client takes part (clients.availability=times.csv)"),
-        (["clients.dropout=0.99", "clients.per_round=1"], "no upload arrives (clients.dropout=0.99, clients.per_"),
+        (
+            ["clients.sampling=advised_data:nobody"],
+            "no client takes part (clients.sampling=advised_data:nobody)",
+            "have 1 client or more take part in one of them",
+            ["clients.sampling=advised_nets:turn"],
+        ),
+        (
+            ["clients.availability=times.csv"],
+            "no client takes part (clients.availability=times.csv)",
+            "have 1 client or more take part in one of them",
+            ["clients.availability=times.csv"],
+        ),
+        (
+            ["clients.dropout=0.99", "clients.per_round=1"],
+            "no upload arrives (clients.dropout=0.99, clients.per_round=1)",
+            "raise clients.per_round, or lower clients.dropout",
+            ["clients.dropout=0.5", "clients.per_round=2"],
+        ),
     ],
 )
-def test_rounds_without_clients_name_the_cause(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_without_clients_name_the_cause(
+    words: list[str], line: str, todo: str, right: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("times.csv").write_text("0,5,9\n")
     assert plan(["data.name=synthetic", "model.name=mlp", "rounds=3", *FEW, *words]) == 2
     err = said(capsys)
     assert err.startswith(f"clients: in each of 3 rounds {line}") and ".yaml" not in err
+    assert err.endswith(f"; a run would change nothing; {todo}")
+    Path("times.csv").write_text("0,1,3\n")
+    assert plan(["data.name=synthetic", "model.name=mlp", "rounds=3", *FEW, *right]) == 0
 
 
 def test_steps_and_epochs_together_are_said(capsys: pytest.CaptureFixture[str]) -> None:
