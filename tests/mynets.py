@@ -387,6 +387,20 @@ class ReadsSizes(Flat):
         return self.head(self.middle(hidden) * gain)
 
 
+class Measures(Flat):
+    """Asks how long its batch is."""
+
+    def forward(self, x):
+        return super().forward(x) * torch.ones(len(x), 1)
+
+
+class Prompts(Flat):
+    """A layer reads a constant."""
+
+    def forward(self, x):
+        return super().forward(x) + self.head(torch.ones(1, 8))
+
+
 class Insists(Flat):
     def forward(self, x):
         assert type(self.middle) is nn.Linear, "a linear layer only"

@@ -281,6 +281,8 @@ def test_widths() -> None:
         ("mynets:Detached", "gives scores without gradients (no_grad or detach in forward)"),
         ("mynets:Listed", "the net itself (Listed) computes with a parameter that it has not registered (in a list"),
         ("mynets:Extracts", "module 'body' (Linear) gets no gradients (no_grad or detach in forward)"),
+        ("mynets:Measures method.name=hermes", "torch.fx cannot trace it: 'len' is not supported in symbolic tracing"),
+        ("mynets:Prompts method.name=hermes", "head reads no inputs of the net"),
         ("mynets:Anneals", "the net itself (Anneals) changes its attribute 'steps' in training, which the next client"),
         ("mynets:Remembers", "module 'middle' (Linear) changes its attribute 'seen' in training"),
         ("mynets:Insists method.name=fedhm", "it fails as the method trains it: AssertionError: a linear layer only"),

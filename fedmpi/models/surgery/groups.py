@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.errors import ConfigError, type_in_words
+from fedmpi.errors import ConfigError, one_line, type_in_words
 from fedmpi.models.nets.attention import Attention
 
 Index = slice | Tensor
@@ -100,14 +100,16 @@ def follow(net: nn.Module, norms: tuple[type[nn.Module], ...] = (_BatchNorm,)) -
     written: dict[fx.Node, frozenset[str]] = {}
     try:
         graph = _Tracer().trace(net)
-    except (fx.proxy.TraceError, TypeError) as error:
-        raise _refusal(f"torch.fx cannot trace it: {error}") from None
+    except Exception as error:  # whatever the net's own code does with inputs that have no values
+        raise _refusal(one_line(f"torch.fx cannot trace it: {error}")) from error
     for node in graph.nodes:
         sources = [written[argument] for argument in node.all_input_nodes if argument in written]
         if node.op == "placeholder":
             written[node] = frozenset({INPUT})
         elif node.op == "output":
             found.outputs = frozenset().union(*sources)
+        elif node.op == "call_module" and not sources:
+            raise _refusal(f"{node.target} reads no inputs of the net")
         elif node.op == "call_module":
             written[node] = _pass_module(found, node, modules[str(node.target)], sources[0], norms)
         elif node.op != "get_attr" and not _gives_shapes(node, written):
