@@ -62,7 +62,7 @@ def reason(error: BaseException) -> str:
     return str(getattr(error, "strerror", None) or error)[:300] or type(error).__name__
 
 
-STANDARDIZE = "standardize them: (x - mean) / std of the training examples"
+STANDARDIZE = "standardize them: subtract the mean and divide by the std of the training examples"
 WHOLE_NUMBERS = "rows of whole numbers count as tokens; if they are features, give them as x.astype('float32')"
 
 

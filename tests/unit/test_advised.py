@@ -216,6 +216,29 @@ def test_targets_become_classes_by_what_the_message_says(
     assert "; 3 classes" in said(capsys)
 
 
+@pytest.mark.parametrize("far", ["features", "targets"])
+def test_standardizing_ends_a_divergence(far: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """A plan says it, and the run that diverges says it in place of a lower rate."""
+    noise = np.random.default_rng(0).normal(size=(60, 3))
+    arrays = {"x": noise, "y": noise[:, 0] if far == "targets" else np.arange(60) % 2}
+    key = far[0].replace("f", "x").replace("t", "y")
+    words = ["data.name=npz", "data.path=mine.npz", "model.name=mlp", "partition.name=iid", "rounds=1", *FEW]
+    words += ["data.test_share=0.3", "train.local_epochs=3", "output.report=false", "output.tensorboard=false"]
+    given = arrays[key] * 1e7 + 3e6
+    save_npz(Path(), **arrays | {key: given})
+    line = "standardize them: subtract the mean and divide by the std"
+    assert plan(words) == 0
+    assert line in " ".join(capfd.readouterr().out.split())
+    with pytest.raises(SystemExit):
+        main([*words, "--run-dir", "far"])
+    ended = " ".join(capfd.readouterr().err.split()).partition("DivergenceError")[2]
+    assert line in ended and "train.lr=" not in ended
+    own.forget()
+    save_npz(Path(), **arrays | {key: (given - given.mean(0)) / given.std(0)})
+    assert main([*words, "--run-dir", "near"]) == 0
+    assert line not in capfd.readouterr().err
+
+
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     out, err = capsys.readouterr()
     return " ".join(f"{out}{err}".split())
