@@ -90,8 +90,11 @@ def words_of(kind: str, place: str, given: Sequence[str]) -> tuple[str, ...]:
     words.append("partition.name=class_dirichlet" if kind == "method" else "method.name=fedavg")
     if kind == "data" and not any(word.startswith("model.name=") for word in given):
         of_data = [word for word in given if word.startswith("data.")]
-        info = small_config(*words, *of_data, "model.name=mlp", "model.hidden=[16]").data.used()
+        probed = (*words, "partition.name=iid", *of_data, "model.name=mlp", "model.hidden=[16]")
+        info = small_config(*probed).data.used()
         words += _NETS[info.kind]
+        if info.task != "classification":
+            words.append("partition.name=iid")
     return (*words, *given)
 
 

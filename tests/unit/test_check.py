@@ -108,6 +108,7 @@ def test_a_mistake_in_the_words_ends_with_code_2(
     [
         ("brought_things:Net", "model", 2),
         ("brought_things:linear", "model", 2),
+        ("other_tasks:numbers", "data", 1),
         ("brought_things:noise", "data", 1),
         ("brought_things:dealt", "partition", 1),
         ("iid", "partition", 1),
