@@ -173,6 +173,10 @@ def test_a_column_of_names_may_be_the_group(tmp_path: Path) -> None:
     said = refusal(lambda: read(path, "data.test_share=0.34"))
     assert "if it says whose an example is, give data.group=hospital" in said
     assert read(path, "data.test_share=0.34", "data.group=hospital").groups is not None
+    pytest.importorskip("pyarrow")
+    TABLE.assign(hospital=[[1, 2]] * 6).to_parquet(tmp_path / "lists.parquet", index=False)
+    said = refusal(lambda: read(tmp_path / "lists.parquet", "data.test_share=0.34"))
+    assert "the column 'hospital' holds no numbers (object)" in said and "data.group" not in said
 
 
 def test_columns_that_are_not_standardized_are_named(tmp_path: Path) -> None:

@@ -154,10 +154,12 @@ class Table(_Columns):
         for name, column in table.items():
             if not pandas.api.types.is_numeric_dtype(column.dtype):
                 todo = "leave the column out, or write numbers, as pandas.get_dummies does"
-                if not self.group:
+                found = next((repr(cell) for cell in column if isinstance(cell, str)), "")
+                if found and not self.group:
                     todo = f"{todo}; if it says whose an example is, give data.group={name}"
-                found = next((repr(cell) for cell in column if isinstance(cell, str)), column.dtype)
-                raise DataError(f"data.path={self.path}", f"the column {name!r} holds no numbers ({found}); {todo}")
+                raise DataError(
+                    f"data.path={self.path}", f"the column {name!r} holds no numbers ({found or column.dtype}); {todo}"
+                )
             if column.isna().any():
                 todo = "fill them in, or leave these rows out"
                 raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells; {todo}")
