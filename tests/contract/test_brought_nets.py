@@ -81,7 +81,7 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
     """In the plan and at the start; the same net that follows its width is fine."""
     words = f"method.name={method}", *brought("dropout")
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
-    said = remarks(setup.config, setup.data.info, setup.method, 1, None)
+    said = remarks(setup.config, setup.data.info, setup.method, 1, None, None)
     assert {*said} <= {*forecast(setup.config, 1).warnings}
     assert any("no smaller at these capacities" in line for line in said) and sum("tier" in line for line in said) <= 1
     assert not [line for line in equal_tiers(small_setup(tmp_path, *words).method) if "whole" in line]
