@@ -51,14 +51,14 @@ class PublishedFactors:
             values.copy_(sigma)
 
     @property
-    def cost(self) -> float:
-        """Returns how long `write` takes, as multiply-accumulates of a client that trains as long."""
-        return sum(COST * min(layer.matrix_shape) * math.prod(layer.matrix_shape) for layer in self.layers.values())
-
-    @property
-    def names(self) -> list[str]:
-        """Returns what `write` gives."""
-        return [*(name for layer in self.layers.values() for name in layer.factor_names), SPECTRA]
+    def costs(self) -> dict[str, float]:
+        """Returns what `write` gives, and how long each takes: multiply-accumulates of a client that trains as long."""
+        costs = {SPECTRA: 0.0}
+        for layer in self.layers.values():
+            u, v = layer.factor_names
+            costs[u] = float(COST * min(layer.matrix_shape) * math.prod(layer.matrix_shape))
+            costs[v] = 0.0  # comes with u
+        return costs
 
     def is_in(self, published: Collection[str]) -> bool:
         """Returns whether there are factors among these tensors."""

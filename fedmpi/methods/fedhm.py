@@ -99,8 +99,7 @@ class FedHM(ServerMethod):
         if not options.plus_l2:
             self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
         self.factors = PublishedFactors(self.layers, options.solver)
-        self.late = self.factors.names
-        self.late_cost = self.factors.cost
+        self.late = self.factors.costs
 
     def warnings(self) -> tuple[str, ...]:
         ratios = self.options.rank_ratio

@@ -64,12 +64,12 @@ class Method:
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
     layers: Mapping[str, FactorizedLayer] = {}
     """The layers that it factorizes, by name, whose singular values a page of the run shows."""
-    late: Collection[str] = ()
+    late: Mapping[str, float] = {}
     """Names of published tensors that take long to compute (FedHM: the factors). `publish` is called for the others
-    first; clients that need none of these train meanwhile. Counts as the stage `svd`."""
-    late_cost = 0.0
-    """How long these take to compute, as multiply-accumulates of a client that trains as long: a worker that must wait
-    for them gets less to do."""
+    first; clients that need none of these train meanwhile. Counts as the stage `svd`.
+
+    The values say how long, as multiply-accumulates of a client that trains as long: a worker that waits gets less to
+    do. 0 where that is not known."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context

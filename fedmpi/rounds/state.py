@@ -137,7 +137,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     if chosen.function and len(set(setup.comm.allgather_text(str(cohort)))) > 1:
         name = setup.config.clients.sampling
         raise ConfigError(SAMPLING, f"{name} returns other clients on some ranks for round {round_number}")
-    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, setup.method.late_cost)
+    return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, sum(setup.method.late.values()))
 
 
 def draw_tasks(
