@@ -89,7 +89,8 @@ def specs_of(tensors: Iterable[tuple[str, Tensor]], *, channels_last: bool) -> d
 
 def frozen_values(net: nn.Module) -> dict[str, Tensor]:
     """Returns the values of a net that are not trained (`models.pretrained`), by name."""
-    return {name: net.get_buffer(name) for name in vars(net).get(FROZEN, ())}
+    buffers = dict(net.named_buffers(remove_duplicate=False))
+    return {name: buffers[name] for name in vars(net).get(FROZEN, ())}
 
 
 def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:

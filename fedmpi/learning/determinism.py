@@ -26,6 +26,8 @@ def make_deterministic(num_threads: int) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
+    # In a test torch's transformer layers would read the weights of their linear layers, past adapters beside them.
+    torch.backends.mha.set_fastpath_enabled(False)
 
 
 _FUNCTIONS = ("num_threads", "default_dtype", "deterministic_debug_mode", "float32_matmul_precision")
@@ -57,6 +59,7 @@ def settings_kept() -> Iterator[None]:
         for name in _FUNCTIONS:
             with suppress(RuntimeError):
                 stack.callback(getattr(torch, f"set_{name}"), getattr(torch, f"get_{name}")())
+        stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         if torch.get_default_device().type != "cpu":
             stack.callback(torch.set_default_device, torch.get_default_device())
             torch.set_default_device(None)

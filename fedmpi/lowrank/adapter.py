@@ -29,11 +29,11 @@ class Adapter(nn.Module):
     a change only then. Values come from the server.
     """
 
-    weight: Tensor
     bias: Tensor | None
 
-    def __init__(self, linear: nn.Module, r: int, scale: float, holds: Collection[str], device: str) -> None:
+    def __init__(self, name: str, linear: nn.Module, r: int, scale: float, holds: Collection[str], device: str) -> None:
         super().__init__()
+        self.layer_name = name
         self._parameters.update(linear._parameters)
         self._buffers.update(linear._buffers)
         self.layer_type = type(linear)
@@ -46,9 +46,19 @@ class Adapter(nn.Module):
             self.change = nn.Parameter(torch.zeros(self.out_features, self.in_features, device=device))
 
     @property
+    def weight(self) -> Tensor:
+        """Raises `ConfigError`: who computes with the frozen weight leaves out what is trained beside it."""
+        raise ConfigError(
+            "method.targets",
+            f"this net reads the weight of {self.layer_name} itself, past an adapter; give patterns without it",
+        )
+
+    @property
     def base(self) -> Tensor:
         """Returns the weight without what is trained, (out, in)."""
-        weight = self.weight if self.layer_type is nn.Linear else self.weight.t()
+        frozen = self._buffers["weight"]
+        assert frozen is not None
+        weight = frozen if self.layer_type is nn.Linear else frozen.t()
         return weight + self.change.detach() if "change" in self.holds else weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +84,7 @@ def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collect
     """Puts an `Adapter` of its rank in place of each of these layers; `empty` ones have no values. Returns the net."""
     for name, r in ranks.items():
         layer = net.get_submodule(name)
-        adapter = Adapter(layer, r, scale, holds, "meta" if empty else "cpu")
+        adapter = Adapter(name, layer, r, scale, holds, "meta" if empty else "cpu")
         keep_attributes(adapter, layer)
         net.set_submodule(name, adapter)
     return net

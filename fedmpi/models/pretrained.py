@@ -77,7 +77,9 @@ def load(net: nn.Module, options: Model) -> None:
     kept = net.state_dict(keep_vars=True)
     needed = {name: value for name, value in kept.items() if not _matches(name, options.weights_skip)}
     values = {name: value for name, value in found.items() if name in needed or not name.endswith(_STATISTICS)}
-    missing = [name for name in needed if name not in values and not name.endswith(_STATISTICS)]
+    # A BatchNorm that is not frozen makes statistics of its own.
+    may_lack = _STATISTICS[-1:] if getattr(options, "norm", "") == "frozen" else _STATISTICS
+    missing = [name for name in needed if name not in values and not name.endswith(may_lack)]
     unknown = [name for name in values if name not in needed]
     differing = [
         f"{name} as {tuple(value.shape)}, the net's is {tuple(needed[name].shape)}"
@@ -87,6 +89,8 @@ def load(net: nn.Module, options: Model) -> None:
     skip = "model.weights_skip leaves names out (fc.*)"
     if _of_run(options.weights):
         skip += "; of a run that trained a part, fedmpi export --format safetensors writes the whole net"
+    if any(name.endswith(_STATISTICS) for name in missing):
+        skip = "model.norm=frozen keeps running statistics; a run's checkpoint has none, an export of it has"
     for what, names in (("lacks", missing), ("has", differing), ("has what the net has not:", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -104,13 +104,58 @@ def test_the_layer_by_hand() -> None:
     """W x = (1, 2, 3); A x = 2 and s B A x = 3 (2, 0, 4); with a change of diag(1, 0, 0) one more in the first."""
     x = torch.tensor([[1.0, 2.0, 3.0]])
     for holds, expected in (((), [[7.0, 2.0, 15.0]]), (("change",), [[8.0, 2.0, 15.0]])):
-        layer = Adapter(frozen_net()[0], 1, 3.0, holds, "cpu")
+        layer = Adapter("0", frozen_net()[0], 1, 3.0, holds, "cpu")
         values = {"a": [[0.0, 1.0, 0.0]], "b": [[1.0], [0.0], [2.0]], "change": [[1.0, 0, 0], [0, 0, 0], [0, 0, 0]]}
         for name, parameter in layer.named_parameters():
             parameter.data = torch.tensor(values[name])
         assert layer(x).tolist() == expected
         layer(x).sum().backward()
         assert layer.a.grad is not None and all(getattr(layer, name).grad is None for name in holds)
+
+
+class _ReadsTheWeight(nn.Module):
+    def __init__(self, num_classes: int, example_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 16)
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(nn.functional.linear(x.flatten(1), self.body.weight, self.body.bias).relu())
+
+
+def test_a_net_that_reads_the_weight_itself_is_refused(tmp_path: Path) -> None:
+    """It would compute without the adapter, which would never be trained."""
+    words = ("method.name=lora", f"model.name={__name__}:_ReadsTheWeight", "model.trained=none", "rounds=1")
+    with pytest.raises(StartupError, match="this net reads the weight of body itself, past an adapter"):
+        run_alone(tmp_path / "run", *words, "method.targets=[body]")
+
+
+class _Encoder(nn.Module):
+    def __init__(self, num_classes: int, example_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.fc = nn.Linear(8, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.layer(x.flatten(1, -2)).mean(1))
+
+
+def test_torchs_transformer_layers_are_tested_with_their_adapters(tmp_path: Path) -> None:
+    """In a test torch would take a fast path that knows the frozen weights alone."""
+    words = (
+        "method.name=lora",
+        f"model.name={__name__}:_Encoder",
+        "model.trained=none",
+        "method.targets=[layer.linear*]",
+    )
+    trainer = small_setup(tmp_path, *words).trainers[0]
+    net = trainer.net.module
+    for name, parameter in net.named_parameters():
+        if name.endswith((".a", ".b")):
+            parameter.data.normal_(generator=torch.Generator().manual_seed(1))
+    x = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        torch.testing.assert_close(net.eval()(x), net.train()(x))
 
 
 def test_the_mean_of_padded_factors() -> None:
