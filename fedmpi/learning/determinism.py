@@ -26,7 +26,7 @@ def make_deterministic(num_threads: int) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
-    # In a test torch's transformer layers would read the weights of their linear layers, past adapters beside them.
+    # Else torch's transformer layers, in a test, read weights of their linear layers and never call these.
     torch.backends.mha.set_fastpath_enabled(False)
 
 
