@@ -162,7 +162,7 @@ def check_loss(train: Train, info: DataInfo) -> None:
     if kept[0] != kept[1] or not torch.equal(*values):
         problem = "keeps something from one call to the next, which the next client on the same rank would inherit"
         raise ConfigError("train.loss", f"{train.loss} {problem}; compute from its outputs and targets alone")
-    if trial.variables_of(values[0]) & trial.variables_of(values[1]) - {outputs}:
+    if trial.graph_leaves_of(values[0]) & trial.graph_leaves_of(values[1]) - {outputs}:
         problem = "computes with a parameter of its own, which nobody trains; make it a part of the net"
         raise ConfigError("train.loss", f"{train.loss} {problem}")
 

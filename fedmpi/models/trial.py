@@ -149,9 +149,9 @@ def _refuse_lost_gradients(net: nn.Module, info: Inputs, model: str, scores: Ten
     that was called."""
     if scores.grad_fn is None:
         raise ConfigError("model.name", f"'{model}' gives scores without gradients (no_grad or detach in forward)")
-    others = variables_of(scores) - {*net.parameters()}
+    others = graph_leaves_of(scores) - {*net.parameters()}
     # A variable that forward itself makes, as of its inputs for an energy's gradient, is another one in each pass.
-    if others and others & variables_of(_scores(net, info, model, examples_of(info)[:2])):
+    if others and others & graph_leaves_of(_scores(net, info, model, examples_of(info)[:2])):
         problem = "computes with a parameter that it has not registered (in a list, a closure or a global variable)"
         raise refusal(model, net, "", f"{problem}, which nobody trains; use nn.ModuleList or nn.ParameterList")
     with _users_code(info, model, scores):
@@ -163,7 +163,7 @@ def _refuse_lost_gradients(net: nn.Module, info: Inputs, model: str, scores: Ten
             raise refusal(model, net, name, f"{problem}; make its values buffers (register_buffer)")
 
 
-def variables_of(value: Tensor) -> set[Tensor]:
+def graph_leaves_of(value: Tensor) -> set[Tensor]:
     """Returns the tensors for which `value` has gradients, by identity."""
     return {node.variable for node in _graph(value.grad_fn) if hasattr(node, "variable")}
 

@@ -96,8 +96,7 @@ def trained_a_little(setup: Setup) -> dict[str, torch.Tensor]:
 
 
 def test_rounds_that_are_tested_seldom_have_the_same_scores(tmp_path: Path) -> None:
-    """All tiers are tested, also those that no client of the next round has: there is one client a round. The last
-    round is always tested."""
+    """A test covers every tier, although a round has one client, of one tier. The last round is always tested."""
     words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "clients.per_round=1", "rounds=4")
     always = undisturbed(tmp_path / "always", *words).records
     seldom = undisturbed(tmp_path / "seldom", *words, "evaluation.every=3").records

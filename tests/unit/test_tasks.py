@@ -177,7 +177,8 @@ NUMBERS = "data.name=other_tasks:numbers"
 
 
 def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
-    """Unless somebody has set it; the default config has it, and the line of defaults says what is."""
+    """The default config sets `train.masked_loss`. A user's own loss turns it off, and the plan's line of defaults
+    names it."""
     for words in (["train.loss=other_tasks:smooth"], [NUMBERS, "model.name=mlp", "partition.name=iid"]):
         config = load(None, ["method.name=fedavg", *words])
         assert not config.train.masked_loss and "train.masked_loss=false" in forecast(config, 1).defaults
