@@ -1,7 +1,8 @@
-"""Five of MNIST's ten digits as classes 0 to 4: a net is trained on one half before it is fine-tuned on the other."""
+"""Five of ten classes as classes 0 to 4: a net is trained on one half before it is fine-tuned on the other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -9,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.files import FetchedOptions
 from fedmpi.data.sets.mnist import Mnist
 
 
-class HalfOfMnist(Mnist):
-    name: str = "half_of_mnist"
+class Half(FetchedOptions):
+    """Goes before a data set of ten classes among the bases of its half."""
+
     first: Literal[0, 5] = 0
-    """The smallest of the five digits."""
-    counts: ClassVar = {0: (30_596, 5_139), 5: (29_404, 4_861)}
+    """The smallest of the five classes."""
+    counts: ClassVar[Mapping[int, tuple[int, int]]]
+    """Training and test examples of each half."""
 
     def info(self) -> DataInfo:
         num_train, num_test = self.counts[self.first]
@@ -32,3 +36,8 @@ class HalfOfMnist(Mnist):
 
     def _half(self, labels: NDArray[np.int64]) -> NDArray[Any]:
         return (labels >= self.first) & (labels < self.first + 5)
+
+
+class HalfOfMnist(Half, Mnist):
+    name: str = "half_of_mnist"
+    counts: ClassVar = {0: (30_596, 5_139), 5: (29_404, 4_861)}
