@@ -96,11 +96,15 @@ class Adapters(Method):
         return values | {name: torch.zeros(spec.shape) for name, spec in self.part_specs("b").items()}
 
     def warnings(self) -> tuple[str, ...]:
-        others = other_layers(self.context.make(empty=True), self.options.targets)
-        if not others:
-            return ()
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        return (f"method.targets: no adapters beside {', '.join(others[:_SHOWN])}{more}",)
+        said = []
+        if others := other_layers(self.context.make(empty=True), self.options.targets):
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            said.append(f"method.targets: no adapters beside {', '.join(others[:_SHOWN])}{more}")
+        scales = [f"{self.scale(tier.index):g}" for tier in self.tiers]
+        if "b" in self.averages and len({*scales}) > 1:
+            why = "but B is averaged for itself; method.scale=equal gives all one scale"
+            said.append(f"method.scale: the tiers' adapters are multiplied by {', '.join(scales)}, {why}")
+        return tuple(said)
 
     # Server half.
 

@@ -30,8 +30,8 @@ for HetLoRA and FlexLoRA code of others. For raFLoRA we found no code. These poi
   code has no weights (`weighting: uniform`).
 - `flora` draws A anew for each client and round, as its code does. Its bytes down are the adapters of a round, on
   average over rounds; those of `fedex` come on top of A and B. D, which travels here in their place, is the same.
-- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares. The norm is the
-  client's weight in all means, in place of its number of examples.
+- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares. The norm, of
+  s_i B_i A_i where the paper has B_i A_i, is the client's weight in all means, in place of its number of examples.
 - `raflora` leaves ranks that no client of the round holds as they were sent.
 - `delta` takes as covered what A's rows and B's columns span, because B is zero at first.
 """

@@ -51,8 +51,9 @@ def renew_parameters(net: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Mod
 
 
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
-    """Returns what is changed in the net before it is trained, one line at most. Raises `ConfigError`."""
-    return admission.conversions(_unbuilt(options, info, Width()))
+    """Returns what is changed in the net before it is trained, and what never is, a line each. Raises `ConfigError`."""
+    net = _unbuilt(options, info, Width())
+    return (*admission.conversions(net), *pretrained.untrained(net, options))
 
 
 def _unbuilt(options: Model, info: Inputs, width: Width) -> nn.Module:

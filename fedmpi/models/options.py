@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -52,6 +52,10 @@ class Model(Section):
     """Name patterns of the parameters that are trained, as fc.*; the others stay as they are and never travel. Empty:
     all that the net itself does not freeze (`requires_grad`). `none`, where a method adds parameters of its own (lora).
     """
+
+    def problems(self, config: Any) -> Iterator[tuple[str, str]]:
+        if self.weights_skip and not self.weights:
+            yield "model.weights_skip", "without model.weights all values are initial ones; leave it out"
 
     def fetched_weights(self) -> Path | None:
         """Returns the file of weights that `weights` names; None if it names none that this kind of net knows."""

@@ -8,26 +8,34 @@ digest, and on a node they lie in memory once.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.config.fields import AT_ROUND
-from fedmpi.errors import ConfigError, users_code
+from fedmpi.errors import ConfigError, type_in_words
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
+from fedmpi.store.run_dir import RunDir
+from fedmpi.store.units import size
 from fedmpi.tensors import FROZEN, frozen_values, keep_attributes, put_buffer
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _SHOWN = 3
+_WRITE = "where it was made, write torch.save(net.state_dict(), FILE)"
+_WRAPPERS = ("module.", "_orig_mod.")
+"""What DataParallel and torch.compile put before all names."""
 
 _values: dict[tuple[str, str], Tensor] = {}
 """(name, digest) -> the one copy of a frozen tensor in this process."""
@@ -72,65 +80,97 @@ def with_kept_statistics(net: nn.Module) -> nn.Module:
 
 def load(net: nn.Module, options: Model) -> None:
     """Copies `model.weights` into the net, except the tensors that `model.weights_skip` names. Raises `ConfigError`
-    where a name or a shape is not the net's."""
-    found = {name: value for name, value in _read(options).items() if not _matches(name, options.weights_skip)}
+    where a name, a shape or a value is none for the net."""
+    source = _read(options)
     kept = net.state_dict(keep_vars=True)
+    _refuse_unmatched("model.weights_skip", options.weights_skip, {**kept, **source}, "tensor")
+    found = {name: value for name, value in source.items() if not _matches(name, options.weights_skip)}
     needed = {name: value for name, value in kept.items() if not _matches(name, options.weights_skip)}
     values = {name: value for name, value in found.items() if name in needed or not name.endswith(_STATISTICS)}
+    _refuse_unfit(values, needed, options)
+    with torch.no_grad():
+        for name, value in values.items():
+            needed[name].copy_(value)
+            if not needed[name].isfinite().all():
+                problem = f"{options.weights} has values in {name} that are not finite in {needed[name].dtype}"
+                raise ConfigError("model.weights", f"{problem}; take values from before the training diverged")
+
+
+def _refuse_unfit(values: Mapping[str, Tensor], needed: Mapping[str, Tensor], options: Model) -> None:
+    """Raises `ConfigError` for names, shapes and types that are not those of the net."""
     # A BatchNorm that is not frozen makes statistics of its own.
     may_lack = _STATISTICS[-1:] if getattr(options, "norm", "") == "frozen" else _STATISTICS
     missing = [name for name in needed if name not in values and not name.endswith(may_lack)]
     unknown = [name for name in values if name not in needed]
     differing = [
-        f"{name} as {tuple(value.shape)}, the net's is {tuple(needed[name].shape)}"
+        f"{name} as {_kind(value)}, the net's is {_kind(needed[name])}"
         for name, value in values.items()
-        if name in needed and value.shape != needed[name].shape
+        if name in needed and _kind(value) != _kind(needed[name])
     ]
-    skip = "model.weights_skip leaves names out (fc.*)"
-    if _of_run(options.weights):
-        skip += "; of a run that trained a part, fedmpi export --format safetensors writes the whole net"
+    todo = "model.weights_skip leaves names out (fc.*)"
+    if checkpoint := _of_run(options.weights):
+        run = checkpoint.parents[1]
+        todo += f"; fedmpi export {run} --format safetensors writes a net alone and whole, whatever method made it"
     if any(name.endswith(_STATISTICS) for name in missing):
-        skip = "model.norm=frozen keeps running statistics; a run's checkpoint has none, an export of it has"
+        todo = "model.norm=frozen keeps running statistics; a run's checkpoint has none, an export of it has"
     for what, names in (("lacks", missing), ("has", differing), ("has what the net has not:", unknown)):
         if names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            raise ConfigError("model.weights", f"{options.weights} {what} {', '.join(names[:_SHOWN])}{more}; {skip}")
-    with torch.no_grad():
-        for name, value in values.items():
-            needed[name].copy_(value)
+            raise ConfigError("model.weights", f"{options.weights} {what} {', '.join(names[:_SHOWN])}{more}; {todo}")
+
+
+def _kind(value: Tensor) -> str:
+    """Returns what a value must have in common with the net's: `(3, 4) floats`."""
+    return f"{tuple(value.shape)} {'floats' if value.is_floating_point() else 'integers'}"
 
 
 def _read(options: Model) -> Mapping[str, Tensor]:
     """Reads a file of safetensors or of `torch.save`, or the newest or a given round of a run. Raises `ConfigError`."""
     text = options.weights
     path = Path(user_path(text))
-    with users_code("model.weights", f"{text} cannot be read", ConfigError):  # a damaged file does so to its reader
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(path))
-        if path.is_file():
-            return _state_dict(torch.load(path, map_location="cpu", weights_only=True, mmap=True), text)
+    if not path.is_file():
         if checkpoint := _of_run(text):
-            return hdf5.read_tensors(checkpoint, "checkpoint")[1]["server"]
-    if fetched := options.fetched_weights():
-        return _state_dict(torch.load(fetched, map_location="cpu", weights_only=True, mmap=True), text)
-    allowed = "a file of safetensors or torch.save, a run's folder, or FOLDER@ROUND"
-    raise ConfigError("model.weights", f"{text}: no such file or run; allowed: {allowed}")
+            return hdf5.read_tensors(checkpoint, "checkpoint")[1].get("server", {})
+        path = options.fetched_weights() or path
+    if not path.is_file():
+        allowed = "a file of safetensors or torch.save, a run's folder, or FOLDER@ROUND"
+        raise ConfigError("model.weights", f"{text}: no such file or run; allowed: {allowed}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        # What torch wrote before 1.6, as some of torchvision's files, is no zip file and cannot be mapped.
+        found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except Exception as error:  # a damaged file does so to its reader
+        problem = f"({size(path.stat().st_size)}) is damaged, or of another format; fetch or write it anew"
+        if objects := re.search(r"GLOBAL (\S+)", str(error)):
+            problem = f"holds {objects[1]}, more than tensors, so that reading it may run code; {_WRITE}"
+        raise ConfigError("model.weights", f"{text} {problem}") from error
+    return _state_dict(found, text)
 
 
 def _state_dict(found: Any, text: str) -> Mapping[str, Tensor]:
-    if isinstance(found, Mapping) and found and all(isinstance(value, Tensor) for value in found.values()):
-        return found
-    raise ConfigError("model.weights", f"{text} holds no state dict; write torch.save(net.state_dict(), FILE)")
+    """Returns a state dict, its names without what DataParallel and torch.compile put before them."""
+    if not isinstance(found, Mapping) or not found or not all(isinstance(value, Tensor) for value in found.values()):
+        keys = f" ({', '.join(map(str, [*found][:_SHOWN]))})" if isinstance(found, Mapping) else ""
+        raise ConfigError("model.weights", f"{text} holds {type_in_words(found)}{keys}, no state dict; {_WRITE}")
+    for prefix in _WRAPPERS:
+        if all(name.startswith(prefix) for name in found):
+            return {name.removeprefix(prefix): value for name, value in found.items()}
+    return found
 
 
 def _of_run(text: str) -> Path | None:
-    """Returns the checkpoint of `RUN` (the newest) or `RUN@ROUND`; None if there is none."""
+    """Returns the checkpoint of `RUN` (the newest) or `RUN@ROUND`; None if there is no such run. Raises `ConfigError`
+    for a round that is not kept."""
     match = None if Path(text).is_dir() else AT_ROUND.fullmatch(text)
-    folder = Path(user_path(match[1] if match else text)) / "checkpoints"
-    name = f"round-{int(match[2]):06d}.h5" if match else "round-*.h5"
-    return max(folder.glob(name), default=None)
+    kept = dict(RunDir(Path(user_path(match[1] if match else text))).checkpoints())
+    if not kept:
+        return None
+    number = int(match[2]) if match else max(kept)
+    if number not in kept:
+        rounds = f"kept: {', '.join(map(str, sorted(kept)))} (output.keep_checkpoints)"
+        raise ConfigError("model.weights", f"{text}: round {number} is not kept; {rounds}")
+    return kept[number]
 
 
 # What is trained.
@@ -141,10 +181,12 @@ def freeze(net: nn.Module, options: Model) -> nn.Module:
     `model.trained` that no parameter matches, and where nothing would be trained."""
     named = dict(net.named_parameters(remove_duplicate=False))
     patterns = () if options.trained == "none" else options.trained
+    _refuse_unmatched("model.trained", patterns, named, "parameter")
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in named):
-            close = difflib.get_close_matches(pattern, named, 1) or [*named][-1:]
-            raise ConfigError("model.trained", f"no parameter matches '{pattern}'; did you mean {close[0]}?")
+        matched = [name for name in named if fnmatchcase(name, pattern)]
+        if not any(named[name].requires_grad for name in matched):
+            problem = f"'{pattern}' names {matched[0]}, which the net itself keeps from training (requires_grad=False)"
+            raise ConfigError("model.trained", f"{problem}; change it there, or leave the pattern out")
     trained = {
         id(value)
         for name, value in named.items()
@@ -160,6 +202,23 @@ def freeze(net: nn.Module, options: Model) -> nn.Module:
     if frozen:
         vars(net)[FROZEN] = tuple(frozen)
     return net
+
+
+def untrained(net: nn.Module, options: Model) -> tuple[str, ...]:
+    """Returns a line where parameters have initial values in place of `model.weights` and are not trained."""
+    lost = [name for name in frozen_values(net) if options.weights and _matches(name, options.weights_skip)]
+    if not lost:
+        return ()
+    names = f"{', '.join(lost[:_SHOWN])}{', ...' if len(lost) > _SHOWN else ''}"
+    return (f"model.weights_skip: {names} have random values, which nobody trains; let model.trained name them, too",)
+
+
+def _refuse_unmatched(key: str, patterns: Iterable[str], names: Collection[str], what: str) -> None:
+    """Raises `ConfigError` for a pattern that none of these names matches."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            close = difflib.get_close_matches(pattern, names, 1) or [*names][-1:]
+            raise ConfigError(key, f"no {what} matches '{pattern}'; did you mean {close[0]}?")
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:

@@ -378,6 +378,17 @@ def test_mistakes(tmp_path: Path, words: tuple[str, ...], problem: str) -> None:
         small_setup(tmp_path, *net, *words)
 
 
+@pytest.mark.parametrize(("aggregation", "is_said"), [("fedit", True), ("hetlora", True), ("delta", False)])
+def test_scales_that_differ_where_factors_are_averaged(tmp_path: Path, aggregation: str, is_said: bool) -> None:
+    """Ranks 8, 4, 2 and alpha 16: 2, 4 and 8."""
+    words = (*NET, "model.trained=none", f"method.aggregation={aggregation}")
+    said = small_setup(tmp_path, *words).method.warnings()
+    assert [line.startswith("method.scale: the tiers' adapters are multiplied by 2, 4, 8") for line in said] == (
+        [True] if is_said else []
+    )
+    assert not small_setup(tmp_path / "equal", *words, "method.scale=equal").method.warnings()
+
+
 def test_the_base_stays_and_never_travels(tmp_path: Path) -> None:
     """A run of fedex with a head. The exported net has the model's own layers, of W + D + s B A; s of rank 4 is 8."""
     words = (*NET, "method.aggregation=fedex", "model.trained=[layers.4.*]", "method.scale=rslora")

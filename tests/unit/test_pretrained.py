@@ -35,12 +35,15 @@ def built(*words: str) -> nn.Module:
 
 
 def test_the_sources_of_values(tmp_path: Path, weights: Path) -> None:
-    """A file of `torch.save`, one of safetensors, a run's round and its newest one; a head that is left out."""
+    """Files of torch (an old one, DataParallel's) and safetensors, a run's round and its newest; a head left out."""
     values = torch.load(weights, weights_only=True)
     save_file(values, tmp_path / "weights.safetensors")
+    torch.save(values, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    torch.save({f"module.{name}": value for name, value in values.items()}, tmp_path / "parallel.pt")
     run_alone(tmp_path / "run", *NET, "rounds=2", "output.keep_checkpoints=2")
     rounds = [checkpoint.load(tmp_path / f"run/checkpoints/round-00000{number}.h5").server for number in (1, 2)]
-    sources = {weights: values, tmp_path / "weights.safetensors": values}
+    files = (weights, *(tmp_path / name for name in ("weights.safetensors", "old.pt", "parallel.pt")))
+    sources = dict.fromkeys(files, values)
     sources |= {tmp_path / "run@1": rounds[0], tmp_path / "run": rounds[1]}
     for source, expected in sources.items():
         net = built(f"model.weights={source}")
@@ -50,8 +53,31 @@ def test_the_sources_of_values(tmp_path: Path, weights: Path) -> None:
         assert torch.equal(value, (initial.state_dict() if name.startswith("classifier") else values)[name])
 
 
+def test_a_round_that_is_not_kept_and_a_state_that_is_no_net(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run_alone(run, *NET[:2], "method.name=scaffold", "train.momentum=0", "rounds=2", "output.keep_checkpoints=2")
+    with pytest.raises(ConfigError, match=r"round 7 is not kept; kept: 1, 2 \(output.keep_checkpoints\)"):
+        built(f"model.weights={run}@7")
+    with pytest.raises(ConfigError, match=f"has what the net has not: control.*fedmpi export {run} --format safeten"):
+        built(f"model.weights={run}")
+
+
+def test_a_head_that_nobody_trains_is_said(weights: Path) -> None:
+    words = (*NET, f"model.weights={weights}", "model.weights_skip=[classifier.*]")
+    info = small_config(*NET).data.info()
+    said = create.conversions(small_config(*words, "model.trained=[features.*]").model, info)
+    assert len(said) == 1 and "classifier.0.weight, classifier.0.bias" in said[0] and "nobody trains" in said[0]
+    assert not create.conversions(small_config(*words, HEAD).model, info)
+
+
 def _normed(num_classes: int, example_shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.BatchNorm1d(4), nn.Linear(4, num_classes))
+
+
+def _half_frozen(num_classes: int, example_shape: tuple[int, ...]) -> nn.Module:
+    net = _normed(num_classes, example_shape)
+    net[1].requires_grad_(False)
+    return net
 
 
 def test_statistics_that_are_kept_must_be_there(tmp_path: Path) -> None:
@@ -78,12 +104,22 @@ def test_statistics_that_are_kept_must_be_there(tmp_path: Path) -> None:
             "lacks features.0.b",
         ),
         (lambda values: values | {"more": torch.ones(1)}, "has what the net has not: more"),
-        (lambda values: values | {"features.0.bias": torch.ones(99)}, r"has features.0.bias as \(99,\), the net's is"),
-        (lambda values: [1], "holds no state dict"),
+        (lambda values: values | {"features.0.bias": torch.ones(99)}, r"has features.0.bias as \(99,\) fl.*net's is"),
+        (lambda values: values | {"features.0.bias": values["features.0.bias"].int()}, r"as \(\d+,\) integers, the"),
+        (lambda values: values | {"features.0.bias": values["features.0.bias"] / 0}, "in features.0.bias that are not"),
+        (lambda values: [1], "holds a list, no state dict; where it was made, write torch.save"),
+        (lambda values: {"epoch": 3, "net": values}, r"holds a dict \(epoch, net\), no state dict"),
+        (lambda values: nn.Linear(1, 1), "holds torch.nn.modules.linear.Linear, more than tensors"),
+        (lambda values: b"junk", r"\(4 B\) is damaged, or of another format"),
+        (lambda values: b"", r"\(0 B\) is damaged, or of another format"),
     ],
 )
 def test_values_that_do_not_fit(weights: Path, change, problem: str) -> None:
-    torch.save(change(torch.load(weights, weights_only=True)), weights)
+    changed = change(torch.load(weights, weights_only=True))
+    if isinstance(changed, bytes):
+        weights.write_bytes(changed)
+    else:
+        torch.save(changed, weights)
     with pytest.raises(ConfigError, match=problem) as caught:
         built(f"model.weights={weights}")
     assert "\n" not in caught.value.text() and caught.value.text().startswith("model.weights")
@@ -93,18 +129,26 @@ def test_values_that_do_not_fit(weights: Path, change, problem: str) -> None:
     ("words", "problem"),
     [
         (("model.weights=nowhere.pt",), "nowhere.pt: no such file or run"),
+        (("model.weights={weights}", "model.weights_skip=[fc.*]"), r"no tensor matches 'fc.\*'; did you mean classif"),
+        (("model.weights_skip=[fc.*]",), "without model.weights all values are initial ones; leave it out"),
+        (("model.name=resnet18", "model.norm=frozen"), "but no model.weights give running statistics"),
+        (("model.name={net}", "model.trained=[1.*]"), r"'1.\*' names 1.weight, which the net itself keeps from traini"),
         (("model.trained=[clasifier.*]",), "no parameter matches 'clasifier.*'; did you mean classifier"),
         (("model.trained=[classifier.*]", "method.name=heterofl"), "fit no net of width"),
         (("model.trained=[classifier.*]", "method.name=fedrolex"), "fit no net of width"),
         (("model.trained=[classifier.*]", "method.name=hermes"), "features.0.weight is not trained, but hermes prunes"),
         (("model.trained=[classifier.*]", "method.name=fedbn"), "keeps BatchNorm layers, and this net trains none"),
         (("model.name=torchvision:resnet18", "model.weights=IMAGENET1K_V1"), "is not on this machine: fetch https://"),
+        (("model.name=torchvision:resnet18", "model.weights=IMAGENET_V1"), "or torchvision's IMAGENET1K_V1"),
     ],
 )
-def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str) -> None:
+def test_mistakes(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], problem: str
+) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(StartupError, match=problem):
-        small_setup(tmp_path, *NET[2:], *(NET[:2] if "torchvision" not in words[0] else ()), *words)
+    words = tuple(word.format(weights=weights, net=f"{__name__}:_half_frozen") for word in words)
+    with pytest.raises((ConfigError, StartupError), match=problem):
+        small_setup(tmp_path, *NET[2:], *(() if "model.name" in words[0] else NET[:2]), *words)
 
 
 def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path) -> None:
@@ -122,6 +166,23 @@ def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path
     with pytest.raises(StartupError, match="values that are not trained has changed"):
         run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
     assert len(finished(tmp_path / "run").records) == 1
+
+
+def test_a_built_in_net_keeps_the_statistics_of_an_export(tmp_path: Path) -> None:
+    """In training, too, it gives what the exported net gives in tests; a run's checkpoint has no statistics."""
+    words = ("model.name=resnet18", "model.width=0.1", "model.blocks=[1,1]", "method.name=fedavg")
+    run_alone(tmp_path / "run", *words, "rounds=1", "evaluation.bn=restat")
+    exported = net_of_tier(saved_round(tmp_path / "run")).net
+    save_file(exported.state_dict(), tmp_path / "net.safetensors")
+
+    def frozen(source: str) -> nn.Module:
+        config = small_config(*words, "model.norm=frozen", f"model.weights={tmp_path / source}")
+        return create.build(config.model, config.data.info(), 0)
+
+    some = torch.randn(4, 1, 8, 8)
+    torch.testing.assert_close(frozen("net.safetensors").train()(some), exported.eval()(some))
+    with pytest.raises(ConfigError, match="lacks bn1.running_mean.*; model.norm=frozen keeps running statistics"):
+        frozen("run")
 
 
 AVERAGES = ("fedprox", "scaffold", "fednova", "feddyn", "moon", "topk", "lgfedavg", "perfedavg", "standalone", "fdnnc")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -81,7 +81,7 @@ def with_group_norm(net: nn.Module) -> nn.Module:
     Y. Wu, K. He: Group Normalization, ECCV 2018, arXiv:1803.08494. Raises `ConfigError` where there is no BatchNorm, or
     channels of one cannot be shared by the groups equally.
     """
-    norms = {name: part for name, part in net.named_modules() if isinstance(part, _BatchNorm)}
+    norms = _batch_norms(net)
     if not norms:
         raise ConfigError("model.norm", "group, but this net has no BatchNorm to replace; allowed: batch")
     for name, norm in norms.items():
@@ -90,6 +90,10 @@ def with_group_norm(net: nn.Module) -> nn.Module:
             raise ConfigError("model.norm", f"{has}; choose another width, or batch")
         net.set_submodule(name, nn.GroupNorm(GROUPS, norm.num_features, norm.eps, norm.affine))
     return net
+
+
+def _batch_norms(net: nn.Module) -> dict[str, _BatchNorm]:
+    return {name: part for name, part in net.named_modules() if isinstance(part, _BatchNorm)}
 
 
 class Normalized(Section):
@@ -101,6 +105,14 @@ class Normalized(Section):
     running statistics of `weights`, in training and in tests.
     """
 
+    def problems(self, config: Any) -> Iterator[tuple[str, str]]:
+        yield from super().problems(config)
+        if self.norm == "frozen" and not config.model.weights:
+            yield "model.norm", "frozen, but no model.weights give running statistics; allowed without: batch, group"
+
     def normalized(self, net: nn.Module) -> nn.Module:
         """Gives `net`, which has BatchNorms, the norm that is asked for."""
+        if self.norm == "frozen":
+            for name, norm in _batch_norms(net).items():
+                net.set_submodule(name, type(norm)(norm.num_features, norm.eps, affine=norm.affine))
         return with_group_norm(net) if self.norm == "group" else net

@@ -38,11 +38,12 @@ class Torchvision(Normalized, Model):
         close = [*difflib.get_close_matches(wanted, known, 1), "resnet50"]
         raise ValueError(f"expected a classification net of torchvision, as '{PREFIX}{close[0]}'")
 
-    def fetched_weights(self) -> Path | None:
+    def fetched_weights(self) -> Path:
         """Returns torchvision's own file in its folder of what was fetched. Raises `ConfigError` if it is not there."""
         known = torchvision.models.get_model_weights(self.name.removeprefix(PREFIX))
         if self.weights not in known.__members__:
-            return None
+            allowed = f"allowed: a file, a run, or torchvision's {', '.join(known.__members__)}"
+            raise ConfigError("model.weights", f"{self.weights}: no such file or run; {allowed}")
         url = known[self.weights].url
         path = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
         if not path.is_file():
