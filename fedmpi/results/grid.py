@@ -2,7 +2,7 @@
 
     fedmpi grid FILE [--only TEXT] [--seeds 0,1] [--jobs N] [--ranks R] [--budget 0.05] [section.key=value ...]
     fedmpi grid FILE --list | --report
-    fedmpi grid FILE [--ranks R] --slurm [time=04:00:00 gres=gpu:4 ...] [--submit]
+    fedmpi grid FILE [--ranks R] --slurm [time=04:00:00 gres=gpu:4 ...]
     fedmpi grid --methods fedavg,fedhm|all --seeds 0,1,2 [CONFIG] [section.key=value ...]
 
 FILE is a YAML with methods, seeds, measures and questions; fedmpi/results/README.md says how to write one. Runs that
@@ -11,8 +11,8 @@ that fails ends no other. The report is made of what is finished: report.md, tab
 --results, out of records.json.gz there, to which the runs in --out are added first.
 
 --slurm writes job.sbatch in --out, an array with a task for each run that is left, with these long options of sbatch
-(array=%4: four runs at a time), and hands it to sbatch with --submit. Of a grid with tuning these are the tuning runs;
-when they are finished, the same command does the final runs.
+(array=%4: four runs at a time). Of a grid with tuning these are the tuning runs; when they are finished, the same
+command does the final runs.
 
 --methods makes a grid file of the shipped config of each method for the data set of CONFIG (default digits), or of
 configs by their paths, and writes it to --out, with the words; what CONFIG and these set is set for all of them.
@@ -209,12 +209,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     does = parser.add_mutually_exclusive_group()
     does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
-    what = "make the runs by a Slurm job with these long options of sbatch (array=%%4: four runs at a time)"
+    what = "write the Slurm job of the runs, with these long options of sbatch (array=%%4: four runs at a time)"
     does.add_argument("--slurm", nargs="*", type=launch.sbatch_option, metavar="KEY=VALUE", help=what)
-    parser.add_argument("--submit", action="store_true", help="hand the Slurm job to sbatch, too")
     arguments = parser.parse_intermixed_args(argv)
-    if arguments.submit and arguments.slurm is None:
-        raise ConfigError("command line", "--submit needs --slurm")
     for name in ("budget", "jobs", "ranks"):
         number = getattr(arguments, name)
         if number is not None and not 0 < number < math.inf:
@@ -313,8 +310,8 @@ def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) 
 
 
 def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
-    """Makes what is left of the trials, then of the final runs, or hands the first of these to Slurm; returns the exit
-    code.
+    """Makes what is left of the trials, then of the final runs, or writes the job of the first of these that are left;
+    returns the exit code.
     """
     for phase in ("tuning", "final"):
         all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
@@ -329,7 +326,7 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
             warn(line)
         start = {"ranks": arguments.ranks, "launcher": arguments.launcher}
         if arguments.slurm is not None:
-            launch.hand_over(jobs, folder.out.resolve(), options=arguments.slurm, submit=arguments.submit, **start)
+            launch.write_slurm_job(jobs, folder.out.resolve(), options=arguments.slurm, **start)
             return 0
         at_once = arguments.jobs or max(1, mpirun.cores() // arguments.ranks)
         code = launch.make(jobs, at_once=at_once, **start)

@@ -2,20 +2,16 @@
 
 A run that is finished is not made again, one that was interrupted continues, and one that fails ends no other.
 
-FOLDER/job.sbatch   the Slurm job, an array with a task for each run; slurm/job.sbatch is its template
-RUN/submitted.json  the number of the job that is to make the run
-
-That job runs in the folder in which the command was called, with the same interpreter, so that it finds the same code.
+The Slurm job is FOLDER/job.sbatch, an array with a task for each run; slurm/job.sbatch is its template. It runs in the
+folder in which the command was called, with the same interpreter, so that it finds the same code.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -29,12 +25,11 @@ from typing import Any
 
 from fedmpi.command.given import check_ranks
 from fedmpi.config import yaml_text
-from fedmpi.config.load import read_tree
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, INTERRUPTED, MISTAKE, TO_CONTINUE, RunDirError, UserError, counted, one_line, reason
 from fedmpi.mpi.mpirun import environment, launcher_words, mpirun_beside_python, start_words
 from fedmpi.report.terminal import wrapped
-from fedmpi.results.run import RUNNING, Run
+from fedmpi.results.run import FINISHED, RUNNING, Run
 from fedmpi.running.stopping import SIGNAL
 from fedmpi.store.files import make_folder, write_text, writing
 from fedmpi.store.run_dir import RunDir
@@ -201,7 +196,6 @@ _FORMS = {
     # Only this form reaches the batch shell alone, which forwards it to the ranks (slurm/life_cycle.sh).
     "signal": (r"B:USR1@[1-9]\d*", "signal=B:USR1@SECONDS"),
     "ntasks": ("(?!)", "--ranks in its place"),
-    "wrap": ("(?!)", "--launcher in its place"),
 }
 """The pattern that an option's value must match, and its description in a message."""
 
@@ -218,28 +212,16 @@ def sbatch_option(text: str) -> str:
     return text.removeprefix("--")
 
 
-def hand_over(
-    jobs: Sequence[Job], folder: Path, *, ranks: int, launcher: str | None, options: Sequence[str], submit: bool
+def write_slurm_job(
+    jobs: Sequence[Job], folder: Path, *, ranks: int, launcher: str | None, options: Sequence[str]
 ) -> None:
-    """Writes the job of the runs that are neither finished nor under way; hands it to sbatch where `submit` says so.
-
-    Raises `UserError`, before anything is written for a mistake in the request.
+    """Writes the job of the runs that are neither finished nor under way. Raises `UserError`, before anything is
+    written.
     """
-    # Writing a job of runs that no job has needs no Slurm.
-    queue = _queued_jobs() if submit or any(job.run().jobs() for job in jobs) else set[str]()
-    left: dict[int, Job] = {}
-    for number, job in enumerate(jobs, 1):
-        run = job.run()
-        if run.state == RUNNING or run.jobs() & queue:
-            path = job.folder.submitted_config_path
-            waiting = read_tree(path, str(path)).plain() if path.is_file() else job.config.to_dict()
-            if found := differences(job.config, waiting):
-                problem = f"waits in the queue with another config: {'; '.join(found)}"
-                raise UserError(str(job.folder.path), f"{problem}; cancel its job first, or take another --out")
-        elif not run.is_finished:
-            check_ranks(job.config, ranks)
-            left[number] = job
-    print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished, running or in the queue", flush=True)
+    left = {number: job for number, job in enumerate(jobs, 1) if job.run().state not in (FINISHED, RUNNING)}
+    for job in left.values():
+        check_ranks(job.config, ranks)
+    print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished or running", flush=True)
     if not left:
         return
     head = [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)]
@@ -247,11 +229,7 @@ def hand_over(
         write_config(job)
     file = make_folder(folder) / "job.sbatch"
     write_text(file, _filled(_filled((_FILES / "job.sbatch").read_text(), "job", head), "runs", _run_lines(jobs)))
-    print(f"written: {file}", flush=True)
-    if submit:
-        _submit(file, left)
-    else:
-        print("look at it, then give the same command with --submit", flush=True)
+    print(f"written: {file}; look at it, then: sbatch {shlex.quote(str(file))}", flush=True)
 
 
 def _filled(template: str, part: str, lines: Iterable[str]) -> str:
@@ -303,36 +281,3 @@ def _start_lines(ranks: int, launcher: str | None) -> list[str]:
         f"python={shlex.quote(sys.executable)}",
         f"start=({shlex.join(start)})",
     ]
-
-
-def _queued_jobs() -> set[str]:
-    """Returns all jobs that run or wait, each task of an array by itself; none where there is no Slurm."""
-    if shutil.which("squeue") is None:
-        return set()
-    jobs = _call("squeue", "--noheader", "--array", "--format", "%i").split()
-    # An interactive job in which this command is called makes no run by itself.
-    return set(jobs) - {os.environ.get("SLURM_JOB_ID", "")}
-
-
-def _submit(file: Path, tasks: Mapping[int, Job]) -> None:
-    """Hands the file to sbatch. Leaves in the folder of each run the number of its task."""
-    if shutil.which("sbatch") is None:
-        raise UserError("--submit", "no sbatch in PATH; give this command where Slurm is")
-    num_starts = {task: len(job.run().starts) for task, job in tasks.items()}  # the job may start at once
-    number = _call("sbatch", "--parsable", str(file)).strip().partition(";")[0]
-    print(f"submitted job {number}; how it goes: fedmpi show {shlex.quote(str(file.parent))}", flush=True)
-    for task, job in tasks.items():
-        note = {"job": f"{number}_{task}", "starts": num_starts[task]}
-        write_text(job.folder.submission_path, json.dumps(note) + "\n")
-
-
-def _call(*command: str) -> str:
-    """Returns what a command of Slurm prints. Raises `UserError` with the last line of its errors."""
-    # The user's SQUEUE_* variables may filter the list of jobs.
-    environ = {key: value for key, value in os.environ.items() if not key.startswith("SQUEUE_")}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise UserError(command[0], one_line(lines[-1].strip()))
-    sys.stderr.write(done.stderr)
-    return done.stdout

@@ -25,23 +25,19 @@ from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
 from fedmpi.report.records import CLIENTS, Best, read_records, rounds_done
 from fedmpi.running.folder import config_of
 from fedmpi.store import lock, manifest
-from fedmpi.store.files import read_json, read_whole
+from fedmpi.store.files import read_whole
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir, runs_below, suggestion
 
 FINISHED = "finished"
-QUEUED = "queued"
-REQUEUED = "requeued"
 RUNNING = "running"
 STOPPED = "stopped"
 INTERRUPTED = "interrupted"
-SILENT = "silent"
 # A run on another host touches its lock once a second, unless its file system is slow: a few rounds' time more.
 _PATIENCE = 3.0
 _MOST_NOTE_BYTES = 65_536
 _RECENT_ROUNDS = 20
 _IN_WORDS = {
     RUNNING: "is still running",
-    SILENT: "has shown no sign of life for long: it was interrupted, or its host cannot be reached",
     INTERRUPTED: "was interrupted: it ended without a word (Ctrl-C, a kill, or a machine that went down)",
 }
 
@@ -142,23 +138,10 @@ class Run:
             raise RunDirError(str(self.dir.config_path), f"is no run's config: stop: {error}") from None
         return self.best.why_over(stop)
 
-    @cached_property
+    @property
     def state(self) -> str:
-        """Names `finished`, `queued` (submitted, not begun since), `requeued` (its job went back into the queue by
-        itself), or how a run with rounds to go has ended (`ending`). A job that was cancelled in the queue leaves no
-        word, so its run stays `queued`.
-        """
-        if self.is_finished:
-            return FINISHED
-        state = self.ending
-        if state == RUNNING:
-            return state
-        if self.submission and len(self.starts) <= self.submission.get("starts", 0):
-            return QUEUED
-        note = self.dir.requeued_path
-        begun = self.dir.manifest_path  # each start writes it
-        has_begun_since = begun.exists() and note.exists() and begun.stat().st_mtime_ns > note.stat().st_mtime_ns
-        return REQUEUED if note.exists() and not has_begun_since else state
+        """Names `finished`, or how a run with rounds to go has ended (`ending`)."""
+        return self.ending or FINISHED
 
     @cached_property
     def _note(self) -> list[str]:
@@ -168,20 +151,18 @@ class Run:
 
     @cached_property
     def ending(self) -> str:
-        """Names how a run with rounds to go has ended: `running`, `silent` (no sign of life from another host),
-        `stopped` (saved, to be started again), `diverged`, `failed` (a rank noted so) or `interrupted` (without a
-        word). Returns '' for a finished run.
+        """Names how a run with rounds to go has ended: `running`, `stopped` (saved, to be started again), `diverged`,
+        `failed` (a rank noted so) or `interrupted` (without a word, or long without a sign of life from another host).
+        Returns '' for a finished run.
         """
         if self.is_finished:
             return ""
         patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in self._recent_s)])
-        holder, lives = lock.seen(self.dir, patience_s) or (None, False)
+        _, lives = lock.seen(self.dir, patience_s) or (None, False)
         if self._note:
             return NOTE_DIVERGED if self._note[0] == NOTE_DIVERGED else NOTE_FAILED
         if lives:
             return RUNNING
-        if holder is not None and not holder.is_local:
-            return SILENT
         return STOPPED if "stopped" in self.last_start else INTERRUPTED
 
     @property
@@ -196,7 +177,7 @@ class Run:
     @property
     def advice(self) -> str:
         """Returns what to do next, a line with a command; '' for nothing."""
-        if self.ending in (STOPPED, INTERRUPTED, SILENT):
+        if self.ending in (STOPPED, INTERRUPTED):
             return f"to continue: {manifest.resume_command(self.dir)}"
         return "".join(self._note[2:3])
 
@@ -245,24 +226,10 @@ class Run:
         times_s = [path.stat().st_mtime for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
         return max(0.0, time.time() - max(times_s)) if times_s else None
 
-    @cached_property
-    def submission(self) -> dict[str, Any]:
-        """Reads the note of the batch job that is to make the run; empty where there is none."""
-        found = read_json(self.dir.submission_path)
-        return found if isinstance(found, dict) else {}
-
-    def jobs(self) -> set[str]:
-        """Lists the batch jobs that may be making the run: the submitted, the last start's and the requeued one."""
-        last = self.last_start
-        note = (read_whole(self.dir.requeued_path) or b"").decode(errors="replace")
-        found = [self.submission.get("job"), last.get("job"), *note.split()[:1]]
-        return {str(job) for job in found if job}
-
     @property
     def job(self) -> str:
-        """Returns the batch job that makes the run; of a run in the queue, the one that is to make it."""
-        submitted = self.submission.get("job", "")
-        return str(submitted if self.state == QUEUED else self.last_start.get("job") or submitted)
+        """Returns the batch job of the last start."""
+        return str(self.last_start.get("job") or "")
 
     @cached_property
     def best(self) -> Best:

@@ -1,7 +1,7 @@
 """Knows every path of a run.
 
 runs/<label>-<timestamp>/
-  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.json  submitted.yaml
+  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.yaml
   requeued  .failed
   checkpoints/round-000012.h5
   memory/<client // 1000>/<client>/<round>-<digest>.h5
@@ -27,7 +27,7 @@ from fedmpi.store.files import TEMPORARY, make_folder, remove, user_path, writin
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6}|[1-9]\d{6,17})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
-# A submission may be written while its job starts, so its temporary files stay.
+# The config of a job may be written while it starts, so its temporary files stay.
 _LEFT_BEHIND = re.compile(r"(?!\.submitted)" + TEMPORARY)
 NOTE_DIVERGED = "diverged"
 NOTE_FAILED = "failed"
@@ -116,10 +116,6 @@ class RunDir:
 
     config_path = _At("config.yaml")
     manifest_path = _At("manifest.json")
-    submission_path = _At("submitted.json")
-    """Which batch job is to make the run; written by who submits it."""
-    requeued_path = _At("requeued")
-    """The batch job that went back into the queue to continue the run; written by slurm/life_cycle.sh."""
     partition_path = _At("partition.h5")
     records_path = _At("rounds.jsonl")
     lock_path = _At(".lock")
@@ -200,11 +196,11 @@ def _runs_in(folder: Path) -> list[str]:
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:
-    """Yields all runs in a folder, begun or submitted, however deep; the folder itself may be one."""
+    """Yields all runs in a folder, however deep; the folder itself may be one."""
     run = RunDir(folder)
     inner: list[Path] = []
     try:
-        is_run = run.holds_run() or run.submission_path.exists()
+        is_run = run.holds_run()
         if not is_run:
             inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
     except OSError:

@@ -16,7 +16,7 @@ from small_runs import SMALL, Finished, finished, run_all
 from fedmpi.config.load import load
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
-from fedmpi.results.launch import Job, hand_over
+from fedmpi.results.launch import Job, write_slurm_job
 from fedmpi.store.manifest import read_starts
 from fedmpi.store.run_dir import RunDir
 
@@ -69,7 +69,7 @@ def goes_back(cluster: Cluster, job: str, run_dir: RunDir) -> int:
     cluster.control("scancel", "--signal=USR1", "--batch", job)
     wait_for(lambda: state_of(cluster, job) == ("PENDING", "1"), cluster)
     rounds = len(finished(run_dir.path).records) + 5
-    assert run_dir.requeued_path.read_text() == f"{job} 0\n"
+    assert (run_dir.path / "requeued").read_text() == f"{job} 0\n"
     config_of(cluster, rounds)
     cluster.start_again(job)
     return rounds
@@ -98,9 +98,8 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     words = (*SHORT, "method={name: mine:Mine}")
     configs = [load(ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"]) for n in (0, 1)]
     jobs = [Job(f"{n}", RunDir(user / f"run-{n}"), config) for n, config in enumerate(configs)]
-    given = {"ranks": 3, "launcher": None, "options": ["time=10"], "submit": True}
-    hand_over(jobs, user / "job", **given)
-    must_end_well(cluster, jobs[0].run().submission["job"].partition("_")[0])
+    write_slurm_job(jobs, user / "job", ranks=3, launcher=None, options=["time=10"])
+    must_end_well(cluster, cluster.control("sbatch", "--parsable", f"{user}/job/job.sbatch").strip())
     run_all(jobs[1].config, SerialComm(), tmp_path / "alone")
     assert finished(jobs[1].folder.path) == finished(tmp_path / "alone")
     assert all(job.run().is_finished for job in jobs)
@@ -136,7 +135,7 @@ def test_a_signalled_run_goes_on_after_its_requeue(cluster: Cluster, tmp_path: P
         wait_for(lambda: any("losses" in record for record in read_records(run_dir)), cluster)
     goes_back(cluster, job, run_dir)
     must_end_well(cluster, job)
-    assert not run_dir.requeued_path.exists()
+    assert not (run_dir.path / "requeued").exists()
     first, second = read_starts(run_dir)
     assert first["stopped"]["why"] == "SIGUSR1" and second["resumed_round"] == first["stopped"]["round"]
     assert [loss["rank"] for loss in first.get("losses", [])] == [2] * loses_a_rank and "losses" not in second

@@ -174,7 +174,6 @@ def test_a_grid_without_questions_may_grow(
         ("", "--methods nothing"),
         ("none.yaml", "none.yaml"),
         ("rates.yaml --seeds 0,7", "--seeds 7"),  # it has questions
-        ("rates.yaml --submit", "--submit --slurm"),
         ("--methods fedhn", "'fedhn' 'fedhm'"),
         ("--methods fedavg,fedavg", "fedavg twice"),
         ("--methods fedavg --seeds 0,x", "0,1,2 '0,x'"),

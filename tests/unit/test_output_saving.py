@@ -57,11 +57,11 @@ def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir, capsys: pytest.C
 
 
 def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:
-    """Wherever they lie; and nothing else: not even one of a submission, which may be written just now."""
+    """Wherever they lie; and nothing else: not even one of a job's config, which may be written just now."""
     version = MemoryStore(run_dir).put(7, 1, {})
     stay = [run_dir.config_path, run_dir.checkpoint_path(1), run_dir.memory_path(7, *version), run_dir.path / ".mine"]
     go = [path.with_name(f".{path.name}.0123456789abcdef.tmp") for path in (*stay[:3], run_dir.records_path)]
-    stay += [run_dir.path / ".mine.tmp", run_dir.path / ".submitted.json.0123456789abcdef.tmp"]
+    stay += [run_dir.path / ".mine.tmp", run_dir.path / ".submitted.yaml.0123456789abcdef.tmp"]
     for path in (*stay, *go):
         path.touch()
     run_dir.clear_temporaries()

@@ -14,26 +14,28 @@ from fedmpi.results import show
 from fedmpi.results.frame import grouped
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
+from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
 
 def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All runs below a folder, or the one that it is; those that wait for Slurm, too."""
+    """All runs below a folder, or the one that it is."""
     a_run(tmp_path / "done", [{"1": 0.5, "0.5": 0.25}])
     a_run(tmp_path / "own", [{"1": 0.5, "clients": 0.75}], rounds=2)
-    waiting = tmp_path / "deep" / "waiting"
-    waiting.mkdir(parents=True)
-    (waiting / "submitted.json").write_text(json.dumps({"job": "19", "starts": 0}))
+    (tmp_path / "deep").mkdir()
+    failed = RunDir(a_run(tmp_path / "deep" / "failed", [], rounds=3))
+    failed.failure_path.write_text("failed\n")
+    manifest.add_start(failed, {"job": "19"})
     with RunLock(RunDir(tmp_path / "own")):
         assert show.main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen", "ago"]
-    assert lines[2][:9] == ["deep/waiting", "queued", "19", "0", "-", "0/?", "-", "-", "-"]
+    assert lines[2][:8] == ["deep/failed", "failed", "19", "1", "-", "0/3", "-", "-"]
     assert lines[3][:8] == ["done", "finished", "-", "0", "2", "1/1", "50.00", "%"]
     assert lines[4][:9] == ["own", "running", "-", "0", "2", "1/2", "75.00", "%", "0:04"]
-    assert lines[-1] == ["1", "queued,", "1", "finished,", "1", "running"]
+    assert lines[-1] == ["1", "failed,", "1", "finished,", "1", "running"]
     assert show.main([str(tmp_path / "done")]) == 0 and capsys.readouterr().out.splitlines()[2].startswith("done ")
     assert show.main([str(tmp_path / "done" / "report")]) == 0 and capsys.readouterr().out == "no runs there\n"
 
