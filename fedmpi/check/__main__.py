@@ -6,15 +6,13 @@ and prints a line for each: `ok` and what holds, or `FAIL` and what is wrong. Th
 round 2 must be those of a run in one go: in one process, and on 3 ranks where there is an mpirun.
 
 Without a name: says whether this machine, container or allocation is ready for a run, alone or under the launcher that
-a run would have (mpirun -n 5 fedmpi check): a line for each thing, `ok`, `warning` or `problem`, with what to do. At
-the end all ranks make a run of a few seconds, whose bits must be those of one process.
+a run would have (mpirun -n 5 fedmpi check output.dir=/scratch/me/runs): a line for each thing, `ok`, `warning` or
+`problem`, with what to do. At the end all ranks make a run of a few seconds, whose bits must be those of one process.
 
   section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); without a name,
                       of the run that is to be made, as is CONFIG.yaml
   --kind KIND         method, model, data, partition, observer, aggregate, loss, metric or sampling, where the name
                       could be several of them
-  --run-dir DIR       where runs are to live, instead of output.dir (without a name)
-  --json              one JSON object instead of the page (without a name)
 
 Exit code 0: all holds, or no problem; 1: something does not; 2: a mistake in the words.
 """
@@ -48,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if all("=" in word or is_address(word) for word in arguments.words[:1]):  # nothing that a user brings is named
             from fedmpi.check.machine import check_machine
 
-            return check_machine(arguments, rank)
+            return check_machine(arguments.words, rank)
     except UserError as error:
         return report(error, rank)
     return run_command(lambda: _check(arguments))
@@ -59,8 +57,6 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser = Parser("fedmpi check", __doc__)
     parser.add_argument("words", nargs="*", metavar="PACKAGE.MODULE:NAME | CONFIG.yaml | section.key=value")
     parser.add_argument("--kind", choices=things.KINDS, metavar="KIND")
-    parser.add_argument("--run-dir", metavar="DIR", type=Path)
-    parser.add_argument("--json", action="store_true")
     return parser.parse_intermixed_args(argv)
 
 
@@ -92,9 +88,7 @@ def passes(holds: str, check: Callable[[], None]) -> bool:
     """Prints the line of one check: what holds, or the exception that it raises."""
     try:
         check()
-    except BaseException as error:
-        if not isinstance(error, Exception):
-            raise
+    except Exception as error:
         cause = error.__cause__ if isinstance(error, RoundError) and error.__cause__ else error
         why = str(cause) if isinstance(cause, (BrokenError, UserError)) else f"{type(cause).__name__}: {cause}"
         show(f"FAIL  {holds}: {one_line(' '.join(why.split()))}")

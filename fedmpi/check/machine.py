@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
-import os
 import sys
 import tempfile
 import time
-from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import fedmpi
 from fedmpi.check import findings
 from fedmpi.check.bits import difference
 from fedmpi.check.findings import Finding
@@ -21,9 +17,10 @@ from fedmpi.check.small import Finished, finished, run_all, small_config
 from fedmpi.command.job import repeatable_cublas
 from fedmpi.command.manners import describe_failure, say, show
 from fedmpi.config.load import load, one_config
+from fedmpi.config.schema import Config
 from fedmpi.errors import LaunchError, UserError, counted
 from fedmpi.mpi.communicator import Communicator, SerialComm
-from fedmpi.mpi.launch import check_launch, code_in_order, launched_as
+from fedmpi.mpi.launch import check_launch, code_in_order
 from fedmpi.mpi.starting import world
 from fedmpi.store.files import user_path
 
@@ -32,22 +29,19 @@ _STARTUP_LIMIT_S = 120.0
 _TRIAL_LIMIT_S = 60
 
 
-def check_machine(arguments: Namespace, rank: int) -> int:
+def check_machine(words: Sequence[str], rank: int) -> int:
     """Prints the page; returns the exit code, on all ranks. Raises `ConfigError`."""
-    config = load(*one_config(arguments.words))
-    folder = arguments.run_dir or Path(user_path(config.output.dir))
+    config = load(*one_config(words))
     repeatable_cublas()
     try:
         check_launch()
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:  # the ranks do not find each other: rank 0's one problem, for which the others wait
         advice = "see the table of MPI libraries in slurm/README.md"
-        finding = Finding("launcher", "problem", "; ".join(error.problems), advice)
-        code = show_page([finding], 1, as_json=arguments.json, is_silent=rank > 0)
-        return code_in_order(rank, code)
+        finding = Finding("mpi", "problem", "; ".join(error.problems), advice)
+        return code_in_order(rank, show_page([finding], is_silent=rank > 0))
     try:
-        found = all_findings(comm, folder, config.mpi.threads)
-        code = show_page(found, comm.size, as_json=arguments.json, is_silent=not comm.is_root)
+        code = show_page(all_findings(comm, config), is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
         say(describe_failure(error, comm))
         comm.abort(1)
@@ -55,43 +49,29 @@ def check_machine(arguments: Namespace, rank: int) -> int:
     return comm.leave(int(comm.allgather_text(str(code))[0]))
 
 
-def all_findings(comm: Communicator, folder: Path, threads: int) -> Iterator[Finding]:
+def all_findings(comm: Communicator, config: Config) -> Iterator[Finding]:
     """Yields all of them, in the order of the page; every rank takes all, and those of rank 0 count."""
     seen = findings.see(comm)
-    mpirun = findings.first_line(["mpirun", "--version"]) if comm.is_root else ""
     yield findings.software(seen)
-    yield findings.mpi_library(seen)
-    yield findings.launcher(seen, launched_as() is not None, mpirun)
-    yield findings.cores(seen, threads)
+    yield findings.mpi(seen)
+    yield findings.cores(seen, config.mpi.threads)
     yield findings.gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
-    if comm.is_root:
-        yield from findings.run_folder(folder)
-    if (finding := findings.shared(folder, comm)) is not None:
-        yield finding
-    yield findings.time_limit(os.environ, time.time())
+    yield findings.run_folder(Path(user_path(config.output.dir)), comm)
     yield same_bits(comm)
 
 
-def show_page(found: Iterable[Finding], num_ranks: int, *, as_json: bool, is_silent: bool = False) -> int:
-    """Prints lines as they are found, or all of them as JSON at the end; returns the exit code."""
-    page = {}
+def show_page(found: Iterable[Finding], *, is_silent: bool) -> int:
+    """Prints the lines as they are found, unless this rank is silent; returns the exit code."""
     states = []
     for finding in found:
-        page[finding.name] = {"state": finding.state, "found": finding.found, "advice": finding.advice}
         states.append(finding.state)
-        if not as_json and not is_silent:
+        if not is_silent:
             show(finding.line())
     num_problems = states.count("problem")
-    is_ready = num_problems == 0
-    if is_silent:
-        return 0
-    if as_json:
-        head = {"format": 1, "fedmpi": fedmpi.__version__, "ranks": num_ranks, "ready": is_ready}
-        show(json.dumps({**head, "findings": page}, indent=2))
-    else:
+    if not is_silent:
         counts = f"{counted(num_problems, 'problem')}, {counted(states.count('warning'), 'warning')}"
-        show(f"{'ready' if is_ready else 'not ready'}: {counts}")
-    return 0 if is_ready else 1
+        show(f"{'not ready' if num_problems else 'ready'}: {counts}")
+    return 1 if num_problems else 0
 
 
 def same_bits(comm: Communicator) -> Finding:
