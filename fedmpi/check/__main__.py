@@ -88,7 +88,9 @@ def passes(holds: str, check: Callable[[], None]) -> bool:
     """Prints the line of one check: what holds, or the exception that it raises."""
     try:
         check()
-    except Exception as error:
+    except BaseException as error:
+        if not isinstance(error, Exception):
+            raise
         cause = error.__cause__ if isinstance(error, RoundError) and error.__cause__ else error
         why = str(cause) if isinstance(cause, (BrokenError, UserError)) else f"{type(cause).__name__}: {cause}"
         show(f"FAIL  {holds}: {one_line(' '.join(why.split()))}")

@@ -150,7 +150,8 @@ def run_folder(folder: Path, comm: Communicator) -> Finding:
     that folder, because workers write clients' memories, and how much room there is. Every rank calls it.
     """
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
-    place = problem = ""
+    place = ""
+    problem = ""
     with contextlib.ExitStack() as stack:
         if comm.is_root:
             try:

@@ -183,15 +183,6 @@ def load(
     return config
 
 
-def set_by(overrides: Sequence[Override]) -> dict[str, Any]:
-    """Returns what overrides set, as the sections of a config. Raises `ConfigError`."""
-    problems: list[Problem] = []
-    tree = _override_tree(overrides, problems)
-    if problems:
-        raise report(COMMAND_LINE, tree, problems)
-    return dict(tree.plain())
-
-
 def _override_tree(overrides: Sequence[Override], problems: list[Problem]) -> Tree:
     """Returns the overrides as a tree; adds a problem for each that cannot be read."""
     settings: dict[yaml_text.Path, Any] = {}

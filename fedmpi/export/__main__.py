@@ -1,7 +1,7 @@
 """python -m fedmpi.export RUN --tier 0.25 | --client 17 [--round best|last|N] [--format pt2|safetensors|onnx]
 
 Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
-to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory, and a few lines that use it.
+to load it and to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory.
 
   RUN [section.key=value ...]  the run's folder; where its data are now
                      (data.root=...), its own code (model.name=mynets:Net)
@@ -31,7 +31,6 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from fedmpi.command.manners import Parser, run_command
-from fedmpi.errors import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,13 +54,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--check", action="store_true")
-    arguments = parser.parse_intermixed_args(argv)
-    if other := [word for word in arguments.overrides if "=" not in word]:
-        raise ConfigError("command line", f"one run is exported at a time, got {arguments.run}, {', '.join(other)}")
-    for key, _, value in (word.partition("=") for word in arguments.overrides):
-        if key in vars(arguments):
-            raise ConfigError("command line", f"{key} is an option and no setting; write --{key} {value}")
-    return arguments
+    return parser.parse_intermixed_args(argv)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedmpi import costs
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
-from fedmpi.export.formats import Pt2, format_of, input_text, preprocessing, usage
+from fedmpi.export.formats import Pt2, format_of, input_text, preprocessing
 from fedmpi.export.measure import BATCHES, check, compared, latency
 from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of
 from fedmpi.export.saved import saved_round
@@ -28,11 +28,8 @@ def export(arguments: Namespace) -> int:
     form = format_of(arguments.out, arguments.format)
     saved = saved_round(arguments.run, arguments.round, arguments.overrides)
     whole = net_of(saved, arguments.tier, arguments.client, dense=arguments.dense)
-    info = saved.setup.data.info
-    if arguments.check and info.task != "classification":
-        raise ConfigError("--check", f"compares classes, and the net of {saved.path} has outputs for {info.task}")
     if arguments.check and not whole.accuracy.num_tested:
-        raise ConfigError("--check", f"{whole.name} has no test example of its own, so there is nothing to compare")
+        raise ConfigError("--check", f"compares classes of test examples, and {whole.name} has none")
     trained = cut_net(whole) if arguments.cut else whole
     path = write(trained, form, arguments.out)
     show(_about(path, trained, form))
@@ -44,8 +41,6 @@ def export(arguments: Namespace) -> int:
         checked = check(path, trained, form)
         code = 0 if checked.holds else 1
         show(_rows(f"  check      {checked.verdict()}"))
-    lines = usage(path, trained, form, arguments.overrides).splitlines()
-    show("\n".join(["  use it:", *(f"    {line}" for line in lines)]))
     return code
 
 
@@ -66,15 +61,13 @@ def _about(path: Path, trained: TrainedNet, form: Pt2) -> str:
     lines = [
         f"{path}: {trained.name} of {saved.path}, round {saved.number}, {trained.form}",
         f"  needs      {form.needs}",
+        f"  load it    {form.loading.format(path=str(path))}",
         f"  input      {input_text(info)}: {preprocessing(info)}",
     ]
     if info.mean or info.std:
         lines.append(f"             mean {', '.join(map(str, info.mean))}; std {', '.join(map(str, info.std))}")
     if info.class_names:
         lines.append(f"  classes    {', '.join(info.class_names)}")
-    if form.name == "onnx":
-        meaning = "preprocessing, mean, std: how to make an input; output, class_names: what the answer means"
-        lines.append(f"  metadata   metadata_props has {meaning}; data_digest, config_hash: what made it")
     return _rows(*lines, f"  {saved.setup.evaluation.scoring.name:9}  {_accuracy(trained.accuracy)}")
 
 

@@ -1,4 +1,4 @@
-"""Packs a net into a file, loads the file, and prints code that uses it: pt2, safetensors and ONNX."""
+"""Packs a net into a file, and loads the file: pt2, safetensors and ONNX."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 import fedmpi
-from fedmpi.config import yaml_text
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError, one_line
 from fedmpi.export.nets import TrainedNet
@@ -42,17 +41,8 @@ class Pt2:
 
     name: FormatName = "pt2"
     needs = "torch alone"
-    snippet = """\
-import torch
-{inputs}
-net = torch.export.load({path!r}).module()
-with torch.no_grad():
-    print(net(x){answer})"""
-    """Code that prints class numbers, labels or numbers. `{inputs}` makes `x`; `{made}` is an expression for a net of
-    the same layers, `{answer}` what makes answers of its outputs.
-    """
-    arrays = "torch"
-    """The package whose array `x` is."""
+    loading = "torch.export.load({path!r}).module()"
+    """Code that gives the net."""
     is_exact = True
     """Whether the file runs in torch, and so must give the very predictions."""
 
@@ -73,14 +63,7 @@ class Safetensors(Pt2):
 
     name = "safetensors"
     needs = "torch, safetensors and the net's code, as the file has its values only; pt2 needs no code"
-    snippet = """\
-import torch, fedmpi
-from safetensors.torch import load_file
-{inputs}
-net = {made}  # or one of your own with these layers
-net.load_state_dict(load_file({path!r}))
-with torch.no_grad():
-    print(net.eval()(x){answer})"""
+    loading = "net.load_state_dict(safetensors.torch.load_file({path!r})), of a net with the same layers"
 
     def pack(self, trained: TrainedNet) -> bytes:
         """Packs a tensor of two names twice, because a plain `load_state_dict` wants both."""
@@ -99,12 +82,7 @@ class Onnx(Pt2):
 
     name = "onnx"
     needs = "onnxruntime and numpy"
-    snippet = """\
-import onnxruntime, numpy
-{inputs}
-net = onnxruntime.InferenceSession({path!r})
-print(net.run(None, {{"input": x}})[0]{answer})"""
-    arrays = "numpy"
+    loading = "onnxruntime.InferenceSession({path!r}), then run(None, {{'input': x}})[0]"
     is_exact = False
 
     def pack(self, trained: TrainedNet) -> bytes:
@@ -235,47 +213,3 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "fedmpi": fedmpi.__version__,
     }
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in found.items()}
-
-
-def usage(path: Path, trained: TrainedNet, form: Pt2, overrides: Sequence[str] = ()) -> str:
-    """Returns a program that loads the file, prepares examples as the run did, and prints their classes. `overrides`
-    are the command's.
-    """
-    info = trained.saved.setup.data.info
-    of_classes = {"classification": ".argmax(1)", "token_classification": ".argmax(-1)"}
-    answer = {**of_classes, "multi_label": " > 0", "regression": ""}[info.task]
-    inputs = _inputs(info, form.arrays)
-    return form.snippet.format(path=str(path), inputs=inputs, made=_made(trained, overrides), answer=answer)
-
-
-def _made(trained: TrainedNet, overrides: Sequence[str]) -> str:
-    """Returns the expression that opens the run and makes the net again."""
-    run = repr(str(trained.saved.path))
-    if overrides:
-        given = {}
-        for word in overrides:
-            key, _, value = word.partition("=")
-            given[key] = yaml_text.parse(value).plain()
-        run = f"{run}, {given}"
-    kind, _, name = trained.name.partition(" ")
-    words = [repr(name) if kind == "tier" else name, str(trained.saved.number)]
-    if trained.form == "dense":
-        words.append("dense=True")
-    if trained.is_cut:
-        words.append("cut=True")
-    return f"fedmpi.open_run({run}).{'net' if kind == 'tier' else 'client_net'}({', '.join(words)})"
-
-
-def _inputs(info: DataInfo, arrays: str) -> str:
-    """Returns lines that make `x`: zeros of the right shape and type, prepared as the run does it."""
-    kind = f"{arrays}.{dtype_of(info)}"
-    shape = ", ".join(map(str, (1, *info.example_shape)))
-    lines = ["# your examples, any number", f"x = {arrays}.zeros(({shape}), dtype={kind})"]
-    if info.kind == "image" and (info.mean or info.std):
-        made = "torch.tensor" if arrays == "torch" else "numpy.array"
-        for name, values in (("mean", info.mean), ("std", info.std)):
-            lines.append(f"{name} = {made}({list(values)}, dtype={kind}).reshape(-1, 1, 1)")
-        lines.append("x = (x / 255 - mean) / std")
-    elif info.kind == "image":
-        lines.append("x = x / 255")
-    return "\n".join(lines)

@@ -39,24 +39,25 @@ def latency(answers: Answers, inputs: Tensor) -> Measurement:
 class Checked:
     """Answers to the test examples of a net, beside its own."""
 
-    trained: TrainedNet
-    num_allowed: int
-    """Predictions that may differ."""
-    correct: int = 0
-    num_other: int = 0
+    expected: int
+    """Correct answers of the net."""
+    correct: int
+    num_tested: int
+    num_other: int
     """Predictions that are not the net's own."""
-    largest_difference: float = 0.0
+    largest_difference: float
     """Between two logits."""
+    num_allowed: int = 0
+    """Predictions that may differ."""
 
     @property
     def holds(self) -> bool:
-        return max(abs(self.correct - self.trained.accuracy.correct), self.num_other) <= self.num_allowed
+        return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
 
     def verdict(self) -> str:
         """Says it in words."""
-        accuracy = self.trained.accuracy
-        wanted = f"{self.correct} of {accuracy.num_tested} right, expected {accuracy.correct}"
-        return f"{'ok' if self.holds else 'FAIL'}: {wanted}; {self.difference()}"
+        counts = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
+        return f"{'ok' if self.holds else 'FAIL'}: {counts}; {self.difference()}"
 
     def difference(self) -> str:
         return f"{self.num_other} other predictions, outputs differ by {self.largest_difference:.2g} at most"
@@ -68,20 +69,19 @@ def check(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
     """
     is_exact = form.is_exact and not trained.is_cut
     num_allowed = 0 if is_exact else max(1, int(trained.accuracy.num_tested * _TOLERANCE))
-    return compared(form.load(path, trained), trained, num_allowed)
+    return replace(compared(form.load(path, trained), trained), num_allowed=num_allowed)
 
 
 @torch.no_grad()
-def compared(answers: Answers, trained: TrainedNet, num_allowed: int = 0) -> Checked:
+def compared(answers: Answers, trained: TrainedNet) -> Checked:
     """Compares answers to the test examples with those of the net."""
-    checked = Checked(trained, num_allowed)
+    correct = 0
+    num_other = 0
+    largest = 0.0
     for inputs, targets in trained.batches():
         found = answers(inputs)
         own = trained.net(inputs)
-        checked = replace(
-            checked,
-            correct=checked.correct + int((found.argmax(1) == targets).sum()),
-            num_other=checked.num_other + int((found.argmax(1) != own.argmax(1)).sum()),
-            largest_difference=max(checked.largest_difference, float((found - own).abs().max())),
-        )
-    return checked
+        correct += int((found.argmax(1) == targets).sum())
+        num_other += int((found.argmax(1) != own.argmax(1)).sum())
+        largest = max(largest, float((found - own).abs().max()))
+    return Checked(trained.accuracy.correct, correct, trained.accuracy.num_tested, num_other, largest)

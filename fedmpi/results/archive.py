@@ -10,15 +10,13 @@ import gzip
 import hashlib
 import json
 import statistics
-import subprocess
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import fedmpi
 from fedmpi.config.schema import Config, Stop
 from fedmpi.data.dataset import digest_of
 from fedmpi.data.partition import saved
@@ -26,13 +24,11 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
 from fedmpi.results.grid_file import GridRun
 from fedmpi.results.launch import Job
-from fedmpi.running.made_with import user_code
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe, read_whole, write_atomic
 from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
-_PACKAGE = Path(fedmpi.__file__).parent
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
 _IN_FILE = {"run": "wanted", "records": "rounds"}
 """The names of fields in the file, where they differ."""
@@ -115,27 +111,6 @@ def fingerprint(config: Config, code: Mapping[str, Any]) -> str:
     digests = "".join(f", code {entry['digest']}" for entry in code.values() if "digest" in entry)
     stop = f", stop {config.stop.accuracy} {config.stop.patience}" if config.stop != Stop() else ""
     return f"{config.hash()}, {config.rounds} rounds{stop}{digests}"
-
-
-def refuse_uncommitted(path: Path, configs: Iterable[Config]) -> None:
-    """Raises RunDirError where the grid file, a module of fedmpi, or one that these configs name, has changes that git
-    does not have. Where there is no git, or git ignores a file, as in a virtual environment, nothing is checked.
-    """
-    code = [entry for config in configs for entry in user_code(config, as_loaded=False).values()]
-    modules = {Path(entry["file"]) for entry in code if "file" in entry}
-    changed = [file for file in [path.resolve(), *sorted(modules)] if _has_changes(file)]
-    if (manifest.git_commit(_PACKAGE) or "").endswith(manifest.DIRTY):
-        changed.append(_PACKAGE)
-    if changed:
-        advice = "commit or restore it, so that all can see that it is older than its runs"
-        raise RunDirError(str(changed[0]), f"is not committed as it is; {advice}")
-
-
-def _has_changes(file: Path) -> bool:
-    try:
-        return bool(manifest.git(file.parent, "status", "--porcelain", "--", file.name))
-    except (OSError, subprocess.SubprocessError):
-        return False
 
 
 def initial_digest(config: Config) -> str:

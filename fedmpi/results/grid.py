@@ -1,6 +1,6 @@
 """Makes a grid of runs - settings x methods x seeds - and one report of them.
 
-    fedmpi grid FILE [--only TEXT] [--seeds 0,1] [--jobs N] [--ranks R] [--budget 0.05] [section.key=value ...]
+    fedmpi grid FILE [--only TEXT] [--seeds 0,1] [--jobs N] [--ranks R] [section.key=value ...]
     fedmpi grid FILE --list | --report
     fedmpi grid FILE [--ranks R] --slurm [time=04:00:00 gres=gpu:4 ...]
     fedmpi grid --methods fedavg,fedhm|all --seeds 0,1,2 [CONFIG] [section.key=value ...]
@@ -14,16 +14,14 @@ that fails ends no other. The report is made of what is finished: report.md, tab
 (array=%4: four runs at a time). Of a grid with tuning these are the tuning runs; when they are finished, the same
 command does the final runs.
 
---methods makes a grid file of the shipped config of each method for the data set of CONFIG (default digits), or of
-configs by their paths, and writes it to --out, with the words; what CONFIG and these set is set for all of them.
-package.module:Class is a method of your own, on CONFIG or on the shipped config of fedavg.
+--methods makes a grid file of each method on CONFIG, or else of the shipped config of each method on digits, or of
+configs by their paths, and writes it to --out. package.module:Class is a method of your own, on CONFIG or on fedavg's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,12 +33,12 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.command.manners import Parser, run_command, show
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, is_address, label, located
-from fedmpi.config.load import set_by, without_overrides
-from fedmpi.config.schema import Config, is_setting
+from fedmpi.config.load import without_overrides
+from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import FAILED, ConfigError, RunDirError
 from fedmpi.mpi import mpirun
-from fedmpi.registry import by_path, is_in_full
+from fedmpi.registry import is_in_full
 from fedmpi.report import table_text
 from fedmpi.report.terminal import warn
 from fedmpi.results import archive, launch, printed
@@ -59,8 +57,6 @@ if TYPE_CHECKING:
 
 _DIGEST = "grid.json"
 """The file among the runs of a grid with questions that has its digest."""
-_MAX_NAME = 120
-"""File systems allow 255 bytes for a name; a log's is longer than its run's."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +67,6 @@ class GridFolder:
     out: Path
     results: Path
     words: Sequence[str] = ()
-    budget: float = 1.0
 
     @cached_property
     def _archive(self) -> tuple[str, list[RunRecord]]:
@@ -95,8 +90,7 @@ class GridFolder:
     def fix(self, jobs: Mapping[GridRun, Job]) -> None:
         """Notes the digest of a grid with questions before these runs begin.
 
-        Raises RunDirError where something is not committed, or where runs that are to be compared with these were made
-        with other configs or other code.
+        Raises RunDirError where runs that are to be compared with these were made with other configs or other code.
         """
         if not self.grid.questions:
             return
@@ -110,7 +104,6 @@ class GridFolder:
                 what = "a config, one that it starts from, or code that it names"
                 text = f"{what} has changed since run {run.folder_name} was begun"
                 raise RunDirError(str(self.grid.path), f"{text}; restore it, or name the new grid anew")
-        archive.refuse_uncommitted(self.grid.path, [job.config for job in jobs.values()])
         write_text(make_folder(self.out) / _DIGEST, json.dumps({"digest": self.grid.digest}) + "\n")
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
@@ -120,7 +113,7 @@ class GridFolder:
         jobs = {}
         for run in runs:
             try:
-                config = config_of(self.grid, run, self.words, self.budget)
+                config = config_of(self.grid, run, self.words)
             except ConfigError as error:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None
@@ -168,8 +161,7 @@ class GridFolder:
         for run, job in self.jobs([*examples.values()]).items():
             configs.setdefault(run.setting, {})[run.method] = job.config
         records = list(finished.values())
-        changed = [*self.words, *([f"rounds x {self.budget:g}"] if self.budget != 1 else [])]
-        return Results(self.grid, self.choices(), records, answer_all(self.grid, records), configs, changed)
+        return Results(self.grid, self.choices(), records, answer_all(self.grid, records), configs, self.words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -200,7 +192,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=_seeds, help="of the final runs (default: those of the file, or 0,1,2)")
     only = "runs in whose names, or in whose cells of a paper's tables, all words of TEXT stand"
     parser.add_argument("--only", default="", metavar="TEXT", help=only)
-    parser.add_argument("--budget", type=float, default=1.0, help="multiplies numbers of rounds, as 0.05")
     parser.add_argument("--jobs", type=int, help="runs at a time (default: as many as there are cores for)")
     parser.add_argument("--ranks", type=int, default=1, help="of each run; 1 is without mpirun (default 1)")
     parser.add_argument("--launcher", help="what starts the ranks, as 'srun -n {ranks}' (default mpirun)")
@@ -212,9 +203,9 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     what = "write the Slurm job of the runs, with these long options of sbatch (array=%%4: four runs at a time)"
     does.add_argument("--slurm", nargs="*", type=launch.sbatch_option, metavar="KEY=VALUE", help=what)
     arguments = parser.parse_intermixed_args(argv)
-    for name in ("budget", "jobs", "ranks"):
+    for name in ("jobs", "ranks"):
         number = getattr(arguments, name)
-        if number is not None and not 0 < number < math.inf:
+        if number is not None and number < 1:
             raise ConfigError(f"--{name}", f"expected a number above 0, got {number}")
     return arguments
 
@@ -227,7 +218,7 @@ def _seeds(text: str) -> tuple[int, ...]:
 
 
 def _folder(arguments: argparse.Namespace) -> GridFolder:
-    """Returns the grid that the command line names and where it lies; another place for other overrides or budgets."""
+    """Returns the grid that the command line names, and where it lies."""
     files, arguments.words = without_overrides(arguments.words)
     if len(files) > 1 or not (files or arguments.methods):
         got = explain.listed(files) or "nothing"
@@ -235,11 +226,8 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
         raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")
     arguments.file = Path(located(files[0])) if files else None
-    changed = sorted(word for word in arguments.words if is_setting(tuple(word.partition("=")[0].split("."))))
-    changed += [f"rounds_x{arguments.budget:g}"] if arguments.budget != 1 else []
-    suffix = "".join("-" + re.sub(r"[^\w.=,-]+", "_", word) for word in changed)
     name = "digits" if arguments.file is None else arguments.file.stem
-    out = arguments.out or Path("runs") / f"grid-{name}{suffix}"[:_MAX_NAME]
+    out = arguments.out or Path("runs") / f"grid-{name}"
     if RunDir(out).holds_run():
         raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
@@ -247,26 +235,20 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     if grid.questions and seeds != grid.seeds:
         raise ConfigError("--seeds", f"{arguments.seeds} are not all seeds of {grid.path}, which has questions")
     ours = CONFIGS.with_name("jobs") / "studies"
-    is_ours = grid.path.resolve().parent == CONFIGS / "studies" and ours.is_dir() and not suffix
+    is_ours = grid.path.resolve().parent == CONFIGS / "studies" and ours.is_dir() and not arguments.words
     results = arguments.results or (ours / grid.path.stem if is_ours else out / "results")
     grid = grid.model_copy(update={"seeds": seeds})
-    return GridFolder(grid, out, results, arguments.words, arguments.budget)
+    return GridFolder(grid, out, results, arguments.words)
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
-    """Makes a grid of methods, seeds and what the words set, and writes its file, unless its runs are only listed."""
+    """Makes a grid of methods and seeds, and writes its file, unless its runs are only listed."""
     methods: dict[str, dict[str, Any]] = {}
     for name, section in _methods(arguments.methods, arguments.file):
         if name in methods:
             raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
         methods[name] = section
-    shared = set_by(arguments.words)
-    if isinstance(shared.get("method"), dict):
-        own = shared.pop("method")
-        for section in methods.values():  # a name on top of `set` would empty it
-            section["set"] = {"method": {**section.get("set", {}).get("method", {}), **own}}
     document = {"title": "Methods compared", "methods": methods, "seeds": list(arguments.seeds or (0, 1, 2))}
-    document |= {"set": shared} if shared else {}
     path = out.resolve() / "grid.yaml"
     if not arguments.list:
         make_folder(path.parent)
@@ -279,8 +261,6 @@ def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any
     shipped = {path.stem.removesuffix("_digits"): path for path in sorted(CONFIGS.glob("*_digits.yaml"))}
     known = [name for name in shipped if not name.startswith("base")]
     for word in known if names == "all" else names.split(","):
-        if advice := by_path(word):
-            raise ConfigError("--methods", f"{word!r} is the path of a file{advice}")
         if is_address(word):
             yield label(word), {"config": located(str(Path(word).resolve()))}
         elif base is not None or is_in_full(word):  # a method of the user's own has no shipped config
@@ -365,10 +345,7 @@ def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[
     runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
     for run in _chosen(grid, runs, arguments):
         here = Run(folder.folder_of(run).path)
-        if run in folder.recorded:
-            state = "finished"
-        else:
-            state = f"{here.state}, {here.done} of {here.num_rounds} rounds" if here.has_begun() else "not run"
-        if here.has_begun() and launch.differences(config_of(grid, run, folder.words, folder.budget), here.values):
-            state = "has another config"
+        state = "finished" if run in folder.recorded else "not run"
+        if here.has_begun():
+            state = f"{here.state}, {here.done} of {here.num_rounds} rounds"
         yield f"{state:30} {run.name} seed {run.seed}"

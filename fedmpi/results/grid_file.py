@@ -416,10 +416,8 @@ def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     return config
 
 
-def config_of(grid: Grid, run: GridRun, given: Sequence[Override] = (), budget: float = 1.0) -> Config:
-    """Returns the config of a run, with the overrides on top and numbers of rounds times `budget`. Raises
-    `ConfigError`.
-    """
+def config_of(grid: Grid, run: GridRun, given: Sequence[Override] = ()) -> Config:
+    """Returns the config of a run, with the overrides on top. Raises `ConfigError`."""
     path, tree = base_of(grid, run.setting, run.method)
     if run.trial is not None:
         values = grid.methods[run.method].trials[run.trial]
@@ -429,28 +427,4 @@ def config_of(grid: Grid, run: GridRun, given: Sequence[Override] = (), budget: 
         tree = tree.with_top(Tree.of(grid.tuning.set, str(grid.path)))
     on = "validation" if run.phase == "tuning" else "test"
     below = tree.with_top(Tree.of({**_QUIET, "seed": run.seed, "evaluation": {"on": on}}))
-    config = load(path, given, below=below)
-    return config if budget == 1 else load(path, [*given, *budget_words(budget, config)], below=below)
-
-
-def budget_words(factor: float, config: Config) -> list[str]:
-    """Returns the overrides that multiply a config's numbers of rounds by a factor. No number falls below 1."""
-    rounds = max(1, round(factor * config.rounds))
-    words = [f"rounds={rounds}"]
-    milestones: list[int] = []
-    for milestone in sorted(getattr(config.train.schedule, "milestones", ())):
-        after_last = milestones[-1] + 1 if milestones else 1
-        milestones.append(max(after_last, round(factor * milestone)))
-    if milestones:
-        words.append(f"train.schedule.milestones={milestones}")
-    if factor < 1:  # a longer run needs no coarser look
-        words.append(f"evaluation.every={max(1, round(factor * config.evaluation.every))}")
-    numbers = {f"method.{key}": value for key, value in config.method if key.endswith(("_round", "_rounds"))}
-    numbers["devices.change.round"] = config.devices.change.round
-    for key, value in numbers.items():
-        if isinstance(value, int) and value > 0:
-            scaled = max(1, round(factor * value))
-            if value < config.rounds:  # what happened within the run still does
-                scaled = min(scaled, max(1, rounds - 1))
-            words.append(f"{key}={scaled}")
-    return words
+    return load(path, given, below=below)

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from grids import TWO, grid_of
 
 from fedmpi.errors import ConfigError
 from fedmpi.results.grid import GridFolder
-from fedmpi.results.grid_file import Grid, GridRun, budget_words, config_of, finals, read, trials
+from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, read, trials
 from fedmpi.results.launch import Job
 
 
@@ -97,21 +96,6 @@ def test_later_settings_replace_earlier_ones_and_names_may_have_dots(tmp_path: P
     config = config_of(grid, GridRun("final", "one", "hm", 0, 1), ["clients.tier_blocks=[]"])
     assert (config.train.lr, config.train.momentum, config.train.batch_size) == (0.5, 0.0, 9)
     assert config.method.layer_ranks == {"layers.4": 2}
-
-
-def test_a_budget_multiplies_whatever_counts_rounds() -> None:
-    """Rounds 40 and milestones 10, 25 by 0.1: 4 and 1, 2 (2.5 to even); every 15: 2; a switch after 3: 1, never 0."""
-    schedule = SimpleNamespace(milestones=(10, 25))
-    method = [("name", "x"), ("switch_round", 3), ("pretrain_rounds", 0), ("rounding", "ceil"), ("tau", 3)]
-    config: Any = SimpleNamespace(rounds=40, train=SimpleNamespace(schedule=schedule), method=method)
-    config.evaluation = SimpleNamespace(every=15)
-    config.devices = SimpleNamespace(change=SimpleNamespace(round=20))
-    scaled = "rounds=4 train.schedule.milestones=[1, 2] evaluation.every=2 method.switch_round=1 devices.change.round=2"
-    assert " ".join(budget_words(0.1, config)) == scaled
-    longer = budget_words(2, config)
-    assert longer[0] == "rounds=80" and not any("every" in word for word in longer)
-    schedule.milestones = (10, 20, 30)
-    assert "train.schedule.milestones=[1, 2, 3]" in budget_words(0.05, config), "different ones stay so"
 
 
 # The studies that the repository has.
