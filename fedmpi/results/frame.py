@@ -8,7 +8,7 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import product
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -185,22 +185,9 @@ class Group:
     def tested(self) -> list[str]:
         return list(dict.fromkeys(net for run in self.runs for net in run.tested))
 
-    def line(self, net: str, x: str, quantity: str = "accuracy") -> Line:
-        """Averages the seeds by round (or by what was moved or computed up to it); the band is their range."""
-        return curve(self.name, [run.records for run in self.runs], net, quantity, x)
-
-
-def ends(groups: Iterable[Group], quantity: str = "accuracy") -> pd.DataFrame:
-    """Returns a line for each net of each run that has this quantity, setting by setting and net by net: its seed, the
-    last round in which the net was tested, and its value there. The clients' own nets have an accuracy and no loss.
-    """
-    lines = []
-    for group in groups:
-        for net, run in product(group.tested, group.runs):
-            tests = points(run.records, net, quantity)
-            if len(tests):
-                lines.append((group.name, net, run.seed, tests.index[-1], tests["y"].iloc[-1]))
-    return pd.DataFrame(lines, columns=["setting", "net", "seed", "round", "value"])
+    def num_seeds(self, net: str, quantity: str) -> int:
+        """Returns how many of the runs have this quantity of a net; clients' own nets have no loss."""
+        return sum(len(points(run.records, net, quantity)) > 0 for run in self.runs)
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
@@ -269,45 +256,38 @@ def missing(run: Run) -> list[str]:
 
 
 def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: Sequence[str] = ()) -> list[Panel]:
-    """Returns a panel for each of `nets`, or without them for the first net of each setting that has a `y`; `names` are
-    the user's. Raises ConfigError where a panel would be empty, and for a name without a `y`.
+    """Returns a panel for each of `nets`, or without them for the first net of each setting that has a `y`. A line is
+    the mean of a setting's seeds, its band their range; `names` are the user's. Raises ConfigError where a panel would
+    be empty.
     """
     if names and len(names) != len(groups):
         of = "; ".join(group.name for group in groups)
         raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {of}")
-    recorded = ends(groups, y)
-    chosen = _chosen_nets(recorded, nets, y)
-    num_seeds = recorded.groupby(["setting", "net"]).size()
+    recorded = [[net for net in group.tested if group.num_seeds(net, y)] for group in groups]
     scores = dict.fromkeys(run.best.score for group in groups for run in group.runs if run.tested)
     tested = " or ".join(scores) if y == "accuracy" else y
+    chosen = dict.fromkeys(nets or [known[0] for known in recorded if known])
     found = []
     for net in chosen:
         lines = {}
         for place, group in enumerate(groups):
-            line = group.line(net, x, y)
-            if line.x:
-                seeds = num_seeds[group.name, net]
+            line = curve(group.name, [run.records for run in group.runs], net, y, x)
+            if any(line.x):  # what moved nothing has all points at 0
+                seeds = group.num_seeds(net, y)
                 label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
                 lines[place] = replace(line, label=names[place] if names else label)
-        if not lines and x in SIMULATED:
-            raise ConfigError("--x", f"these runs have no {x}, because no clock ran (devices.name); draw by rounds")
         if not lines:
-            raise ConfigError("--tier", f"{net}: its seeds have no tested round in common; draw one of them")
+            raise _nothing_to_draw(net, recorded, x, y)
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
         shown = name_of(net)
         title, label = (shown, f"test {tested}") if len(chosen) > 1 else ("", f"test {tested}, {shown}")
         found.append(Panel(lines, x, y, title, label))
-    if not any(any(line.x) for panel in found for line in panel.lines.values()):
-        raise ConfigError("--x", f"these runs have no {x}, so all points would stand at 0; draw by rounds")
+    if not found:
+        raise _nothing_to_draw("any net", recorded, x, y)
     return found
 
 
-def _chosen_nets(recorded: pd.DataFrame, nets: Sequence[str], y: str) -> list[str]:
-    """Returns `nets`, or without them the first net of each setting that has a `y`. Raises ConfigError."""
-    if recorded.empty:
-        why = "clients' own nets are tested for accuracy alone; draw the accuracy"
-        raise ConfigError("--y", f"no {y} was recorded: {why}")
-    known = recorded["net"].unique()
-    if unknown := [net for net in nets if net not in known]:
-        raise ConfigError("--tier", f"no {y} was recorded of {', '.join(unknown)}; allowed: {', '.join(known)}")
-    return list(dict.fromkeys(nets or recorded.drop_duplicates("setting")["net"]))
+def _nothing_to_draw(net: str, recorded: Sequence[Sequence[str]], x: str, y: str) -> ConfigError:
+    known = ", ".join(dict.fromkeys(chain.from_iterable(recorded))) or "no net"
+    problem = f"these runs have no {y} of {net} by {x}; their records have the {y} of {known}, always by rounds"
+    return ConfigError("--figure", problem)

@@ -1,4 +1,4 @@
-"""Writes one HTML page of a run, or of several runs beside each other. It asks no network for anything.
+"""Writes one HTML page of a run. It asks no network for anything.
 
 `page.html` is the template: it has the sections, their texts and tables. This module draws the charts, as pairs of a
 caption and an SVG, and computes what a table needs.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,11 +21,10 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
-from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
+from fedmpi.report.records import CLIENTS, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
-from fedmpi.results.evidence import interval, mean_std
 from fedmpi.results.figure import Draw, Line, Panel
-from fedmpi.results.frame import Group, curve, name_of, tier_curves
+from fedmpi.results.frame import curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store import manifest
@@ -38,8 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
-_MOST_BARS = 20
-_SEEDS_WITH_INTERVAL = range(3, 17)
 _COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
 _Charts = Iterator[tuple[str, str]]
 
@@ -111,29 +107,6 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
             "costs": [*_costs(run)],
             "lack": [*_lack(run)],
         },
-    )
-
-
-def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
-    """Returns the HTML of several runs: of one setting and seed one is shown, and none that was not tested yet."""
-    all_groups = frame.grouped(runs)
-    groups = []
-    for group in all_groups:
-        if tested := [run for run in group.runs if run.tested]:
-            groups.append(Group(group.name, tested))
-    seeds = [len(group.runs) for group in groups]
-    shown = groups or all_groups
-    return _rendered(
-        title=" and ".join(group.name for group in shown) if len(shown) < 4 else f"{len(shown)} settings",
-        state=counted(sum(seeds), "run") if groups else "not tested yet",
-        groups=groups,
-        nets=[group.tested[0] for group in groups],
-        seeds=_span(seeds) if groups else "",
-        notes=[*frame.cautions(all_groups), *left_out],
-        charts={"accuracy": [*_curves(groups)]},
-        summaries=[*_summaries(frame.ends(groups))],
-        differences=[*_differences(frame.ends(groups))],
-        texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in shown},
     )
 
 
@@ -219,7 +192,7 @@ def _fairness(run: Run) -> _Charts:
 
 
 def _costs(run: Run) -> _Charts:
-    """Draws bytes and MACs up to each round."""
+    """Draws bytes, MACs and simulated time up to each round."""
     if not run.records:
         return
     costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
@@ -228,47 +201,12 @@ def _costs(run: Run) -> _Charts:
     if down.y[-1] or up.y[-1]:
         yield _lines("Bytes of all clients so far", [down, up], "bytes")
     yield _lines("MACs so far", [training], "macs")
-    if "simulated_total_s" in run.records[-1]:
-        yield from _on_devices(run)
-
-
-def _on_devices(run: Run) -> _Charts:
-    """Draws simulated time up to each round, and over all rounds each client's mean turn, how often it was the slowest
-    and how often too late for the deadline."""
     last = run.records[-1]
-    rounds = [record["round"] for record in run.records]
-    so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
-    turns = _turns(run.records)
-    trained = turns[~turns["late"]].groupby("client")["seconds"].mean().nlargest(_MOST_BARS).sort_index()
-    counts = turns.groupby("client")[["slowest", "late"]].sum()
-    counts = counts[counts.any(axis=1)].nlargest(_MOST_BARS, ["slowest", "late"]).sort_index()
-
-    def draw_means(axes: Axes) -> None:
-        axes.bar(trained.index.astype(str), trained, color=figure.colour_of(1))
-        axes.set(xlabel="client", ylabel="seconds")
-
-    def draw_counts(axes: Axes) -> None:
-        labels = counts.index.astype(str)
-        axes.bar(labels, counts["slowest"], color=figure.colour_of(1), label="slowest")
-        axes.bar(labels, counts["late"], bottom=counts["slowest"], color=figure.colour_of(2), label="late")
-        axes.set(xlabel="client", ylabel="rounds")
-        figure.format_numbers(axes.yaxis, "clients")
-
-    idle = percent(float(np.mean([record["devices"]["idle_share"] for record in run.records])))
-    yield _lines(f"Simulated time so far, {joules(last['simulated_total_j'])}", [so_far], "simulated_s")
-    yield _chart(f"Mean turn of a client, {idle} of a round waiting", draw_means)
-    yield _chart("How often a client held up its round, or was left out by the deadline", draw_counts)
-
-
-def _turns(records: Sequence[Record]) -> pd.DataFrame:
-    """Returns a line for each turn of all rounds: its client and seconds, whether it was the slowest, or late."""
-    lines = []
-    for record in records:
-        devices = record["devices"]
-        late = set(devices.get("late", ()))
-        for client, turn_s in zip(record["cohort"], devices["seconds"], strict=True):
-            lines.append((client, turn_s, client == devices["slowest"], client in late))
-    return pd.DataFrame(lines, columns=["client", "seconds", "slowest", "late"])
+    if "simulated_total_s" in last:
+        so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
+        idle = percent(float(np.mean([record["devices"]["idle_share"] for record in run.records])))
+        caption = f"Simulated time so far, {joules(last['simulated_total_j'])}; {idle} of a round clients wait"
+        yield _lines(caption, [so_far], "simulated_s")
 
 
 def _lack(run: Run) -> _Charts:
@@ -281,44 +219,3 @@ def _lack(run: Run) -> _Charts:
     for caption, keys in places.items():
         if curves := tier_curves(run.records, *keys):
             yield _lines(caption, curves, "lacking")
-
-
-def _curves(groups: Sequence[Group]) -> _Charts:
-    """Draws the curve of each group's first tested net: the clients' own, or the largest."""
-    words = {"rounds": "rounds", "bytes": "bytes", "macs": "MACs", "simulated_s": "simulated time"}
-    for x, word in {**words, "simulated_j": "simulated energy"}.items():
-        lines = [group.line(group.tested[0], x) for group in groups]
-        if any(place > 0 for line in lines for place in line.x):  # nobody may have moved anything, or had a clock
-            yield _lines(f"Accuracy by {word}", lines, "accuracy", x)
-
-
-def _span(numbers: Iterable[int]) -> str:
-    """Returns `200`, or `18 to 200`."""
-    low, high = min(numbers), max(numbers)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-def _summaries(ends: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Yields the cells of each net of each setting: mean ± deviation of the last accuracy, lowest, highest."""
-    for (setting, net), own in ends.groupby(["setting", "net"], sort=False):
-        shares = own["value"]
-        mean, std = mean_std(shares.tolist())
-        text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
-        yield setting, name_of(net), len(own), _span(own["round"]), text, percent(shares.min()), percent(shares.max())
-
-
-def _differences(ends: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Yields the cells of each pair of settings and each net that both have tested: the difference of the last
-    accuracies of equal seeds.
-    """
-    for first, second in combinations(ends["setting"].unique(), 2):
-        pairs = ends[ends["setting"] == first].merge(ends[ends["setting"] == second], on=["net", "seed"])
-        for net, own in pairs.groupby("net", sort=False):
-            rounds = " and ".join(dict.fromkeys((_span(own["round_x"]), _span(own["round_y"]))))
-            differences = (own["value_x"] - own["value_y"]).tolist()
-            between = "-"
-            if len(own) in _SEEDS_WITH_INTERVAL:
-                low, high, confidence = interval(differences)
-                between = f"{100 * low:+.2f} to {100 * high:+.2f} ({100 * confidence:.1f} %)"
-            mean = f"{100 * np.mean(differences):+.2f}"
-            yield f"{first} minus {second}", name_of(net), len(own), rounds, mean, between
