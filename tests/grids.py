@@ -63,8 +63,7 @@ def made(run: GridRun, *accuracies: float, **changed: Any) -> RunRecord:
         "train_loss": 0.5, "protocol_down_bytes": 30, "protocol_up_bytes": 20, "training_macs": 7.0,
     }  # fmt: skip
     given = {
-        "run": run, "config": "x", "data": "d", "partition": "p",
-        "cohorts": "c", "initial": "i", "made_with": {}, "seconds": {"wall": 4.0, "svd": 1.0},
+        "run": run, "config": "x", "data": "d", "made_with": {}, "seconds": {"wall": 4.0, "svd": 1.0},
         "nets": (), "records": [record],
     }  # fmt: skip
     return RunRecord(**{**given, **changed})

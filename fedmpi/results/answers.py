@@ -5,8 +5,8 @@ tested: a claim of several parts needs no further correction (Berger, Technometr
 judged by its mean has no p-value; it only has to hold. Holm's correction is over all questions in all their settings,
 as many as the file has, whether or not their runs are there.
 
-A pair is two runs of one seed that were made by the same commit, versions and platform. Two runs that were not are no
-pair, and their difference is in no mean, interval or test.
+A pair is two runs of one seed that the same commit, versions and platform made of the same examples. Two runs that were
+not made alike are no pair, and their difference is in no mean, interval or test.
 
 A run that never reaches a target counts as if it had reached it one round after the end of the costlier run of its
 pair, so as worse than any that does. Where neither does, the pair has no difference. This rule treats both methods of a

@@ -7,7 +7,6 @@ the digest of the grid file, and the `fingerprint` of each config.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import statistics
 import zlib
@@ -18,15 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from fedmpi.config.schema import Config, Stop
-from fedmpi.data.dataset import digest_of
-from fedmpi.data.partition import saved
 from fedmpi.errors import RunDirError
 from fedmpi.report.records import Record
 from fedmpi.results.grid_file import GridRun
 from fedmpi.results.launch import Job
 from fedmpi.store import manifest
 from fedmpi.store.files import json_safe, read_whole, write_atomic
-from fedmpi.store.hdf5 import digest_of as digest_of_tensors
 
 FILE = "records.json.gz"
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
@@ -43,12 +39,7 @@ class RunRecord:
     config: str
     """The `fingerprint` of its config."""
     data: str
-    """Digests of the examples, of who has which, of who took part in which round, and of the model's values that follow
-    from the seed.
-    """
-    partition: str
-    cohorts: str
-    initial: str
+    """The digest of the examples."""
     made_with: Mapping[str, Any]
     """Commit of the code, versions, platform; where the user brought code, the digests of its source by section."""
     seconds: Mapping[str, float]
@@ -66,13 +57,10 @@ class RunRecord:
 
     @property
     def computed_by(self) -> Mapping[str, Any]:
-        """Returns what must be the same in both runs of a pair: commit, versions and platform."""
+        """Returns what must be the same in both runs of a pair: commit, versions, platform and the examples."""
         made_with = self.made_with
-        return {
-            "commit": made_with.get("git"),
-            **(made_with.get("versions") or {}),
-            "platform": made_with.get("platform"),
-        }
+        versions = made_with.get("versions") or {}
+        return {"commit": made_with.get("git"), **versions, "platform": made_with.get("platform"), "data": self.data}
 
 
 def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
@@ -84,8 +72,6 @@ def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
         with_diagnostics = all_diagnostics or record is records[-1]
         keys = (*_KEYS_OF_A_ROUND, "method") if with_diagnostics else _KEYS_OF_A_ROUND
         kept.append({key: record[key] for key in keys if key in record})
-    partition = saved(folder.dir.partition_path)[0]
-    cohorts = json.dumps([record["cohort"] for record in records]).encode()
     seconds = [record["seconds"] for record in records if "seconds" in record]
     means = {}
     for stage in dict.fromkeys(chain.from_iterable(seconds)):
@@ -94,9 +80,6 @@ def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
         run=run,
         config=fingerprint(job.config, manifest.user_code(job.folder)),
         data=folder.data_digest,
-        partition=digest_of({"indices": partition.indices, "offsets": partition.offsets}),
-        cohorts=hashlib.sha256(cohorts).hexdigest()[:32],
-        initial=initial_digest(job.config),
         made_with=folder.made_with,
         seconds=means,
         nets=[{"name": net.get("name"), "params": net.get("params"), "macs": net.get("macs")} for net in folder.nets],
@@ -111,25 +94,6 @@ def fingerprint(config: Config, code: Mapping[str, Any]) -> str:
     digests = "".join(f", code {entry['digest']}" for entry in code.values() if "digest" in entry)
     stop = f", stop {config.stop.accuracy} {config.stop.patience}" if config.stop != Stop() else ""
     return f"{config.hash()}, {config.rounds} rounds{stop}{digests}"
-
-
-def initial_digest(config: Config) -> str:
-    """Returns the digest of the model's values that follow from the seed, where the method's state has some of them;
-    else that of the state, as where a method has several nets of its own.
-    """
-    import torch
-
-    from fedmpi import methods
-    from fedmpi.models import create
-    from fedmpi.running import start
-
-    info = config.data.info()
-    net = create.build(config.model, info, config.seed)
-    model = {name: value.detach() for name, value in net.named_parameters()}
-    state = methods.create(start.method_context(config, info)).initial_state()
-    shared = [name for name in model if name in state]
-    is_of_model = bool(shared) and all(torch.equal(model[name], state[name]) for name in shared)
-    return digest_of_tensors(model if is_of_model else state)
 
 
 def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:

@@ -29,8 +29,6 @@ from fedmpi.results.printed_report import TextTable
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, joules, percent, seconds, si
 
-_SHARED = {"data": "examples", "partition": "partition", "cohorts": "cohorts", "initial": "initial values of the model"}
-"""What all runs of a seed and setting have alike: the name in the archive, and in words."""
 _DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
 
 
@@ -109,7 +107,9 @@ def _part_text(part: Part) -> str:
 
 
 def mixed_lines(results: Results) -> Iterator[str]:
-    """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and platform."""
+    """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and
+    platform, of the same examples.
+    """
     for setting in results.grid.settings:
         for runs in results.by_seed(setting):
             first = runs[0].computed_by.items()
@@ -134,25 +134,7 @@ def _careful(results: Results) -> list[str]:
         lines.append(f"set on all runs: {', '.join(results.changed)}")
     if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in results.runs):
         lines.append(f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed")
-    return [*lines, *unlike(results), *_choices_at_edges(results)]
-
-
-def unlike(results: Results) -> list[str]:
-    """Returns a line for each thing that runs of one seed and setting do not share; one line where they share all.
-
-    A run's digest of its cohorts is that of all its rounds, so it is compared with those of as many rounds.
-    """
-    methods: dict[str, set[str]] = {}
-    for setting in results.grid.settings:
-        for key, words in _SHARED.items():
-            for runs in results.by_seed(setting):
-                for run in runs:
-                    first = next(other for other in runs if key != "cohorts" or other.rounds == run.rounds)
-                    if getattr(run, key) != getattr(first, key):
-                        line = f"had other {words} than {first.run.method}"
-                        methods.setdefault(f"careful: in {setting}, {{}} {line}", set()).add(run.run.method)
-    nothing = "for each seed and setting all methods had the same examples, partition, cohorts and initial values"
-    return [line.format(", ".join(sorted(names))) for line, names in methods.items()] or [nothing]
+    return [*lines, *_choices_at_edges(results)]
 
 
 def _choices_at_edges(results: Results) -> Iterator[str]:

@@ -37,7 +37,7 @@ from fedmpi.store.run_dir import RunDir
 _POLL_S = 0.1
 # mpirun passes SIGTERM on to its ranks and waits for them.
 _END_WITHIN_S = 20.0
-_INTERRUPTS = {signal.SIGINT, signal.SIGTERM}
+_ENDING = (signal.SIGINT, signal.SIGTERM, SIGNAL)
 
 
 @dataclass(frozen=True)
@@ -81,17 +81,15 @@ def differences(config: Config, saved: Mapping[str, Any]) -> list[str]:
 def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str | None = None) -> int:
     """Makes what is left of the runs, `at_once` at a time, each on so many ranks. Prints a line for each event.
 
-    Returns the exit code: 0 if all runs are finished, 1 if some failed, 75 if runs were asked to stop or had no time
-    left, 130 after Ctrl-C or SIGTERM. No started process outlives this call. Raises `UserError`.
+    Returns the exit code: 0 if all runs are finished, 1 if some failed, 75 if runs had no time left, 130 after Ctrl-C
+    or a signal. No started process outlives this call. Raises `UserError`.
     """
     left = [job for job in jobs if not job.run().is_finished]
     if len(left) < len(jobs):
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
     start = partial(_Process, start_words(ranks, launcher), environment(ranks, at_once))
-    signals: set[int] = set()
-    handlers = {
-        number: signal.signal(number, lambda number, frame: signals.add(number)) for number in (SIGNAL, *_INTERRUPTS)
-    }
+    signals: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in _ENDING}
     try:
         return _make_all(left, start, at_once, signals)
     finally:
@@ -99,21 +97,16 @@ def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str
             signal.signal(number, handler)
 
 
-def _make_all(jobs: Sequence[Job], start: Callable[[Job, str], _Process], at_once: int, signals: set[int]) -> int:
-    """Returns the exit code. All processes end before it returns or raises."""
+def _make_all(jobs: Sequence[Job], start: Callable[[Job, str], _Process], at_once: int, signals: Sequence[int]) -> int:
+    """Returns the exit code. All processes end before it returns or raises; a signal ends them at once."""
     waiting = deque(enumerate(jobs, 1))
     processes: list[_Process] = []
     codes = {0}
     try:
         while processes or (waiting and TO_CONTINUE not in codes):
-            if signals & _INTERRUPTS:
+            if signals:
                 print("stopped; the same command continues from here", file=sys.stderr, flush=True)
                 return INTERRUPTED
-            if SIGNAL in signals:  # all runs stop after their round
-                signals.discard(SIGNAL)
-                codes.add(TO_CONTINUE)
-                for process in processes:
-                    process.popen.send_signal(SIGNAL)
             if waiting and len(processes) < at_once and TO_CONTINUE not in codes:
                 number, job = waiting.popleft()
                 processes.append(start(job, f"[{number}/{len(jobs)}] {job.name}"))
@@ -149,7 +142,7 @@ class _Process:
         if self._job.run().is_finished:
             self._print(f"finished ({seconds})")
             return 0
-        if code in (TO_CONTINUE, -SIGNAL):
+        if code == TO_CONTINUE:
             self._print(f"stopped, to continue ({seconds})")
             return TO_CONTINUE
         mistake = ""

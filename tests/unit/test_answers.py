@@ -12,7 +12,7 @@ from fedmpi.results.answers import Choice, answer_all, choose
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.frame import nets_of, value
 from fedmpi.results.grid_file import GridRun, Measure, trials
-from fedmpi.results.grid_report import figures_of, latex, markdown, sentence, unlike
+from fedmpi.results.grid_report import figures_of, latex, markdown, sentence
 from fedmpi.store import units
 
 QUESTION = FILE["questions"][0]
@@ -162,14 +162,10 @@ def test_a_choice_at_an_edge_of_its_grid_is_said(tmp_path: Path) -> None:
     assert lines == ["- careful: in one, avg took the lowest train.lr that was tried, 0.01"]
 
 
-def test_what_runs_do_not_share_is_said(tmp_path: Path) -> None:
-    """Cohorts of unlike numbers of rounds are not held against each other."""
-    runs, grid = final_runs(BETTER, WORSE), grid_of(tmp_path)
-    nothing = unlike(results_of(grid, []))
-    longer = changed(runs, is_avg, records=[*runs[0].records] * 2, cohorts="of more rounds")
-    assert unlike(results_of(grid, runs)) == unlike(results_of(grid, longer)) == nothing and len(nothing) == 1
-    text = markdown(results_of(grid, changed(runs[1:], is_avg, cohorts="other")))
-    assert "- careful: in one, avg had other cohorts than hm" in text and "1 final run missing" in text
+def test_what_is_missing_or_was_not_committed_is_said(tmp_path: Path) -> None:
+    runs = final_runs(BETTER, WORSE)
+    grid = grid_of(tmp_path)
+    assert "1 final run missing" in markdown(results_of(grid, runs[1:]))
     dirty = changed(runs, lambda run: run.seed < 2, made_with={"git": "c-dirty"})
     assert "careful: 4 runs began in a checkout with changes" in markdown(results_of(grid, dirty))
     assert "not committed" not in markdown(results_of(grid, runs))
@@ -205,8 +201,9 @@ def test_runs_of_one_seed_that_were_not_made_alike_are_no_pair(tmp_path: Path) -
         assert "seed 5 in one" in first_line and f"hm by commit {'b' * 40}, torch 2.14" in first_line
         assert f"avg by commit {'a' * 40}, torch 2.15" in first_line and "numpy" not in first_line
         assert f"| hm | - | {num_seeds} |" in text, "its own method's mean has it"
-    (answer,) = answer_all(grid, changed(runs, is_avg, made_with={"git": "c"}))
-    assert (answer.verdict, answer.parts, answer.p) == ("not decidable here", [], 1.0) and "no seed" in answer.why
+    for unlike in ({"made_with": {"git": "c"}}, {"data": "other"}):
+        (answer,) = answer_all(grid, changed(runs, is_avg, **unlike))
+        assert (answer.verdict, answer.parts, answer.p) == ("not decidable here", [], 1.0) and "no seed" in answer.why
 
 
 def test_tables_by_hand(tmp_path: Path) -> None:

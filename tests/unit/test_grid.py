@@ -20,15 +20,16 @@ from fedmpi.config import yaml_text
 from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.federation.participation import Participation
+from fedmpi.models import create
 from fedmpi.mpi.mpirun import environment
 from fedmpi.results import archive, launch
-from fedmpi.results.archive import initial_digest
 from fedmpi.results.grid import GridFolder, main
 from fedmpi.results.grid_file import Grid, finals, read, trials
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store.files import make_folder
+from fedmpi.store.hdf5 import digest_of
 
 runs_here = runs_in_this_process
 Called = Callable[..., tuple[int, str, str]]
@@ -53,6 +54,17 @@ def test_a_seed_decides_the_same_for_all_methods(method: str) -> None:
     assert cohorts(own) == cohorts(first) != cohorts(other)
     mixed = ("method.name=splitmix", "method.levels=[1,0.5,0.25]", "method.atom=0.25")
     assert initial_digest(small_config(*mixed)) != initial_digest(first)
+
+
+def initial_digest(config: Config) -> str:
+    """Of the model's values that the method's state has; where it has none, of the state."""
+    info = config.data.info()
+    net = create.build(config.model, info, config.seed)
+    state = methods.create(start.method_context(config, info)).initial_state()
+    model = {name: value.detach() for name, value in net.named_parameters()}
+    shared = {name: state[name] for name in model if name in state}
+    is_of_model = bool(shared) and digest_of(shared) == digest_of({name: model[name] for name in shared})
+    return digest_of(model if is_of_model else state)
 
 
 def cohorts(config: Config) -> list[int]:
