@@ -68,6 +68,9 @@ def _about(path: Path, trained: TrainedNet, form: Pt2) -> str:
         lines.append(f"             mean {', '.join(map(str, info.mean))}; std {', '.join(map(str, info.std))}")
     if info.class_names:
         lines.append(f"  classes    {', '.join(info.class_names)}")
+    if form.name == "onnx":
+        meaning = "preprocessing, mean, std: how to make an input; output, class_names: what the answer means"
+        lines.append(f"  metadata   metadata_props has {meaning}; data_digest, config_hash: what made it")
     return _rows(*lines, f"  {saved.setup.evaluation.scoring.name:9}  {_accuracy(trained.accuracy)}")
 
 

@@ -21,7 +21,7 @@ from fedmpi.data.partition import Partition, saved
 from fedmpi.data.show import draw_classes
 from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
-from fedmpi.report.records import CLIENTS, by_ranks, incidents, scores_of
+from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
 from fedmpi.results.figure import Draw, Line, Panel
 from fedmpi.results.frame import curve, name_of, tier_curves
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _WIDTH_INCHES, _HEIGHT_INCHES = 4.4, 2.2  # of a chart; the page scales it
+_MOST_BARS = 20
 _COSTS = {"protocol_down_bytes": "down", "protocol_up_bytes": "up", "training_macs": "training"}
 _Charts = Iterator[tuple[str, str]]
 
@@ -201,12 +202,40 @@ def _costs(run: Run) -> _Charts:
     if down.y[-1] or up.y[-1]:
         yield _lines("Bytes of all clients so far", [down, up], "bytes")
     yield _lines("MACs so far", [training], "macs")
-    last = run.records[-1]
-    if "simulated_total_s" in last:
+    if "simulated_total_s" in run.records[-1]:
         so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
-        idle = percent(float(np.mean([record["devices"]["idle_share"] for record in run.records])))
-        caption = f"Simulated time so far, {joules(last['simulated_total_j'])}; {idle} of a round clients wait"
-        yield _lines(caption, [so_far], "simulated_s")
+        yield _lines(f"Simulated time so far, {joules(run.records[-1]['simulated_total_j'])}", [so_far], "simulated_s")
+        yield from _on_devices(run.records)
+
+
+def _on_devices(records: Sequence[Record]) -> _Charts:
+    """Draws each client's mean turn over all rounds, and how often it was the slowest, or too late for the deadline."""
+    turns = _turns(records)
+    counts = turns.groupby("client")[["slowest", "late"]].sum()
+    counts = counts[counts.any(axis=1)].nlargest(_MOST_BARS, ["slowest", "late"])
+    means = turns[~turns["late"]].groupby("client")["seconds"].mean().nlargest(_MOST_BARS)
+    idle = percent(float(np.mean([record["devices"]["idle_share"] for record in records])))
+    yield _chart(f"Mean turn of a client, {idle} of a round waiting", partial(_bars, means.to_frame(""), "seconds"))
+    yield _chart(
+        "How often a client held up its round, or was left out by the deadline", partial(_bars, counts, "rounds")
+    )
+
+
+def _bars(table: pd.DataFrame, label: str, axes: Axes) -> None:
+    """Draws a bar for each client, of the columns on top of each other."""
+    table.sort_index().plot.bar(ax=axes, stacked=True, color=figure.COLOURS[1:], legend=False, rot=0)
+    axes.set(xlabel="client", ylabel=label)
+
+
+def _turns(records: Sequence[Record]) -> pd.DataFrame:
+    """Returns a line for each turn of all rounds: its client and seconds, whether it was the slowest, or late."""
+    lines = []
+    for record in records:
+        devices = record["devices"]
+        late = set(devices.get("late", ()))
+        for client, turn_s in zip(record["cohort"], devices["seconds"], strict=True):
+            lines.append((client, turn_s, client == devices["slowest"], client in late))
+    return pd.DataFrame(lines, columns=["client", "seconds", "slowest", "late"])
 
 
 def _lack(run: Run) -> _Charts:

@@ -37,6 +37,7 @@ from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import Client, ClientLoad, Training
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
+from fedmpi.results import page
 from fedmpi.results.frame import grouped, panels, spent
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
@@ -574,11 +575,23 @@ def test_where_time_and_energy_show(tmp_path: Path) -> None:
     took = f"{short_duration(records[-1]['simulated_total_s'])}, {joules(records[-1]['simulated_total_j'])}"
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Simulated time so far" in page and f"<dd>{took}</dd>" in page
-    assert "of a round clients wait" in page
+    assert "Mean turn of a client" in page and "How often a client held up its round" in page
     assert f"the run took {took}." in (tmp_path / "run" / "report" / "summary.md").read_text()
     (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
     times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]
     assert times == [record["simulated_total_s"] for record in records]
+
+
+def test_the_pages_turns_are_those_of_all_rounds() -> None:
+    """Client 1 is the slowest of both rounds, client 2 is late in the second."""
+    records = [
+        {"cohort": [0, 1, 2], "devices": {"seconds": [1.0, 3.0, 2.0], "slowest": 1, "late": []}},
+        {"cohort": [1, 2], "devices": {"seconds": [5.0, 0.0], "slowest": 1, "late": [2]}},
+    ]
+    turns = page._turns(records)
+    assert turns[~turns["late"]].groupby("client")["seconds"].mean().to_dict() == {0: 1, 1: 4, 2: 2}
+    assert turns.groupby("client")["slowest"].sum().to_dict() == {0: 0, 1: 2, 2: 0}
+    assert turns.groupby("client")["late"].sum().to_dict() == {0: 0, 1: 0, 2: 1}
 
 
 def test_a_figure_by_a_clock_that_did_not_run_is_refused(tmp_path: Path) -> None:
