@@ -1,4 +1,4 @@
-"""Writes one HTML page of a run. It asks no network for anything.
+"""Writes one HTML page of a run, or of several runs beside each other. It asks no network for anything.
 
 `page.html` is the template: it has the sections, their texts and tables. This module draws the charts, as pairs of a
 caption and an SVG, and computes what a table needs.
@@ -23,8 +23,9 @@ from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
+from fedmpi.results.evidence import mean_std
 from fedmpi.results.figure import Draw, Line, Panel
-from fedmpi.results.frame import curve, name_of, tier_curves
+from fedmpi.results.frame import Group, curve, name_of, points, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store import manifest
@@ -109,6 +110,36 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
             "lack": [*_lack(run)],
         },
     )
+
+
+def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
+    """Returns the HTML of several runs: the curve of each setting's first tested net, its clients' own or the largest,
+    and what every net ends with. Of the runs of one setting and seed the longest is shown.
+    """
+    groups = frame.grouped(runs)
+    tested = [group for group in groups if group.tested]
+    charts = []
+    for x, label in figure.X_LABELS.items():
+        lines = [curve(group.name, [run.records for run in group.runs], group.tested[0], x=x) for group in tested]
+        if any(any(line.x) for line in lines):  # nobody may have moved anything, or had a clock
+            charts.append(_lines(f"Accuracy by {label}", lines, "accuracy", x))
+    return _rendered(
+        title=" and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
+        state=counted(sum(len(group.runs) for group in groups), "run"),
+        notes=[*frame.cautions(groups), *left_out],
+        charts={"accuracy": charts},
+        rows=[_ends(group, net) for group in tested for net in group.tested],
+        texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in groups},
+    )
+
+
+def _ends(group: Group, net: str) -> tuple[str, str, int, str, str]:
+    """Returns the cells of a net: its setting and name, seeds, last tested rounds, mean and deviation of accuracies."""
+    tests = [points(run.records, net) for run in group.runs if net in run.tested]
+    mean, std = mean_std([float(found["y"].iloc[-1]) for found in tests])
+    text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
+    rounds = sorted({int(found.index[-1]) for found in tests})
+    return group.name, name_of(net), len(tests), ", ".join(map(str, rounds)), text
 
 
 def _rendered(**content: Any) -> str:
@@ -223,7 +254,11 @@ def _on_devices(records: Sequence[Record]) -> _Charts:
 
 def _bars(table: pd.DataFrame, label: str, axes: Axes) -> None:
     """Draws a bar for each client, of the columns on top of each other."""
-    table.sort_index().plot.bar(ax=axes, stacked=True, color=figure.COLOURS[1:], legend=False, rot=0)
+    rows = table.sort_index()
+    below = 0 * rows.sum(axis=1)
+    for place, (name, column) in enumerate(rows.items(), 1):
+        axes.bar(rows.index.astype(str), column, bottom=below, color=figure.colour_of(place), label=name)
+        below = below + column
     axes.set(xlabel="client", ylabel=label)
 
 

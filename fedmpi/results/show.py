@@ -4,8 +4,8 @@ Shows runs; RUN is a run's folder, finished or not, or a folder of them (by defa
 they are, in a table with each run's state, job, starts, ranks, rounds, accuracy, time to go, and how long ago it showed
 a sign of life. All is read from the folders, so it needs no Slurm.
 
---watch repeats the table every two seconds, until Ctrl-C. --html writes a run's page, RUN/report/report.html, which
-works offline. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
+--watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
+RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
 each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv writes
 every number of every round, and who was drawn with what.
 """
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="*", type=Path, default=[Path("runs")], metavar="RUN")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--watch", action="store_true", help="repeat the table, until Ctrl-C")
-    what.add_argument("--html", action="store_true", help="a run's page")
+    what.add_argument("--html", action="store_true", help="one page")
     what.add_argument("--figure", metavar="FILE", help="the figure; the ending says the format")
     what.add_argument("--csv", metavar="FILE", help="a row for each round of each run")
     parser.add_argument("--out", metavar="FILE", help="where --html writes")
@@ -139,16 +139,17 @@ def _status(name: str, run: Run) -> list[str]:
 
 
 def _write_html(paths: Sequence[Path], out: str | None) -> Path:
-    from fedmpi.results.page import whole_page
+    from fedmpi.results.page import page_of_several, whole_page
 
-    (run, *others), left_out = read_runs(paths)
-    if others:
-        advice = "name one, or draw all with --figure; `fedmpi grid` compares methods"
-        raise ConfigError("--html", f"a page shows one run, got {1 + len(others)}; {advice}")
-    path = file_to_write("--out", out) if out else run.dir.page_path
+    runs, left_out = read_runs(paths)
+    path = file_to_write("--out", out) if out else Path(paths[0] if len(paths) == 1 else "", "report.html")
+    if len(runs) > 1:
+        write_text(path, page_of_several(runs, left_out))
+        return path
     if not out:
+        path = runs[0].dir.page_path
         path.parent.mkdir(exist_ok=True)
-    write_text(path, whole_page(run, left_out))
+    write_text(path, whole_page(runs[0], left_out))
     return path
 
 

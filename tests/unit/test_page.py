@@ -8,7 +8,7 @@ import pytest
 from written_runs import a_run, with_records
 
 from fedmpi.results.frame import cautions, grouped, panels
-from fedmpi.results.page import page_of
+from fedmpi.results.page import page_of, page_of_several
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
@@ -113,6 +113,19 @@ def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
     short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
     (group,) = grouped([short, long])
     assert group.runs == [long] and next(cautions([group])).startswith("1 is left out: 2 has the same settings")
+
+
+def test_a_page_of_several_runs(tmp_path: Path) -> None:
+    """Both seeds of the first have two rounds, those of the second one and two; what was not tested has no row."""
+    runs = [a_run(tmp_path / f"ours{seed}", [{"1": 0.5}] * 2, seed=seed) for seed in (0, 1)]
+    runs += [a_run(tmp_path / f"theirs{n}", [{"1": 0.25}] * n, seed=n - 1, method="heterofl", rounds=2) for n in (1, 2)]
+    runs.append(a_run(tmp_path / "young", [{}], method="fedavg", rounds=2))
+    text = page_of_several([Run(run) for run in runs])
+    ours = ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %"]
+    assert cells(text) == [*ours, "heterofl", "tier 1", "2", "1, 2", "25.00 ± 0.00 %"]
+    assert (
+        "theirs1 was interrupted; shown up to round 1 of 2" in text and "<title>fedhm and heterofl and fedavg" in text
+    )
 
 
 def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:

@@ -70,6 +70,8 @@ def test_pages_figures_and_tables(tmp_path: Path, capsys: pytest.CaptureFixture[
     run = a_run(tmp_path / "run", [{"1": 0.5}])
     (run / "report" / "report.html").unlink(missing_ok=True)
     assert show.main([str(run), "--html"]) == 0 and (run / "report" / "report.html").exists()
+    a_run(tmp_path / "other", [{"1": 0.5}], seed=1)
+    assert show.main([str(tmp_path), "--html"]) == 0 and "50.00 ± 0.00 %" in (tmp_path / "report.html").read_text()
     out = tmp_path / "f.PDF"
     assert show.main([str(run), "--figure", str(out), "--names", "A name"]) == 0
     assert out.read_bytes().startswith(b"%PDF")
@@ -131,7 +133,6 @@ runs/own --figure f.pdf --y loss
 runs --figure f.pdf --y loss --tier clients
 runs/none --figure f.pdf --x bytes
 runs --figure f.pdf --names one
-runs/shared runs/own --html
 runs/shared --figure f.pdf --width wide
 """
 
