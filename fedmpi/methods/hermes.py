@@ -20,12 +20,14 @@ with the same symbols, whose code keeps a remaining share:
   or as little above it as whole groups allow. Algorithm 1 has no such limit: `clip_to_target: false`.
 - rho is the size of the net that is cut out and deployed (section 5.7), as a share of the dense net.
   The paper does not say which size counts. A channel that no layer writes or no layer reads any more
-  leaves the mask on both sides. The cut net has zeros where the mask has single inputs of the first
-  layer, or single columns of a flattened channel, so the mask keeps fewer entries than rho says: these
-  travel. `share_of: mask` counts the entries of the mask, in which inputs of pruned outputs then stay.
+  leaves the mask on both sides. The cut net has zeros where the mask lacks single columns of a
+  flattened channel, so the mask may keep fewer entries than rho says (.25 at .30 of the CNN for
+  EMNIST): these travel. `share_of: mask` counts them, and then inputs of pruned outputs stay.
+- Inputs that are the data are in eq. 2, and so in the group lasso, but stay whole: what is deployed
+  takes examples as they come. Nor are the classes' outputs pruned, or what is added to either.
 - Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order
-  of the layers. One group of each layer stays, and the classes' outputs are never pruned. A pruned
-  output takes its bias and its BatchNorm entry along.
+  of the layers. One group of each layer stays. A pruned output takes its bias and its BatchNorm
+  entry along.
 - Algorithm 1 keeps one theta and sends theta M, which contradicts section 3.3 where clients keep
   values of their own. Where not every client takes part in each round, a client takes of theta what
   was averaged since it last did; the bytes that would tell it what is new are not counted. With
@@ -112,7 +114,7 @@ class HermesOptions(MethodOptions):
     group_lasso: NotNegative = 1e-4
     """Lambda of the group lasso on the rows and columns, filters and input channels of all layers."""
     prune_axes: Literal["output", "both"] = "both"
-    """What is pruned: filters and rows, or these and input channels and columns."""
+    """What is pruned: filters and rows, or these and the input channels and columns of all layers but the first."""
     intersection: Literal["holders", "all"] = "all"
     """An entry is averaged only if the whole cohort holds it, and clients keep their own values of the others; or over
     those who hold it.
@@ -139,11 +141,13 @@ class Hermes(Method):
             raise ConfigError("model.trained", f"{problem}; train all of them, or take another method")
         self.structure = follow(net)
         self._keeps_own = self.options.intersection == "all"
-        self._families = [f"out.{name}" for name in self.structure.layers if name not in self.structure.outputs]
+        layers = self.structure.layers
+        fixed = self.structure.fixed()
+        self._families = [f"out.{name}" for name in layers if name not in fixed]
         if self.options.prune_axes == "both":
-            self._families += [f"in.{name}" for name in self.structure.layers]
+            self._families += [f"in.{name}" for name, layer in layers.items() if not layer.sources <= fixed]
         if not self._families:
-            raise ConfigError("method.prune_axes", "this net has no hidden outputs to prune; allowed: both")
+            raise ConfigError("model.name", "hermes prunes hidden channels, but this net has none; take another one")
 
     def warnings(self) -> tuple[str, ...]:
         least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})

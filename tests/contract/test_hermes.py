@@ -12,14 +12,16 @@ import torch
 from by_hand import PLAIN, Bench, after, numbers
 from golden_file import Told
 from narrow_nets import PLAINLY, chain, context, exchanged
+from papers.nets import setting
 from small_runs import small_setup
-from torch import nn
+from torch import Tensor, nn
 
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.methods.hermes import Hermes, HermesOptions, _add_group_lasso
 from fedmpi.methods.values import ClientLoad, Contributions, Phase
 from fedmpi.models.surgery import groups
 from fedmpi.models.surgery.cutting import cut
+from fedmpi.running import start
 from fedmpi.tensors import Params
 
 HERMES = ("method.name=hermes", "method.accuracy_threshold=0")
@@ -225,6 +227,8 @@ def test_remaining_shares_of_the_paper() -> None:
         assert (costs.down_bytes, costs.up_bytes) == (4 * held[-2], 4 * held[-1] + mask_bytes)
     assert held == [93750, 75000, 60000, 48000, 38400, 30720, 28125, 28125, 28125]
     assert bench.method.costs(ClientLoad(0)).up_bytes == 4 * 93750 + mask_bytes
+    # What the last round saves both ways: 1 / 0.3, less the bits of the mask.
+    assert 8 * 93750 / (costs.down_bytes + costs.up_bytes) == pytest.approx(8 / (8 * 0.3 + 1 / 8), abs=1e-4)
 
 
 def naive_pruning(method: Hermes, params: Params, masks: Params, least: Fraction) -> Params:
@@ -269,7 +273,7 @@ def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str)
     layers = method.structure.layers
     old = {f"out.{name}": torch.ones(layers[name].size("out"), dtype=torch.bool) for name in layers if name != "fc"}
     if axes == "both":
-        old |= {f"in.{name}": torch.ones(layers[name].size("in"), dtype=torch.bool) for name in layers}
+        old |= {f"in.{n}": torch.ones(layers[n].size("in"), dtype=torch.bool) for n in layers if n != "conv1"}
     total, share = sum(value.numel() for value in params.values()), 1.0
     for _ in range(9):
         new = method.pruned(params, old)
@@ -308,7 +312,8 @@ def test_the_cut_net_counts_by_hand() -> None:
 
     Rows have the norms 1, 5 and 5, columns of the second layer 5, 1 and 5. In the order of the families row 0 goes
     first, at rate 1/3: 8 numbers of the cut net remain, which is what 12 (1 - 1/3) may be, and its column goes along.
-    The mask alone would count 10. Next the column of unit 1 goes, with its row; then one unit is left.
+    The mask alone would count 10. Next the column of unit 1 goes, with its row; then one unit is left. The second
+    column of the first layer, of norm 0, is the data's: it stays, and nothing goes below 2 + 2 numbers.
     """
     net = nn.Sequential(nn.Linear(2, 3, bias=False), nn.ReLU(), nn.Linear(3, 2, bias=False))
     method = method_of(net, prune_rate=1 / 3, target_share=0.3)
@@ -316,10 +321,56 @@ def test_the_cut_net_counts_by_hand() -> None:
     params = {"0.weight": rows, "2.weight": torch.tensor([[5.0, 1.0, 5.0], [0.0, 0.0, 0.0]])}
     masks = method.pruned(params, {})
     assert masks["out.0"].tolist() == masks["in.2"].tolist() == [False, True, True]
-    assert method.remaining_share(masks) == 8 / 12 and masks["in.0"].tolist() == [True, True]
+    assert method.remaining_share(masks) == 8 / 12
     assert method.remaining_share({"out.0": masks["out.0"]}) == 8 / 12
     half = method_of(net, prune_rate=0.5, target_share=0.3)
     assert half.pruned(params, masks)["out.0"].tolist() == [False, False, True]
+    for share_of in ("cut", "mask"):
+        least = method_of(net, prune_rate=0.99, target_share=0.01, share_of=share_of)
+        masks = least.pruned(params, {})
+        assert "in.0" not in masks and "out.2" not in masks and least.remaining_share(masks) == 4 / 12
+
+
+class Skips(nn.Module):
+    """x -> c(x + b(a(x))): what b writes is added to the data."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.c(x + self.b(self.a(x)))
+
+
+def test_what_is_added_to_the_data_stays() -> None:
+    masks = method_of(Skips(), prune_rate=0.9, target_share=0.01).pruned(dict(Skips().named_parameters()), {})
+    assert set(masks) == {"out.a", "in.b"} and masks["out.a"].sum() == masks["in.b"].sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("cell", "words", "fewer"),
+    [
+        ("har/hermes", (), 0.0),
+        ("har_windows/hermes", ("model.hidden=[300,100]",), 0.0),
+        ("cifar10/hermes", ("model.name=lenet5",), 0.05),
+        ("cifar10/hermes", ("model.width=0.1",), 0.05),
+        ("femnist/hermes", ("model.name=cnn_hermes",), 0.05),
+        ("qmnist/hermes", (), 0.055),
+    ],
+)
+def test_how_much_of_the_cut_net_the_mask_keeps(cell: str, words: tuple[str, ...], fewer: float) -> None:
+    """At the target, by `share_of: cut`: all of a perceptron; of nets that flatten images less, by single columns of a
+    channel, in shares of the dense net."""
+    found = setting("hermes", cell, *words)
+    method = Hermes(start.method_context(found.config, found.info))
+    generator = torch.Generator().manual_seed(0)
+    params = {name: torch.rand(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+    masks: Params = {}
+    for _ in range(6):
+        masks = method.pruned(params, masks)
+    left = num_left(method, params, masks) / method.structure.num_params
+    assert 0.3 <= method.remaining_share(masks) < 0.302
+    assert 0 <= method.remaining_share(masks) - left <= fewer and (left < 0.3) == (fewer > 0)
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])

@@ -81,6 +81,10 @@ class Structure:
             spaces = [space for space in spaces if not space & tied] + [tied.union(*touched)]
         return spaces
 
+    def fixed(self) -> frozenset[str]:
+        """Returns what writes the data's channels or the classes', or is added to them: the cut net has them all."""
+        return frozenset().union(*(space for space in self.spaces() if space & {INPUT, *self.outputs}))
+
 
 class _Tracer(fx.Tracer):
     """Looks into modules with parameters only; what has none is one operation."""
