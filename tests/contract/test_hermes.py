@@ -176,6 +176,64 @@ def test_weights_by_hand() -> None:
     assert numbers(state, "0.weight") == [5.0, 20.0, 30.0, 40.0] and numbers(state, "2.weight") == [2.0] * 4
 
 
+@pytest.mark.parametrize(("weighting", "first", "second"), [("uniform", 3.0, 5.0), ("samples", 4.0, 6.0)])
+@pytest.mark.parametrize("intersection", ["all", "holders"])
+def test_both_axes_by_hand(intersection: str, weighting: str, first: float, second: float) -> None:
+    """1 -> 3 -> 2 -> 1. Client 0 (one example) has lost the second layer's unit 1, client 1 (three) the first's unit 2.
+
+    Of the second layer both hold row 0 in columns 0 and 1, where client 0 sends 1 and 3, and client 1 sends 5 and 7:
+    means 3 and 5, or (1 + 3 x 5) / 4 = 4 and (3 + 3 x 7) / 4 = 6; in the first and the third layer, too. Column 2 of
+    row 0 is client 0's, the rest of row 1 client 1's, and column 2 of row 1 nobody's. Then each has the means and its
+    own.
+    """
+    layers = nn.Linear(1, 3), nn.Linear(3, 2), nn.Linear(2, 1)
+    net = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    options = HermesOptions(intersection=intersection, weighting=weighting, accuracy_threshold=1.0, **PLAINLY)
+    bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0, 0, 0]], net=lambda: net)
+    units = {0: ([True, True, True], [True, False]), 1: ([True, True, False], [True, True])}
+    sent = {
+        0: tree([[1.0], [3.0], [9.0]], [[1.0, 3.0, 9.0], [0.0, 0.0, 0.0]], [[1.0, 0.0]], 3.0),
+        1: tree([[5.0], [7.0], [0.0]], [[5.0, 7.0, 0.0], [8.0, 8.0, 0.0]], [[5.0, 8.0]], 7.0),
+    }
+    theta = tree([[10.0], [20.0], [30.0]], [[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]], [[10.0, 40.0]], 20.0)
+    state = {**bench.method.initial_state(), **theta}
+    for number, (one, two) in units.items():
+        client = bench.client(number, state, 1)
+        for name, value in sent[number].items():
+            bench.trainer.net.params[name].copy_(value)
+        masks = {"out.0": one, "in.2": one, "out.2": two, "in.4": two}
+        client.scratch.update({family: torch.tensor(mask) for family, mask in masks.items()})
+        bench.memories[number] = {n: v.clone() for n, v in bench.method.remember(bench.trainer.net, client).items()}
+    clients = [bench.client(number, state, 1) for number in units]
+    results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
+    contributions = Contributions(Phase(), 1, 0.1, [client.task for client in clients], results.shares)
+    state = bench.method.update(state, results.means, contributions)
+    alone = (30.0, 40.0, 50.0, 40.0) if intersection == "all" else (9.0, 8.0, 8.0, 8.0)
+    expected = tree(
+        [[first], [second], [alone[0]]],
+        [[first, second, alone[0]], [alone[1], alone[2], 60.0]],
+        [[first, alone[3]]],
+        second,
+    )
+    for name, value in expected.items():
+        assert torch.equal(state[name], value), name
+    own = {
+        0: tree([[first], [second], [9.0]], [[first, second, 9.0], [0.0, 0.0, 0.0]], [[first, 0.0]], second),
+        1: tree([[first], [second], [0.0]], [[first, second, 0.0], [8.0, 8.0, 0.0]], [[first, 8.0]], second),
+    }
+    for number, values in own.items():
+        bench.client(number, state, 2)
+        for name, value in values.items():
+            assert torch.equal(bench.trainer.net.params[name], value), name
+
+
+def tree(one: list[list[float]], two: list[list[float]], three: list[list[float]], last_bias: float) -> Params:
+    """The weights of 1 -> 3 -> 2 -> 1; each unit of the hidden layers has the bias of its first weight."""
+    weights = {"0": torch.tensor(one), "2": torch.tensor(two), "4": torch.tensor(three)}
+    biases = {"0.bias": weights["0"][:, 0], "2.bias": weights["2"][:, 0], "4.bias": torch.tensor([last_bias])}
+    return {f"{name}.weight": weight for name, weight in weights.items()} | biases
+
+
 # The data.
 
 
