@@ -98,23 +98,6 @@ def use_of_kernels(sigma: Tensor, counts: Tensor) -> dict[str, object]:
     }
 
 
-@torch.no_grad()
-def kernel_maps(net: nn.Module, name: str, inputs: Tensor, count: int) -> Tensor:
-    """Returns what a dense conv's first `count` principal kernels make of `inputs` (B, ...): (B, count, H, W).
-
-    Each map is sigma_i times the product with a kernel of length 1; the sign is arbitrary (PriSM, Figure 3).
-    """
-    conv = net.get_submodule(name)
-    assert isinstance(conv, nn.Conv2d)
-    arriving: list[Tensor] = []
-    handle = conv.register_forward_pre_hook(lambda module, arguments: arriving.append(arguments[0]))
-    net(inputs)
-    handle.remove()
-    u, _, sigma = FactorizedLayer.of(name, conv, "output", None).decompose(conv.weight, count)
-    kernels = u * sigma[: len(u)].sqrt().view(-1, 1, 1, 1)
-    return F.conv2d(arriving[0], kernels, None, conv.stride, conv.padding, conv.dilation)
-
-
 def draw_kernels(
     sigma: Iterable[Tensor], sizes: Iterable[int], kappa: float, generator: torch.Generator
 ) -> list[Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from examples.principal_kernels import drawn
 from export_nets import Plain
 from fast import fast
 from own_data import save_npz
@@ -273,3 +274,16 @@ def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch:
     assert found in text
     folder.records_path.write_text(text.replace(found, '"accuracy": 1.0', 1))
     assert main(["run", "--format", "safetensors", "--check"]) == 1
+
+
+def test_what_principal_kernels_respond_to_is_drawn(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """PriSM's Figure 3, tests/examples/principal_kernels.py: in each row an image and the maps of three kernels."""
+    run = run_of("prism")
+    figure = drawn(str(run), "server", "stages.0.0.conv1")
+    figure.savefig(tmp_path / "kernels.png")
+    shown = [axes.images[0].get_array() for axes in figure.axes]
+    images, _ = saved_round(run, "last").setup.data.test_batch(0, 4)
+    assert len(shown) == 16
+    for picture, image in zip(shown[::4], images, strict=True):
+        assert (picture == image.mean(0).numpy()).all()
+    assert all(picture.std() > 0 for picture in shown)

@@ -6,13 +6,14 @@ from collections import Counter
 
 import pytest
 import torch
+from examples.principal_kernels import kernel_maps
 from model_inputs import randn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.gates import open_lstms
-from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_maps, kernel_net, refreshed, singular_values
+from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_net, refreshed, singular_values
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models.nets.lstm import Lstm
