@@ -22,7 +22,7 @@ Generated: `python jobs/reference.py > configs/README.md`.
   `fedhm_delta_digits.yaml` is used.
 - **`papers/`** has a grid file for each of FedHM, PriSM, Hermes and FDNNC, with what they print (`fedmpi grid`), and a
   `base_...yaml` with what a paper's runs share. One run is `papers/fedhm.yaml@cifar10_iid/fedhm`.
-- **Overrides** are YAML, too: `train.lr=1e-3 method.rank_ratio=[1,0.5] train.schedule.name=cosine`.
+- **Overrides** are YAML, too: `train.lr=1e-3 'method.rank_ratio=[1,0.5]' train.schedule.name=cosine`.
 - **Overriding a section's `name` resets that section** to the new name's own defaults; the section's other overrides
   apply on top, wherever they stand.
 - **YAML as you mean it**: `1e-3` is a number; only `true` and `false` are booleans; unknown and duplicate keys are

@@ -9,7 +9,7 @@ Without a name: says whether this machine, container or allocation is ready for 
 a run would have (mpirun -n 5 fedmpi check output.dir=/scratch/me/runs): a line for each thing, `ok`, `warning` or
 `problem`, with what to do. At the end all ranks make a run of a few seconds, whose bits must be those of one process.
 
-  section.key=value   an option of yours, or another setting of the federation (data.shape=[3,32,32]); without a name,
+  section.key=value   an option of yours, or another setting of the federation ('data.shape=[3,32,32]'); without a name,
                       of the run that is to be made, as is CONFIG.yaml
   --kind KIND         method, model, data, partition, observer, aggregate, loss, metric or sampling, where the name
                       could be several of them

@@ -113,7 +113,7 @@ def takes_the_data(config: Config) -> None:
     try:
         forecast(config, 1)
     except ConfigError as error:
-        hint = "; other pictures: data.shape=[3,32,32]" if config.data.name == "synthetic" else ""
+        hint = "; other pictures: 'data.shape=[3,32,32]'" if config.data.name == "synthetic" else ""
         raise BrokenError(f"{error.text()}{hint}") from None
 
 

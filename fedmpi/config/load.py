@@ -236,7 +236,7 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     if missing := {path: name for path, name in in_full.items() if path not in again}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
         words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
-        without = " (or output.observers=[] to continue without them)" if ("output", "observers") in missing else ""
+        without = " (or 'output.observers=[]' to continue without them)" if ("output", "observers") in missing else ""
         raise ConfigError(where, f"{why} {words}{without}")
     kept = {}
     for path, value in again.items():

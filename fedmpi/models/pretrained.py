@@ -99,7 +99,8 @@ def _refuse_unfit(values: Mapping[str, Tensor], needed: Mapping[str, Tensor], op
     """Raises `ConfigError` for names, shapes and types that are not those of the net."""
     # A BatchNorm that is not frozen makes statistics of its own.
     may_lack = _STATISTICS[-1:] if getattr(options, "norm", "") == "frozen" else _STATISTICS
-    missing = [name for name in needed if name not in values and not name.endswith(may_lack)]
+    given = {id(needed[name]) for name in values if name in needed}  # of layers that share a weight a file may have one
+    missing = [name for name, own in needed.items() if id(own) not in given and not name.endswith(may_lack)]
     unknown = [name for name in values if name not in needed]
     differing = [
         f"{name} as {_kind(value)}, the net's is {_kind(needed[name])}"
@@ -163,7 +164,7 @@ def _of_run(text: str) -> Path | None:
     for a round that is not kept."""
     match = None if Path(text).is_dir() else AT_ROUND.fullmatch(text)
     folder = Path(user_path(match[1] if match else text)) / "checkpoints"
-    kept = {int(path.stem.removeprefix("round-")): path for path in folder.glob("round-[0-9]*.h5")}
+    kept = {int(path.stem.removeprefix("round-")): path for path in folder.glob(f"round-{'[0-9]' * 6}.h5")}
     if not kept:
         return None
     number = int(match[2]) if match else max(kept)

@@ -92,7 +92,7 @@ def test_the_file_that_transformers_writes(tmp_path: Path) -> None:
     saved = import_module("hub_nets").Gpt2(num_classes=10)  # not before: it takes seconds
     saved.save_pretrained(tmp_path)
     words = (*NETS["gpt2"], f"model.weights={tmp_path}/model.safetensors", "train.masked_loss=false")
-    net = built(*words, "model.weights_skip=[lm_head.weight]", "partition.name=iid")
+    net = built(*words, "partition.name=iid")
     assert net.lm_head.weight is net.transformer.wte.weight
     for name, value in saved.state_dict().items():
         assert torch.equal(net.state_dict()[name], value)

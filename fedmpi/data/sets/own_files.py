@@ -21,7 +21,7 @@ from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-ADVICE = "replace it or take it out; data.size=[height, width] resizes pictures of other sizes"
+ADVICE = "replace it or take it out; 'data.size=[height,width]' resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
 
 
