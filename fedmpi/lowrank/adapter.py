@@ -59,16 +59,17 @@ class Adapter(nn.Module):
         frozen = self._buffers["weight"]
         assert frozen is not None
         weight = frozen if self.layer_type is nn.Linear else frozen.t()
-        return weight + self.change.detach() if "change" in self.holds else weight
+        return weight + self.change.detach().to(weight.dtype) if "change" in self.holds else weight
 
     def forward(self, x: Tensor) -> Tensor:
         a = self.a.detach() if "a" in self.holds else self.a
-        return F.linear(x, self.base, self.bias) + self.scale * F.linear(F.linear(x, a), self.b)
+        frozen = F.linear(x, self.base, self.bias)
+        return frozen + self.scale * F.linear(F.linear(x.to(a.dtype), a), self.b).to(frozen.dtype)
 
     def merged(self) -> nn.Module:
         """Returns the layer of the net's own kind with the same outputs, up to float rounding; its weight is still no
         parameter."""
-        weight = (self.base + self.scale * self.b @ self.a).detach()
+        weight = (self.base + self.scale * self.b @ self.a).detach().to(self.base.dtype)
         sides = (self.in_features, self.out_features)
         if self.layer_type is not nn.Linear:
             weight = weight.t().contiguous()

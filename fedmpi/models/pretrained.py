@@ -28,7 +28,7 @@ from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
 from fedmpi.store.units import size
-from fedmpi.tensors import FROZEN, frozen_values, keep_attributes, put_buffer
+from fedmpi.tensors import FROZEN, bytes_of, frozen_values, keep_attributes, put_buffer
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _SHOWN = 3
@@ -198,7 +198,7 @@ def freeze(net: nn.Module, options: Model) -> nn.Module:
     for name in frozen:
         module, _, own = name.rpartition(".")
         part = net.get_submodule(module)
-        del part._parameters[own]
+        part._parameters.pop(own, None)  # a layer of two names comes twice
         part.register_buffer(own, buffers[id(named[name])])
     if frozen:
         vars(net)[FROZEN] = tuple(frozen)
@@ -241,20 +241,20 @@ def digest_of(values: Mapping[str, Tensor]) -> str:
     state = blake2b(digest_size=8)
     for name, value in values.items():
         state.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
-        state.update(value.contiguous().view(-1).view(torch.uint8).numpy().data)
+        state.update(bytes_of(value).numpy().data)
     return state.hexdigest() if values else ""
 
 
-def copies() -> dict[str, Tensor]:
-    """Returns the frozen values of this process, by a name for each."""
-    return {f"{name} {digest}": value for (name, digest), value in _values.items()}
+def copies() -> dict[str, np.ndarray]:
+    """Returns the bytes of the frozen values of this process, by a name for each."""
+    return {f"{name} {digest}": bytes_of(value).numpy() for (name, digest), value in _values.items()}
 
 
 def use_copies(arrays: Mapping[str, np.ndarray]) -> None:
-    """Puts arrays of the same values and names in place of `copies`; nets that are made from then on have them."""
-    for name, digest in [*_values]:
+    """Puts arrays of the same bytes and names in place of `copies`; nets that are made from then on have them."""
+    for (name, digest), value in [*_values.items()]:
         if (found := arrays.get(f"{name} {digest}")) is not None:
-            _values[name, digest] = torch.from_numpy(found)
+            _values[name, digest] = torch.from_numpy(found).view(value.dtype).view(value.shape)
 
 
 def forget() -> None:

@@ -174,7 +174,7 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
 def _share_frozen(comm: Communicator) -> None:
     """Puts the values that are not trained into the memory of each node once: its highest rank lends them."""
     lender = comm.here[-1]
-    arrays: dict[str, Any] = {name: value.numpy() for name, value in pretrained.copies().items()}
+    arrays = pretrained.copies()
     with lending.lent(arrays if arrays and comm.rank == lender and len(comm.here) > 1 else None) as text:
         lent = comm.allgather_text(text)[lender]
         together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))

@@ -158,6 +158,30 @@ def test_torchs_transformer_layers_are_tested_with_their_adapters(tmp_path: Path
         torch.testing.assert_close(net.eval()(x), net.train()(x))
 
 
+class _Halves(nn.Module):
+    """Its frozen layer has bfloat16; a layer of two names is frozen, too, and gets no adapter."""
+
+    def __init__(self, num_classes: int, example_shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.body = nn.Linear(64, 16).bfloat16().requires_grad_(False)
+        self.twice = self.again = nn.Linear(16, 16)
+        self.fc = nn.Linear(16, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.again(self.twice(self.body(x.flatten(1).bfloat16()).float()).relu()))
+
+
+@pytest.mark.parametrize("aggregation", ["delta", "fedex"])
+def test_frozen_layers_of_half_precision_and_of_two_names(tmp_path: Path, aggregation: str) -> None:
+    words = ("method.name=lora", f"model.name={__name__}:_Halves", "model.trained=none", "rounds=1")
+    run_alone(tmp_path / "run", *words, f"method.aggregation={aggregation}")
+    saved = saved_round(tmp_path / "run", overrides=[words[1]])
+    assert {name.rpartition(".")[0] for name in saved.state.params} == {"body", "fc"}
+    net = net_of_tier(saved, saved.setup.method.tiers[0].name).net
+    assert net.body.weight.dtype is torch.bfloat16 and net.again is net.twice
+    assert net(torch.randn(2, 1, 8, 8)).isfinite().all()
+
+
 def test_the_mean_of_padded_factors() -> None:
     """A: e1, e2 / 2 and e3 / 4. B: columns (2, 2, 0), (0, 4, 0) and (0, 0, 4). `ffa` sends and averages B alone."""
     b = torch.tensor([[2.0, 0.0, 0.0], [2.0, 4.0, 0.0], [0.0, 0.0, 4.0]])
