@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedmpi.errors import ConfigError, users_code
+
 Params = dict[str, Tensor]
 Region = tuple[slice | Tensor, ...] | Tensor
 """Entries of a tensor: slices, index tensors, or a mask."""
@@ -100,8 +102,13 @@ def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:
 
 
 def copy_of(net: nn.Module) -> nn.Module:
-    """Returns a copy of the net that has the same frozen values, not copies of these."""
-    return copy.deepcopy(net, {id(value): value for value in frozen_values(net).values()})
+    """Returns a copy of the net that has the same frozen values, not copies of these. Raises ConfigError."""
+    shared = {id(value): value for value in frozen_values(net).values()}
+    for part in net.modules():
+        # torch's weight norm keeps what it computes of parameters, which cannot be copied.
+        shared |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf}
+    with users_code("model.name", "cannot be copied", ConfigError):
+        return copy.deepcopy(net, shared)
 
 
 def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:

@@ -166,6 +166,9 @@ class Flat(nn.Module):
         self.head = nn.Linear(hidden, num_classes)
         self.body = nn.Linear(torch.Size(example_shape).numel(), hidden)
         self.middle = nn.Linear(hidden, hidden)
+        self.add(num_classes, example_shape)
+
+    def add(self, num_classes, example_shape): ...
 
     def forward(self, x):
         return self.head(F.relu(self.middle(F.relu(self.body(x.flatten(1))))))
@@ -179,8 +182,7 @@ class Computes(Flat):
 class Chooses(Flat):
     """Its buffer says which columns it reads: the last ones twice."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.register_buffer("columns", torch.arange(torch.Size(example_shape).numel()).clamp(min=5))
 
     def forward(self, x):
@@ -188,8 +190,7 @@ class Chooses(Flat):
 
 
 class Places(Flat):
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.place = nn.Embedding(example_shape[-1], example_shape[-1])
 
     def forward(self, x):
@@ -230,8 +231,7 @@ def counts():
 class Repeats(Flat):
     """One block under three names."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.blocks = nn.ModuleList([nn.Sequential(self.middle, nn.ReLU())] * 3)
 
     def forward(self, x):
@@ -239,16 +239,14 @@ class Repeats(Flat):
 
 
 class Hooked(Flat):
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.body.weight.register_hook(lambda gradient: 0 * gradient)
 
 
 class Watched(Flat):
     """A layer has a forward hook, which its factors would not have."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.body.register_forward_hook(lambda part, inputs, output: 2 * output)
 
 
@@ -265,8 +263,7 @@ class Ordered(nn.Sequential):
 class Grown(Flat):
     """One more layer on one rank."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         if os.environ["ORDER"] == "1":
             self.more = nn.Linear(3, 3, bias=False)
 
@@ -283,8 +280,7 @@ class Sums(Flat):
 class Listed(Flat):
     """Keeps a layer in a list, where no optimizer finds it."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.others = [nn.Linear(8, 8)]
 
     def forward(self, x):
@@ -301,8 +297,7 @@ class Extracts(Flat):
 class Unused(Flat):
     """A layer that no pass calls, as an auxiliary head."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.auxiliary = nn.Linear(3, 3)
 
 
@@ -350,8 +345,7 @@ class Anneals(Flat):
 class Remembers(Flat):
     """Keeps the last scores and the shapes in a list of a dict."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.middle.seen = {"shapes": []}
 
     def forward(self, x):
@@ -362,8 +356,7 @@ class Remembers(Flat):
 class Caches(Flat):
     """Fills a table once, keeps what it has given last, and has another name each time that it is made."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.name = hex(id(self))
         self.tables = {}
 
@@ -418,14 +411,12 @@ class Energy(Flat):
 
 
 class Empty(Flat):
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.none = nn.Parameter(torch.zeros(3, 0))
 
 
 class Elsewhere(Flat):
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.middle = nn.Linear(8, 8, device="meta")
 
 
@@ -444,8 +435,7 @@ class Detached(Flat):
 class AtMostFour(Flat):
     """Knows four places in a batch."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(num_classes, example_shape)
+    def add(self, num_classes, example_shape):
         self.places = nn.Parameter(torch.zeros(4, num_classes))
 
     def forward(self, x):

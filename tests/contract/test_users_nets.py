@@ -1,26 +1,24 @@
 """Nets that users bring as a class or a function: methods train them, every mistake is one line and exit code 2."""
 
-import os
 import shutil
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+import brought_nets
 import pytest
 import torch
 from fast import fast
 from launched import unfolded
-from small_runs import finished, run_alone, small_config, small_setup, undisturbed
+from small_runs import run_alone, small_config, small_setup, undisturbed
 
 from fedmpi.check import bits
 from fedmpi.check.__main__ import main as check
 from fedmpi.command.plan import main as plan
 from fedmpi.config.load import load
-from fedmpi.errors import WHOLE_NUMBERS, ConfigError, StartupError
+from fedmpi.errors import WHOLE_NUMBERS, StartupError
 from fedmpi.models import create, trial
 from fedmpi.models.options import Model
-from fedmpi.models.width import Width
 
 NETS = Path(__file__).resolve().parents[1] / "mynets.py"
 DELTA = "fedhm method.aggregation=delta method.coverage=0.5"
@@ -41,17 +39,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.syspath_prepend(folder)
         yield folder
     sys.modules.pop("mynets", None)
-
-
-@pytest.mark.slow
-def test_a_file_beside_the_command(folder: Path) -> None:
-    """The module lies in the working directory; what a run prints and keeps bears the name that was given."""
-    words = "model.name=mynets:Net", "model.hidden=20", "method.name=fedavg", "train.local_epochs=1", *ONE_ROUND, *DATA
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path != str(folder))}
-    command = [sys.executable, "-m", "fedmpi.main", *words, "--run-dir", "run"]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    assert finished(folder / "run").records and "mynets:Net" in (folder / "run" / "config.yaml").read_text()
 
 
 @pytest.mark.parametrize(
@@ -135,12 +122,6 @@ def test_a_start_tries_the_net_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         trial._tried.cache_clear()
         run_alone(tmp_path / "run", *ONE_ROUND, f"rounds={count}", *HETEROFL, resume=count > 1)
         assert len(tried) == count
-
-
-def test_a_method_that_refuses_the_net_leaves_no_folder(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match="takes no width"):
-        run_alone(tmp_path / "run", *ONE_ROUND, "model.name=mynets:Fixed", "method.name=heterofl")
-    assert not (tmp_path / "run").exists()
 
 
 LORA = "method.name=lora model.trained=none method.targets=[middle]"
@@ -287,6 +268,11 @@ def test_widths() -> None:
         ("mynets:Remembers", "module 'middle' (Linear) changes its attribute 'seen' in training"),
         ("mynets:Insists method.name=fedhm", "it fails as the method trains it: AssertionError: a linear layer only"),
         ("mynets:nothing_to_train", "has no parameters, so nothing would be trained"),
+        (
+            "brought_nets:BroughtOptions model.part=no-copies method.name=fedhm",
+            "cannot be copied: TypeError: no copies",
+        ),
+        *((f"brought_nets:BroughtOptions model.part={part}", said) for part, (_, said) in brought_nets.REFUSED.items()),
     ],
 )
 def test_a_mistake_is_one_line(model: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -309,9 +295,3 @@ def test_a_client_with_one_example_makes_a_batch_of_one(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="for 1 examples; expected"):
         run_alone(tmp_path / "run", *words, "clients.count=2", "clients.per_round=2")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_net_that_cannot_be_cut_says_so() -> None:
-    config = small_config("model.name=mynets:Lstm")
-    with pytest.raises(ConfigError, match="'mynets:Lstm' takes no width, and cannot be made narrower without: module"):
-        config.model.net(config.data.info(), Width(0.5))

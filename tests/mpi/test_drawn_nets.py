@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from drawn_nets import words_of
-from small_runs import finished, run_all, small_config
+from same_bits import Bits
+from small_runs import run_all, small_config
 
-from fedmpi.check.bits import bits_stay, difference
+from fedmpi.check.bits import bits_stay
 from fedmpi.check.contract import BrokenError
 from fedmpi.check.things import checks_of
 from fedmpi.errors import UserError
-from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.running.forecast import forecast
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.nightly]
@@ -39,17 +39,15 @@ def check(words: tuple[str, ...], folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(COUNT))
-def test_check_and_run_agree(number: int, comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
+def test_check_and_run_agree(number: int, bits: Bits) -> None:
+    comm = bits.comm
     words = words_of(number)
-    folder = Path(comm.allgather_text(str(tmp_path))[0])
-    checked = comm.allgather_text(refusal(lambda: check(words, folder)) if comm.is_root else "")[0]
-    planned = refusal(lambda: forecast(small_config(*words), comm.size))
-    ran = refusal(lambda: run_all(small_config(*words), comm, folder / "run"))
-    on_all_ranks(bool(planned) == bool(ran), f"{words}: the plan says {planned!r}, the run {ran!r}")
-    on_all_ranks(bool(checked) == bool(ran) and "\n" not in ran, f"{words}: check says {checked!r}, the run {ran!r}")
-    found = ""
-    if comm.is_root and not ran:
-        with redirect_stdout(io.StringIO()):
-            run_all(small_config(*words), SerialComm(), folder / "alone")
-        found = difference(finished(folder / "run"), finished(folder / "alone"))
-    on_all_ranks(not found, f"{words}: {found}")
+    with bits.all_or_none():
+        checked = comm.allgather_text(refusal(lambda: check(words, bits.folder)) if comm.is_root else "")[0]
+        planned = refusal(lambda: forecast(small_config(*words), comm.size))
+        ran = refusal(lambda: run_all(small_config(*words), comm, bits.folder / "run"))
+    bits.on_all_ranks(bool(planned) == bool(ran), f"{words}: the plan says {planned!r}, the run {ran!r}")
+    agrees = bool(checked) == bool(ran) and "\n" not in ran
+    bits.on_all_ranks(agrees, f"{words}: check says {checked!r}, the run {ran!r}")
+    if not ran:
+        bits.check(bits.alone(small_config(*words)))
