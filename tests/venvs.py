@@ -30,13 +30,18 @@ def make(folder: Path, *more: Path) -> Path:
 
 
 def install(python: Path, *words: str) -> None:
-    """Skips the test where the package registry cannot be reached; fails it if FEDMPI_NEEDS_REGISTRY is set."""
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
-    done = run([*pip, *words], check=False, env=environment())
+    with_registry([*pip, *words])
+
+
+def with_registry(words: Sequence[str], **more: str) -> None:
+    """Runs a command, with `more` variables. Skips the test where the package registry cannot be reached; fails it if
+    FEDMPI_NEEDS_REGISTRY is set."""
+    done = run(words, check=False, env=environment() | more)
     if done.returncode != 0 and "from versions: none" in done.stderr:
-        missing = f"the package registry has no {' '.join(words)}, or cannot be reached"
+        missing = f"{' '.join(words)}: the package registry has it not, or cannot be reached"
         (pytest.fail if os.environ.get("FEDMPI_NEEDS_REGISTRY") else pytest.skip)(missing)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def environment() -> dict[str, str]:

