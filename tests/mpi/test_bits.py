@@ -41,10 +41,6 @@ CASES: dict[str, tuple[str, ...]] = {
 }
 EXCHANGES = ("exchange=gather", "exchange=reduce", "exchange=auto")
 EXCHANGES += ("exchange=gather mpi.server_trains=true", "exchange=reduce mpi.server_trains=true")
-NETS: dict[str, tuple[str, ...]] = {
-    "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
-    **{part: ("model.name=brought_nets:BroughtOptions", f"model.part={part}") for part in brought_nets.ALLOWED},
-}
 SETTINGS: dict[str, tuple[str, ...]] = {
     "restat": ("evaluation.bn=restat", "evaluation.batch_size=24"),
     "batch": ("evaluation.bn=batch",),
@@ -113,30 +109,43 @@ def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: py
     bits.are_those_of_one_process(*words)
 
 
-@pytest.mark.parametrize("aggregate", fast("krum", of=("median", "trimmed_mean", "krum", "norm_clip")))
-def test_robust_aggregates_keep_the_bits(bits: Bits, aggregate: str) -> None:
-    """Rank 0 computes in the order of the clients' numbers, whatever the order in which their uploads arrive."""
-    words = ("method.name=fedavg", "rounds=2", "clients.per_round=6", f"method.aggregate={aggregate}")
-    bits.are_those_of_one_process(*words)
-
-
 MLP = ("model.name=mlp", "model.hidden=[8]")
-TASKS = {
-    "numbers": (*MLP, "data.name=other_tasks:numbers", "data.outputs=2", "train.loss=other_tasks:huber"),
-    "tokens": ("model.name=sequences:Tagger", "data.name=sequences:parity"),
-    "tags": (*MLP, "data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
+TASK = ("train.masked_loss=false", "partition.name=iid", "evaluation.batch_size=7")
+NET = ("method.name=fedavg", "evaluation.bn=batch", "rounds=1")
+BROUGHT = (*NET, "model.name=brought_nets:BroughtOptions")
+GPT = ("model.name=hub_nets:Gpt", "data.name=hub_nets:sentences", "method.name=lora", "method.ranks=[4,2]")
+OTHERS: dict[str, tuple[str, ...]] = {
+    # Rank 0 computes in the order of the clients' numbers, whatever the order in which their uploads arrive.
+    **{
+        name: ("method.name=fedavg", "clients.per_round=6", f"method.aggregate={name}")
+        for name in ("krum", "median", "trimmed_mean", "norm_clip")
+    },
+    # Squared errors and tokens that are right are added up exactly, over ranks and over one process.
+    "numbers": (
+        *(*TASK, *MLP, "method.name=fedhm"),
+        *("data.name=other_tasks:numbers", "data.outputs=2", "train.loss=other_tasks:huber"),
+    ),
+    "tags": (
+        *(*TASK, *MLP, "method.name=heterofl"),
+        *("data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
+    ),
+    "tokens": (*TASK, "model.name=sequences:Tagger", "data.name=sequences:parity", "method.name=standalone"),
+    # Its tokens have a class each, its adapters unequal ranks, and its dropout draws.
+    "gpt": (*TASK, *GPT, "model.trained=none"),
+    "metrics": (
+        *(*UNEVEN, "method.name=fedhm", "method.rank_ratio=[1,0.5]"),
+        "evaluation.metrics=[f1_macro,auc,top5,confusion]",
+    ),
+    "torchvision": (*NET, "model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
+    # Nets that keep running statistics, draw random numbers outside torch or have buffers.
+    **{part: (*BROUGHT, f"model.part={part}") for part in brought_nets.ALLOWED},
 }
-TASKS_OF_METHODS = tuple((task, method) for task in TASKS for method in ("fedavg", "fedhm", "heterofl", "standalone"))
+IN_FAST_RUN = ("krum", "numbers", "tags", "tokens", "metrics", "batch-norm", "dropout", "global-generators")
 
 
-@pytest.mark.parametrize(
-    ("task", "method"), fast(("numbers", "fedhm"), ("tags", "heterofl"), ("tokens", "standalone"), of=TASKS_OF_METHODS)
-)
-def test_other_tasks_keep_the_bits(bits: Bits, task: str, method: str) -> None:
-    """Squared errors and tokens that are right are added up exactly, over ranks and over one process."""
-    words = ("train.masked_loss=false", "rounds=2", f"method.name={method}")
-    words = (*words, "partition.name=iid", "evaluation.batch_size=7", *TASKS[task])
-    bits.are_those_of_one_process(*words)
+@pytest.mark.parametrize("case", fast(*IN_FAST_RUN, of=OTHERS))
+def test_what_else_a_run_may_have_keeps_the_bits(bits: Bits, case: str) -> None:
+    bits.are_those_of_one_process("rounds=2", *OTHERS[case])
 
 
 PARTS = {
@@ -212,20 +221,6 @@ def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     for rounds, exchange in ((2, "gather"), (3, "reduce")):
         bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 3)
     bits.check(bits.alone(small_config(*words, "rounds=3")))
-
-
-@pytest.mark.parametrize("net", fast(*brought_nets.ALLOWED, of=NETS))
-def test_nets_of_others_keep_the_bits(bits: Bits, net: str) -> None:
-    """Also those that keep running statistics, draw random numbers outside torch or have buffers."""
-    bits.are_those_of_one_process(*NETS[net], "method.name=fedavg", "evaluation.bn=batch", "rounds=1")
-
-
-@pytest.mark.slow
-def test_a_net_of_transformers_keeps_the_bits(bits: Bits) -> None:
-    """Its tokens have a class each, its adapters unequal ranks, and its dropout draws."""
-    words = ("model.name=hub_nets:Gpt", "data.name=hub_nets:sentences", "train.masked_loss=false")
-    words = (*words, "partition.name=iid")
-    bits.are_those_of_one_process(*words, "method.name=lora", "method.ranks=[4,2]", "model.trained=none", "rounds=2")
 
 
 def test_a_net_that_keeps_something_is_refused_by_all(bits: Bits) -> None:
@@ -321,9 +316,3 @@ def test_the_digits_keep_their_bits(bits: Bits, path: Path) -> None:
     config = load(path, [*SHORT, *ALSO.get(path.stem, ())])
     bits.run(config)
     bits.check(bits.alone(config))
-
-
-def test_metrics_have_the_bits_of_one_rank(bits: Bits) -> None:
-    """Records are compared whole, the metrics of two tiers with them."""
-    metrics = "evaluation.metrics=[f1_macro,auc,top5,confusion]"
-    bits.are_those_of_one_process(*UNEVEN, "method.name=fedhm", "method.rank_ratio=[1,0.5]", "rounds=2", metrics)
