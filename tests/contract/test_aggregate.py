@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from narrow_nets import client_of, context, exchanged
-from small_runs import finished, run_alone, small_config
+from small_runs import run_alone, small_config
 from torch import nn
 
 import fedmpi
@@ -48,17 +48,6 @@ def test_an_entry_counts_the_clients_that_hold_it() -> None:
         trimmed.add(client, "x", torch.tensor([value]), 1.0, (slice(0, 1),))
     weight = torch.tensor([5.0, 1.0, 0.0], dtype=torch.float64)
     assert trimmed.result("x", weight, torch.tensor([0.0, 0.0, 5.0])).tolist() == [3.0, 7.0, 5.0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "heterofl", "fedhm"])
-def test_a_run_takes_it(tmp_path: Path, method: str) -> None:
-    words = (f"method.name={method}", "rounds=2", "clients.per_round=6")
-    run_alone(tmp_path / "mean", *words)
-    run_alone(tmp_path / "trimmed", *words, f"method.aggregate={TRIMMED}")
-    run_alone(tmp_path / "again", *words, f"method.aggregate={TRIMMED}", "mpi.exchange=auto")
-    assert finished(tmp_path / "trimmed") == finished(tmp_path / "again")
-    assert finished(tmp_path / "trimmed").server != finished(tmp_path / "mean").server
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
+from model_inputs import params
 from torch import nn
 
 from fedmpi import methods
@@ -58,10 +59,6 @@ def setting(paper: str, run: str, *overrides: str) -> Setting:
 
 def modules_of(net: nn.Module, kind: type[nn.Module]) -> list[Any]:
     return [module for module in net.modules() if isinstance(module, kind)]
-
-
-def params(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())
 
 
 def size_of(paper: str, run: str, net: str) -> float:

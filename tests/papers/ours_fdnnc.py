@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from model_inputs import params
 from papers.claims import Ours, grid
-from papers.nets import Setting, modules_of, params, setting
+from papers.nets import Setting, modules_of, setting
 from torch import nn
 
 from fedmpi.costs import FLOAT32_BYTES

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
 
+from model_inputs import params
 from papers import claims
 from papers.claims import Ours
-from papers.nets import Setting, modules_of, params, setting
+from papers.nets import Setting, modules_of, setting
 from torch import nn
 
 from fedmpi import costs

@@ -4,8 +4,9 @@ from dataclasses import replace
 from functools import cache, partial
 
 import torch
+from model_inputs import params
 from papers.claims import document
-from papers.nets import Setting, params, setting
+from papers.nets import Setting, setting
 from torch import nn
 
 from fedmpi import methods

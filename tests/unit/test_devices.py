@@ -8,11 +8,11 @@ and a test 1,000 + the sum.
 """
 
 import runpy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import method_cases
 import numpy as np
@@ -527,35 +527,23 @@ def test_another_format_is_told_what_is_allowed(tmp_path: Path, content: bytes) 
     assert "\n" not in caught.value.text()
 
 
-SETTINGS: dict[str, Callable[[], Any]] = {
-    "devices.name": lambda: small_config("devices.deadline_s=3"),
-    "devices.shares": lambda: small_config("devices.name=classes", "devices.shares=[0.5]"),
-    "devices.shares .*goes with devices.name=classes, but that is lognormal": lambda: small_config(
-        "devices.name=lognormal", "devices.shares=[0.2,0.3,0.5]"
+SETTINGS = {
+    "devices.name": "devices.deadline_s=3",
+    "devices.shares": "devices.name=classes devices.shares=[0.5]",
+    "devices.shares .*goes with devices.name=classes, but that is lognormal": (
+        "devices.name=lognormal devices.shares=[0.2,0.3,0.5]"
     ),
-    "devices.classes .*goes with devices.name=classes": lambda: small_config(
-        "devices.name=lognormal", "devices.classes=[server]"
-    ),
-    "devices.median .*goes with devices.name=lognormal": lambda: small_config(
-        "devices.name=classes", "devices.median=server"
-    ),
-    "devices.spread .*goes with devices.name=lognormal": lambda: small_config(
-        "devices.name=classes", "devices.spread=1"
-    ),
-    "devices.path .*a.csv": lambda: small_config("devices.name=classes", "devices.path=a.csv"),
-    "devices.deadline_s .*1e-10 is less than a nanosecond": lambda: small_config(
-        "devices.name=classes", "devices.deadline_s=1e-10"
-    ),
-    "devices.path": lambda: small_config("devices.name=file"),
-    "devices.change.share .*no devices.change.round": lambda: small_config(
-        "devices.name=classes", "devices.change.share=0.3"
-    ),
-    "devices.change.round": lambda: small_config(
-        "devices.name=classes", "devices.classes=[server]", "devices.change.round=2"
-    ),
-    "clients.tier_assignment": lambda: small_config("clients.tier_assignment=fits"),
-    "clients.tier_blocks": lambda: small_config(
-        "devices.name=classes", "clients.tier_assignment=fits", "clients.tier_blocks=[8]", "method.name=fedavg"
+    "devices.classes .*goes with devices.name=classes": "devices.name=lognormal devices.classes=[server]",
+    "devices.median .*goes with devices.name=lognormal": "devices.name=classes devices.median=server",
+    "devices.spread .*goes with devices.name=lognormal": "devices.name=classes devices.spread=1",
+    "devices.path .*a.csv": "devices.name=classes devices.path=a.csv",
+    "devices.deadline_s .*1e-10 is less than a nanosecond": "devices.name=classes devices.deadline_s=1e-10",
+    "devices.path": "devices.name=file",
+    "devices.change.share .*no devices.change.round": "devices.name=classes devices.change.share=0.3",
+    "devices.change.round": "devices.name=classes devices.classes=[server] devices.change.round=2",
+    "clients.tier_assignment": "clients.tier_assignment=fits",
+    "clients.tier_blocks": (
+        "devices.name=classes clients.tier_assignment=fits clients.tier_blocks=[8] method.name=fedavg"
     ),
 }
 
@@ -563,7 +551,7 @@ SETTINGS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("key", SETTINGS)
 def test_settings_that_do_not_fit(key: str) -> None:
     with pytest.raises(ConfigError, match=key):
-        SETTINGS[key]()
+        small_config(*SETTINGS[key].split())
 
 
 def test_where_time_and_energy_show(tmp_path: Path) -> None:
@@ -627,7 +615,7 @@ EXACT = [case for case in method_cases.CASES if case.partition("-")[0] not in ("
 
 DEADLINE = "devices.deadline_s=0.13"
 PLANNED = [(case, deadline) for case in EXACT for deadline in ("", DEADLINE)]
-IN_CI = [(case, deadline) for case, deadline in PLANNED if "-" not in case]
+IN_CI = [(case, deadline) for case, deadline in PLANNED if "-" not in case or case == "lgfedavg-pretrained"]
 # Nets of several sizes, drawn widths, two phases, two kinds of rounds, and what travels that is no net.
 FAST = (("fedhm", ""), ("fjord", DEADLINE), ("fdnnc", DEADLINE), ("lgfedavg", ""), ("topk", DEADLINE))
 
@@ -672,36 +660,6 @@ def test_the_plan_groups_devices_by_class(tmp_path: Path) -> None:
     assert f"client {plan.slowest_client} ({plan.slowest_device}) is the slowest" in plan.lines()[-1]
     lognormal = forecast(small_config(*words[:2], "devices.name=lognormal"), 1).devices
     assert lognormal is not None and [turn.device for turn in lognormal.turns] == ["lognormal"] * 2
-
-
-def test_the_plan_sees_that_devices_change_late(tmp_path: Path) -> None:
-    """24 rounds on slow devices, 6 on those that compute ten times as fast."""
-    words = ("method.name=fedavg", "partition.name=iid", "rounds=30")
-    path = tmp_path / "devices.csv"
-
-    def run_s(rows: str, *more: str) -> float:
-        path.write_text(f"{HEAD}\n{rows}")
-        plan = forecast(small_config(*words, "devices.name=file", f"devices.path={path}", *more), 1)
-        assert plan.devices is not None
-        return plan.devices.run_s
-
-    fast = ROW.replace("slow,1,", "fast,10,")
-    slow_s = run_s(f"{ROW}\n")
-    fast_s = run_s(f"{fast}\n")
-    of_all_slow = "\n".join([ROW] * 8)  # the clients have these 8, and another one, of which there is one, later
-    changed_s = run_s(f"{of_all_slow}\n{fast}\n", "devices.change.round=25", "devices.change.share=1")
-    assert changed_s == pytest.approx(0.8 * slow_s + 0.2 * fast_s)
-
-
-def test_the_plan_counts_the_rounds_of_phase_1(own_file: str) -> None:
-    """Its 8 rounds move the whole net, those of phase 2 its last layers."""
-    words = ("method.name=lgfedavg", "rounds=8", *own_file.split())
-    plans = [forecast(small_config(*words, f"method.pretrain_rounds={rounds}"), 1) for rounds in (0, 8)]
-    of_phase_2, of_phase_1 = (plan.devices.run_s for plan in plans if plan.devices)
-    method = fleet_of(*words, "method.pretrain_rounds=8").method
-    turns = [method.costs(ClientLoad(0, round_number=number)) for number in (9, 1)]
-    more_bytes = turns[1].down_bytes + turns[1].up_bytes - turns[0].down_bytes - turns[0].up_bytes
-    assert of_phase_1 - of_phase_2 == pytest.approx(8 * more_bytes * 1e-6, rel=1e-3)
 
 
 def test_the_plan_counts_no_upload_that_is_lost(own_file: str) -> None:

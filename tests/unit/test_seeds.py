@@ -1,16 +1,10 @@
 """Random streams: what is drawn depends on (purpose, numbers) alone, and the mixing never changes unnoticed."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from small_runs import small_setup
 
 from fedmpi import seeds
-from fedmpi.federation.assignment import Assignment, Task
-from fedmpi.rounds.client import local_work
-from fedmpi.rounds.state import Published, client_of
 
 
 @pytest.mark.parametrize(
@@ -54,13 +48,3 @@ def test_numpy_and_python_numbers_are_the_same() -> None:
     """A client's number may come out of an array: it must not change the stream."""
     for number in (np.int64(5), np.uint8(5), torch.tensor(5)):
         assert seeds.mix("batches", number) == seeds.mix("batches", 5)
-
-
-def test_a_client_draws_by_its_number_wherever_it_stands_in_the_cohort(tmp_path: Path) -> None:
-    """Client 3 in round 2, as the first of its cohort and as the third."""
-    setup = small_setup(tmp_path, "method.name=fedavg")
-    for place in (0, 2):
-        task = Task(3, 0, 2, "train", 15, 1.0, place, 4)
-        client = client_of(setup, task, Published({}, {}, {}, Assignment((), ())), None)
-        seed = local_work(setup, client).generator.initial_seed()
-        assert seed == seeds.mix("batches:train", setup.config.seed, 2, 3)
