@@ -120,6 +120,51 @@ def command(
     return [*mpirun_words, sys.executable, *program, *arguments]
 
 
+PROGRAM = """
+import os, signal, sys, time
+from fedmpi import experiment, train_round
+from fedmpi.running import folder, limits, losses, resuming, server, start
+from fedmpi.clock import Traffic
+from fedmpi.errors import RunDirError
+from fedmpi.mpi.launch import claimed
+rank = claimed()[0]
+
+def stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def before(module, name, what):
+    original = getattr(module, name)
+    def call(*arguments, **options):
+        what(*arguments, **options)
+        return original(*arguments, **options)
+    setattr(module, name, call)
+
+clocks = []
+before(Traffic, "__init__", lambda traffic: clocks.append(traffic))
+
+def hours_go_by():
+    limits.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
+    for traffic in clocks:
+        traffic.now = lambda: time.perf_counter() + 36_000
+
+PATCH
+from fedmpi.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+"""The command with something of it changed, on some ranks: `die()` and `stop()` end or stop a rank's process,
+`before(module, name, what)` calls `what`, with the same arguments, before each call of that function, and after
+`hours_go_by()` this rank's watchdog finds that hours have gone by.
+"""
+
+
+def patched(patch: str) -> Sequence[str]:
+    """The command as a program that begins with `patch`."""
+    return "-c", PROGRAM.replace("PATCH", patch)
+
+
 def unfolded(text: str) -> str:
     """Returns a text with each command on the line of its `to continue ...:`, and each warning or cause on one line."""
     text = re.sub(r"(?m)^( *)(?:warning:|cause:|at ).*(?:\n\1  .*)*", lambda found: _joined(found[0]), text)
@@ -235,10 +280,8 @@ def ranks_of(launched: Launched) -> list[int]:
     """Process numbers of the ranks, in order."""
     found = {}
     for pid in descendants(launched.process.pid):
-        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        number = [word.partition(b"=")[2] for word in words if word.startswith(b"OMPI_COMM_WORLD_RANK=")]
-        if number:
-            found[int(number[0])] = pid
+        if rank := psutil.Process(pid).environ().get("OMPI_COMM_WORLD_RANK"):
+            found[int(rank)] = pid
     return [found[rank] for rank in sorted(found)]
 
 

@@ -6,8 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from launched import Launched, Made, RunMain, Start, command, launch, unfolded
-from patched import patched
+from launched import Launched, Made, RunMain, Start, command, launch, patched, unfolded
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.main import COMMANDS, main

@@ -15,7 +15,7 @@ from golden_file import Told
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from launched import Made, RunMain, failed_on, rejoined
-from small_runs import SMALL, finished, run_all, small_config, undisturbed
+from small_runs import SMALL, finished, run_alone, undisturbed
 
 from fedmpi.command.manners import describe_failure
 from fedmpi.errors import RoundError, RunDirError
@@ -158,7 +158,8 @@ def test_if_all_are_damaged_the_run_is_left_alone(run_main: RunMain, run: Path) 
     assert errors.splitlines()[-1] == f"{folder.checkpoints_dir}: {advice}"
     assert content(run) == before
     folder.checkpoints_dir.rename(run / "moved away")
-    assert run_main(*words(run.name, run), "--resume")[0] == 0
+    code, out, errors = run_main(*words(run.name, run), "--resume")
+    assert code == 0 and f" {run}: no round is saved yet, so it begins again at round 1" in rejoined(out), errors
     assert finished(run) == expected
 
 
@@ -178,7 +179,7 @@ def test_a_memory_damaged_inside_a_round_is_named(
 
     monkeypatch.setattr(MemoryStore, "get", damaged_in_round_3)
     with pytest.raises(RoundError) as caught:
-        run_all(small_config("method.name=topk"), SerialComm(), run)
+        run_alone(run, "method.name=topk")
     assert isinstance(caught.value.__cause__, RunDirError)
     said = describe_failure(caught.value, SerialComm())
     assert re.match(failed_on(0, r"round 3, client \d, stage \w+\n"), said), said

@@ -2,26 +2,16 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import method_cases
 import pytest
 from fast import fast
-from launched import environment
-from small_runs import finished, run_all, small_config
-
-from fedmpi.mpi.communicator import SerialComm
+from launched import LIMIT_S, command, environment
+from small_runs import SMALL, finished, run_alone
 
 CASES = ("topk", "lgfedavg", "hermes-all", "splitmix")
 """Three methods with memory, and one whose clients train some of the nets."""
-ELSEWHERE = """
-import sys
-from pathlib import Path
-from fedmpi.check.small import run_all, small_config
-from fedmpi.mpi.communicator import SerialComm
-run_all(small_config(*sys.argv[2:]), SerialComm(), Path(sys.argv[1]))
-"""
 
 
 @pytest.mark.parametrize("case", fast("topk", of=CASES, slow=()))
@@ -29,13 +19,9 @@ def test_runs_under_two_hash_seeds_have_the_same_bytes(case: str, tmp_path: Path
     """This process has one, or none and so a random one."""
     words = method_cases.CASES[case]
     other = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
-    subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, str(tmp_path / "other"), *words],
-        env=environment() | {"PYTHONHASHSEED": other},
-        timeout=600,
-        check=True,
-    )
-    run_all(small_config(*words), SerialComm(), tmp_path / "run")
+    elsewhere = command(1, *SMALL, *words, "--run-dir", str(tmp_path / "other"))
+    subprocess.run(elsewhere, env=environment() | {"PYTHONHASHSEED": other}, timeout=LIMIT_S, check=True)
+    run_alone(tmp_path / "run", *words)
     assert finished(tmp_path / "run") == finished(tmp_path / "other")
     memories = [path.relative_to(tmp_path / "run") for path in (tmp_path / "run" / "memory").rglob("*.h5")]
     assert bool(memories) == (case != "splitmix")

@@ -3,7 +3,10 @@
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -38,6 +41,16 @@ def begin(run_main: RunMain, origin: Path | str, folder: Path, *words: str) -> t
     code, out, errors = run_main(*words, "--init-from", str(origin), "--run-dir", str(folder))
     assert code == 0, errors
     return out, errors
+
+
+@contextmanager
+def killed_in(function: str) -> Iterator[None]:
+    """What the block runs ends where it calls this function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
+        patch.setattr(function, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            yield
 
 
 @pytest.mark.parametrize(("origin", "number"), fast(("parent@2", 2), of=[("parent", 3), ("parent@2", 2)]))
@@ -89,21 +102,12 @@ def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: P
 
 
 @pytest.mark.parametrize("stage", fast("first", of=["first", "second"]))
-def test_it_goes_on_without_the_other_run(
-    run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
-) -> None:
+def test_it_goes_on_without_the_other_run(run_main: RunMain, parent: Path, tmp_path: Path, stage: str) -> None:
     """Killed before its first save, or after its last: `--resume`, with `--init-from` or without, needs RUN no more."""
     begin(run_main, parent, tmp_path / "whole")
     folder = tmp_path / "new"
-
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
-        patch.setattr(f"fedmpi.running.server.Server.{'round_done' if stage == 'first' else 'close_run'}", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_main("--init-from", str(parent), "--run-dir", str(folder))
+    with killed_in(f"fedmpi.running.server.Server.{'round_done' if stage == 'first' else 'close_run'}"):
+        run_main("--init-from", str(parent), "--run-dir", str(folder))
     shutil.rmtree(parent)
     again = ("--init-from", str(parent)) if stage == "first" else ()
     code, _out, errors = run_main("--run-dir", str(folder), "--resume", *again)
@@ -111,20 +115,11 @@ def test_it_goes_on_without_the_other_run(
     assert finished(folder) == finished(tmp_path / "whole")
 
 
-def test_a_kill_before_the_state_is_saved_leaves_no_run(
-    run_main: RunMain, parent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kill_before_the_state_is_saved_leaves_no_run(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
     """It cannot be resumed with another first state by mistake; the same command begins it again."""
     folder = tmp_path / "new"
-
-    def die(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fedmpi.running.resuming.checkpoint.save", die)
-        patch.setattr("fedmpi.mpi.communicator.SerialComm.abort", lambda comm, code: None)
-        with pytest.raises(KeyboardInterrupt):
-            run_main("rounds=1", "--init-from", str(parent), "--run-dir", str(folder))
+    with killed_in("fedmpi.running.resuming.checkpoint.save"):
+        run_main("rounds=1", "--init-from", str(parent), "--run-dir", str(folder))
     code, _out, errors = run_main("--run-dir", str(folder), "--resume")
     assert code == 2 and "holds no run to continue" in rejoined(errors)
     begin(run_main, parent, folder, "rounds=1")

@@ -11,19 +11,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import (
-    ENDS_WITHIN_S,
-    TOPK,
-    ULFM,
-    Launched,
-    Start,
-    all_end,
-    descendants,
-    failed_on,
-    has_rounds,
-    kill,
-    last_start,
-)
+from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, kill, last_start
 from nightly.kill import Attack, Job, Leg, case, quiet, run
 from small_runs import finished, undisturbed
 
@@ -209,13 +197,3 @@ def all_ranks_of(launched: Launched, count: int) -> list[int]:
 
     assert launched.wait_until(are_there), launched.err
     return family
-
-
-@pytest.mark.slow
-def test_an_error_of_python_ends_all_ranks(start: Start, run_dir: Path) -> None:
-    """Not taken for a dead rank: it would come again on the next rank that trains this client."""
-    patch = 'if rank == 2: before(train_round, "simulate_client", lambda *arguments: [][0])'
-    launched = start(3, *METHOD, "rounds=3", run_dir=run_dir, patch=patch, options=ULFM)
-    assert launched.wait() == 1, launched.err
-    assert re.search(failed_on(2, r"\n  cause: IndexError"), launched.err), launched.err
-    assert "Traceback" not in launched.err

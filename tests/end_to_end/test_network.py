@@ -1,9 +1,9 @@
 """What the ranks of a job on one host listen on: nothing."""
 
-import contextlib
-import os
+import ipaddress
 from pathlib import Path
 
+import psutil
 import pytest
 from fast import fast
 from launched import ENDLESS, ULFM, Start, has_rounds, ranks_of
@@ -13,19 +13,11 @@ from fedmpi.mpi.launch import keep_to_this_host
 HERE = {"OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_SIZE": "3"}
 
 
-def listens(pid: int) -> set[str]:
-    """The addresses beyond loopback, as /proc writes them, on which a process listens for TCP."""
-    own = set()
-    for handle in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(OSError):
-            own.add(os.readlink(handle))
-    found = set()
-    for name in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and f"socket:[{words[9]}]" in own:
-                found.add(words[1].partition(":")[0])
-    return {address for address in found if not address.endswith("7F") and address != "0" * 24 + "01000000"}
+def listens(pid: int) -> list[str]:
+    """The addresses beyond loopback on which a process listens for TCP."""
+    found = psutil.Process(pid).net_connections("tcp")
+    addresses = [one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN]
+    return [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
 
 
 @pytest.mark.slow
@@ -33,7 +25,7 @@ def listens(pid: int) -> set[str]:
 def test_ranks_on_one_host_listen_on_nothing(start: Start, run_dir: Path, has_ulfm: bool) -> None:
     launched = start(2, *ENDLESS, run_dir=run_dir, options=ULFM if has_ulfm else ())
     assert launched.wait_until(has_rounds(run_dir, 1)), launched.err
-    assert [listens(pid) for pid in ranks_of(launched)] == [set()] * 2
+    assert [listens(pid) for pid in ranks_of(launched)] == [[], []]
 
 
 @pytest.mark.parametrize(

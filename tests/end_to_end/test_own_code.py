@@ -1,19 +1,18 @@
 """Runs with a user's own code and data: what the manifest notes, what a resume asks for, and the same bits."""
 
 import importlib
-import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from launched import RunMain, last_start, rejoined
 from own_data import arrays_of, save_npz
 from small_runs import finished
 
 from fedmpi.data import own
+from fedmpi.data.dataset import short_digest
 
-RunMain = Callable[..., tuple[int, str, str]]
 SOURCE = Path(__file__).resolve().parents[1] / "own_data.py"
 SMALL = (
     "model.name=mlp",
@@ -45,10 +44,6 @@ def forget() -> None:
     """As a new process knows nothing of the module."""
     sys.modules.pop("mysets", None)
     importlib.invalidate_caches()
-
-
-def last_start(run_dir: Path) -> dict[str, Any]:
-    return dict(json.loads((run_dir / "manifest.json").read_text())["starts"][-1])
 
 
 def test_a_resume_asks_for_the_user_s_names_and_keeps_their_options(
@@ -98,3 +93,6 @@ def test_a_file_of_the_user_s_is_planned_run_and_resumed(
     elsewhere = save_npz(tmp_path / "other", **other)
     code, _, errors = run_main("rounds=3", f"data.path={elsewhere}", "--run-dir", run, "--resume")
     assert code == 2 and f"data.path={elsewhere}: holds other data" in errors
+    digest = last_start(Path(run))["data_digest"]
+    assert f"was computed with (digest {short_digest(digest)}, data.path={moved})" in rejoined(errors)
+    assert finished(Path(run)) == finished(tmp_path / "b")

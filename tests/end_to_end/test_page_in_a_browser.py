@@ -1,5 +1,5 @@
 """A page in a real browser: nothing on its console, also under a policy that refuses every request; nothing of it is
-cut, on a desk or on a phone; it prints."""
+cut, on a desk or on a phone."""
 
 import html
 import json
@@ -79,10 +79,3 @@ def test_the_console_stays_empty(tmp_path: Path, browser: str, text: str) -> Non
     _, log = shown(browser, tmp_path, text, f"--screenshot={picture}")
     assert "CONSOLE" not in log, log
     assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.nightly
-def test_it_prints(tmp_path: Path, browser: str, text: str) -> None:
-    paper = tmp_path / "page.pdf"
-    shown(browser, tmp_path, text, f"--print-to-pdf={paper}")
-    assert paper.read_bytes().startswith(b"%PDF")

@@ -3,16 +3,16 @@
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from launched import RunMain
 
 from fedmpi.data import own
 
 ROOT = Path(__file__).resolve().parents[2]
-RunMain = Callable[..., tuple[int, str, str]]
 
 
 def examples(document: str) -> list[str]:

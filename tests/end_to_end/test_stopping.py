@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fast import fast
 from launched import TOPK, RunMain, Start, has_rounds, last_start, rejoined
-from small_runs import SMALL, finished
+from small_runs import SMALL, finished, undisturbed
 
 from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
@@ -37,18 +37,12 @@ def test_a_signal_stops_after_the_round(
 
 
 @pytest.mark.slow
-def test_no_round_begins_that_would_not_end_in_time(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
-    limits = ("mpi.time_limit_s=8", "mpi.spare_time_s=1")
-    launched = start(2, *METHOD, *limits, "rounds=100000", run_dir=run_dir)
-    assert launched.wait() == 75, launched.err
-    assert " for another round" in rejoined(launched.out)
-    continues(run_dir, *METHOD)
-
-
-@pytest.mark.slow
 def test_a_start_makes_at_least_one_round(run_main: RunMain, tmp_path: Path) -> None:
     """Even when its time is over: put back into a queue again and again, the run still comes to its end."""
-    words = (*SMALL, *METHOD, "mpi.time_limit_s=0.001", "--run-dir", str(tmp_path / "run"), "--resume")
-    for number, code in ((1, 75), (2, 75), (3, 0)):
-        assert run_main(*words)[0] == code
-        assert len(finished(tmp_path / "run").records) == number
+    run_dir, words = tmp_path / "run", (*METHOD, "mpi.time_limit_s=0.001")
+    ends = ((75, f"nothing to continue in {run_dir}: a new run begins"), (75, " for another round"), (0, "round 3/3"))
+    for number, (code, said) in enumerate(ends, 1):
+        found, out, errors = run_main(*SMALL, *words, "--run-dir", str(run_dir), "--resume")
+        assert found == code and said in rejoined(out), errors
+        assert len(finished(run_dir).records) == number
+    assert finished(run_dir) == undisturbed(tmp_path, *METHOD)

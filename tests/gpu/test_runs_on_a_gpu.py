@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from fast import fast
 from method_cases import CASES
-from small_runs import finished, run_all, small_config, undisturbed
+from small_runs import finished, run_alone, undisturbed
 
 from fedmpi.check.bits import difference
-from fedmpi.mpi.communicator import SerialComm
 
 pytestmark = pytest.mark.gpu("runs on it")
 
@@ -30,6 +29,6 @@ def test_every_method_keeps_its_bits(tmp_path: Path, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce."""
     words = (*CASES[case], *WORDS, "evaluation.personal=on")
     expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.exchange=gather")
-    run_all(small_config(*words, "mpi.exchange=gather"), SerialComm(), tmp_path / "run")
-    run_all(small_config(*words, "rounds=3", "mpi.exchange=reduce"), SerialComm(), tmp_path / "run", resume=True)
+    run_alone(tmp_path / "run", *words, "mpi.exchange=gather")
+    run_alone(tmp_path / "run", *words, "rounds=3", "mpi.exchange=reduce", resume=True)
     assert difference(finished(tmp_path / "run"), expected) == ""
