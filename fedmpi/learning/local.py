@@ -202,17 +202,6 @@ def num_steps(num_batches: int, epochs: int, steps: int, share: float) -> int:
     return max(min(1, whole), round(share * whole))
 
 
-def examples_passed(train: Train, num_examples: float, share: float = 1.0) -> float:
-    """Returns how many examples pass in the training of a client that has so many and does `share` of its work."""
-    if not train.local_steps and share == 1:
-        return float(train.local_epochs * num_examples)
-    bounds = batches_of(train, round(num_examples))
-    steps = num_steps(len(bounds), train.local_epochs, train.local_steps, share)
-    epochs, rest = divmod(steps, max(1, len(bounds)))
-    ends = [0, *(stop for _, stop in bounds)]
-    return float(epochs * ends[-1] + ends[rest])
-
-
 def step_sizes(train: Train, num_examples: float, share: float = 1.0) -> list[int]:
     """Returns the number of examples in each step of a client that has so many and does `share` of its work."""
     bounds = batches_of(train, round(num_examples))

@@ -314,14 +314,13 @@ class FDNNC(Method):
         return replace(Training.of(turn.tier, [size] if size else []), updates=0)
 
     def costs(self, turn: ClientLoad) -> Costs:
-        """Counts a mini-batch. A small device sends under `half` (M + N) r / 2 + M numbers of an M x N layer on
-        average, where it is not known which."""
+        """Counts what a small device sends under `half`: (M + N) r / 2 + M numbers of an M x N layer on average, where
+        it is not known which."""
         costs = super().costs(turn)
         specs = self.upload_specs(turn.tier)
         halved = self.layers.values() if turn.tier == SMALL and self.options.upload == "half" else ()
         saved = sum(specs[name].num_bytes for layer in halved for name in layer.factor_names) // 2
-        examples = float(min(self.context.train.batch_size, turn.num_examples))
-        return replace(costs, up_bytes=costs.up_bytes - (0 if turn.task else saved), examples=examples)
+        return replace(costs, up_bytes=costs.up_bytes - (0 if turn.task else saved))
 
 
 def _plan_layers(net: nn.Module, options: FDNNCOptions) -> Iterator[FactorizedLayer]:

@@ -42,7 +42,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps, step_sizes
 from fedmpi.methods.protocol import gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, Passes, Training, generator_of
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, Passes, Training, generator_of
 from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.nested import nested_parts
@@ -74,17 +74,6 @@ class Fjord(WidthMethod):
 
     def client_weight(self, task: Task) -> float:
         return float(task.num_examples)
-
-    def costs(self, turn: ClientLoad) -> Costs:
-        """Returns what the widths cost on average, each as likely as the others; distillation passes p_max's net as
-        well."""
-        costs = super().costs(turn)
-        affordable = turn.macs[turn.tier :]
-        if not affordable:
-            return costs
-        mean = sum(affordable) / len(affordable)
-        teacher = affordable[0] if self.options.distillation else 0.0
-        return replace(costs, macs_per_example=mean + teacher)
 
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts steps of the drawn widths; where they are not drawn yet, of each width equally many."""

@@ -57,7 +57,7 @@ from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
 from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import (
     Client,
@@ -336,17 +336,10 @@ class Hermes(Method):
         return Training(tuple(passes), len(sizes), lasso, kept=kept)
 
     def costs(self, turn: ClientLoad) -> Costs:
-        """Bytes in a plan: with nothing pruned. Epochs over the training part, and one forward pass (a third of a step)
-        over the other."""
+        """Counts what the masks keep; in a plan with nothing pruned."""
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
         down, up = (4 * self._num_held(held) for held in masks)
-        num_examples = turn.num_examples
-        costs = super().costs(turn)
-        num_validation = holdout_size(round(num_examples), self.options.validation_share)
-        examples = examples_passed(self.context.train, num_examples - num_validation, turn.share)
-        examples += (num_validation or num_examples) / 3
-        up += math.ceil(self.structure.num_params / 8)
-        return Costs(down, up, examples, costs.macs_per_example)
+        return Costs(down, up + math.ceil(self.structure.num_params / 8))
 
 
 def _version(name: str) -> str:

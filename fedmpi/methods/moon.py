@@ -28,7 +28,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into, gradients
-from fedmpi.methods.values import Client, ClientLoad, Costs, LocalWork, MethodContext, MethodOptions, Training
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training
 from fedmpi.tensors import Params
 
 
@@ -55,11 +55,6 @@ class Moon(Method):
         self._classifier = context.classifier() or (layers[-1] if layers else "")
         if not self._classifier:
             raise ConfigError("method.name", "moon needs a net in which one layer gives the classes, and this has none")
-
-    def costs(self, turn: ClientLoad) -> Costs:
-        """Counts three forward passes of each example: of the net that trains, and of the two older ones."""
-        costs = super().costs(turn)
-        return replace(costs, macs_per_example=3 * costs.macs_per_example)
 
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the two older nets and their forward passes; a client without memory has none yet."""

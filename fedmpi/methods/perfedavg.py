@@ -41,16 +41,7 @@ from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, gradients
-from fedmpi.methods.values import (
-    Client,
-    ClientLoad,
-    Costs,
-    LocalWork,
-    MethodContext,
-    MethodOptions,
-    Training,
-    counted_once,
-)
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training, counted_once
 
 
 class PerFedAvgOptions(MethodOptions):
@@ -95,14 +86,6 @@ class PerFedAvg(Method):
         advice = "method.beta=lr takes train.lr, as the config perfedavg_digits does"
         return (f"{problem}: train.lr, train.momentum and train.weight_decay do nothing; {advice}",)
 
-    def costs(self, turn: ClientLoad) -> Costs:
-        costs = super().costs(turn)
-        return replace(costs, examples=costs.examples * self._gradients_per_step)
-
-    @property
-    def _gradients_per_step(self) -> int:
-        return 2 if self.options.variant == "FO" else 4
-
     @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the gradients of a step; the inner step moves three numbers for each parameter.
@@ -110,8 +93,9 @@ class PerFedAvg(Method):
         During it w is kept; HF has its gradient at w~ and H g besides.
         """
         training = super().count_training(turn)
-        passes = [replace(step, count=self._gradients_per_step * step.count) for step in training.passes]
+        gradients_per_step = 2 if self.options.variant == "FO" else 4
         copies = 1 if self.options.variant == "FO" else 3
+        passes = [replace(step, count=gradients_per_step * step.count) for step in training.passes]
         return replace(training, passes=tuple(passes), values_per_update=3 * self._num_params, copies=copies)
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:

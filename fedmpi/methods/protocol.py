@@ -32,7 +32,7 @@ from fedmpi.exactsum import bound_of
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -108,13 +108,12 @@ class Method:
         return (Phase(),)
 
     def costs(self, turn: ClientLoad) -> Costs:
-        """Returns what a turn costs a real client, by default: its net comes, what `upload_specs` says goes back."""
+        """Returns the bytes of a turn, by default: a client gets its net and sends what `upload_specs` says."""
         down = self._net_bytes[turn.tier]
         up = down
         if type(self).upload_specs is not Method.upload_specs:
             up = sum(spec.num_bytes for spec in self.upload_specs(turn.tier, turn.task).values())
-        examples = examples_passed(self.context.train, turn.num_examples, turn.share)
-        return Costs(down, up, examples, turn.macs[turn.tier] if turn.macs else 0.0)
+        return Costs(down, up)
 
     @cached_property
     def _net_bytes(self) -> list[int]:
@@ -122,7 +121,7 @@ class Method:
 
     @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
-        """Returns what a turn computes, for a clock of devices; by default plain steps of the tier's net."""
+        """Returns what a turn computes, by default plain steps of the tier's net."""
         return Training.of(turn.tier, step_sizes(self.context.train, turn.num_examples, turn.share))
 
     @cached_property

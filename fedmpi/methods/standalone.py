@@ -31,7 +31,7 @@ from fedmpi.config.fields import Positive
 from fedmpi.config.schema import Train
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, TrainOutcome, examples_passed, step_sizes
+from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import (
     Client,
@@ -75,8 +75,7 @@ class Standalone(Method):
         return train.model_copy(update={"local_epochs": epochs, "local_steps": math.ceil(factor * train.local_steps)})
 
     def costs(self, turn: ClientLoad) -> Costs:
-        examples = examples_passed(self.training, turn.num_examples, turn.share)
-        return replace(super().costs(turn), down_bytes=0, examples=examples)
+        return Costs(0, 0)
 
     @counted_once
     def count_training(self, turn: ClientLoad) -> Training:

@@ -192,14 +192,13 @@ class LocalWork:
 class ClientLoad:
     """A client's part in a round, as far as it is known when its costs are asked for.
 
-    A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has; `macs` has the
-    multiply-accumulates per example of each net. `task` is there where it is known who trains, so that what is drawn
-    for a task can be counted before its training; `client` after training, to count what has really moved.
+    A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has. `task` is there
+    where it is known who trains, so that what is drawn for a task can be counted before its training; `client` after
+    training, to count what has really moved.
     """
 
     tier: int
     num_examples: float = 0.0
-    macs: Sequence[float] = ()
     round_number: int | None = None
     client: Client | None = None
     share: float = 1.0
@@ -216,22 +215,15 @@ class ClientLoad:
     @classmethod
     def of_task(cls, task: Task) -> ClientLoad:
         """Returns what a client is to do."""
-        return cls(task.tier, task.num_examples, (), task.round_number, share=task.share, task=task)
+        return cls(task.tier, task.num_examples, task.round_number, share=task.share, task=task)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What a turn costs a real client: protocol bytes each way, examples passed forward and backward, MACs of each."""
+    """The protocol bytes that a turn costs a real client, each way."""
 
     down_bytes: int
     up_bytes: int
-    examples: float
-    macs_per_example: float = 0.0
-
-    @property
-    def macs(self) -> float:
-        """Returns the client's compute in the papers' measure, forward MACs x examples."""
-        return self.examples * self.macs_per_example
 
 
 @dataclass(frozen=True)
@@ -246,8 +238,8 @@ class Passes:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What a turn computes on a real client's device, exactly, for a clock (`fedmpi/devices`). Each equals itself only,
-    so that a clock finds fast what it has timed before (`counted_once`).
+    """What a turn computes on a real client's device, exactly. Each equals itself only, so that a clock of devices
+    finds fast what it has timed before (`counted_once`).
     """
 
     passes: tuple[Passes, ...]
@@ -269,6 +261,15 @@ class Training:
         """Returns plain steps on mini-batches of these sizes."""
         counts = sorted(Counter(sizes).items())
         return cls(tuple(Passes(net, size, count) for size, count in counts), len(sizes))
+
+    @property
+    def examples(self) -> int:
+        """Counts the examples that pass forward and backward."""
+        return sum(each.count * each.size for each in self.passes if each.backward)
+
+    def macs(self, macs_of_nets: Sequence[float]) -> float:
+        """Returns the compute in the papers' measure: examples that pass forward x MACs of their net."""
+        return sum(each.count * each.size * macs_of_nets[each.net] for each in self.passes)
 
 
 def counted_once(count: Callable[[Any, ClientLoad], Training]) -> Callable[[Any, ClientLoad], Training]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,20 +152,16 @@ def draw_tasks(
     """Returns the task of every client that takes part in this phase of this round, sorted by client. `participation`
     has the clients' sizes, `macs` the multiply-accumulates per example of each net; without them tasks cost nothing.
     """
-
-    @cache
-    def cost(load: ClientLoad) -> float:
-        return method.costs(load).macs
-
     assert participation.sizes is not None
     cohort = draw_cohort(participation, blocks, round_number, phase)
     tasks = []
     for place, (client, tier) in enumerate(cohort):
         size = int(participation.sizes[client])
         share = participation.work_share(client, round_number)
-        macs_of_task = cost(ClientLoad(tier, size, macs, round_number, share=share)) if macs else 0.0
         arrives = participation.arrives(client, round_number, phase.name)
-        task = Task(client, tier, round_number, phase.name, size, macs_of_task, place, len(cohort), share, arrives)
+        task = Task(client, tier, round_number, phase.name, size, 0.0, place, len(cohort), share, arrives)
+        if macs:
+            task = replace(task, cost=method.count_training(ClientLoad.of_task(task)).macs(macs))
         if fleet and fleet.is_late(task):
             task = replace(task, arrives=False, is_late=True)
         tasks.append(task)

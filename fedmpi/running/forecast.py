@@ -129,24 +129,24 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     rounds = _draw_rounds(_Rounds(method, participation, are_known, Expectation(fleet) if fleet else None), fleet)
     clients = [present for present, _ in rounds.turnout]
     tiers = []
+    fraction = samples / max(1, round(samples))  # a step has whole examples
     for tier in method.tiers:
-        number = tier.index
-        load = ClientLoad(number, samples, [net.macs for net in nets], share=rounds.participation.mean_work_share)
-        turn = method.costs(load)
+        load = ClientLoad(tier.index, samples, share=rounds.participation.mean_work_share)
+        training = method.count_training(load)
         tiers.append(
             TierForecast(
                 name=tier.name,
                 capacity=tier.capacity,
-                clients=fleet.count(number) if fleet else blocks[number],
-                params=nets[number].params,
-                macs=nets[number].macs,
-                macs_with_norm_and_activations=nets[number].macs_with_norm_and_activations,
-                activation_bytes=nets[number].activation_bytes,
-                down_bytes=turn.down_bytes,
-                up_bytes=turn.up_bytes,
-                training_examples=turn.examples,
-                training_macs=turn.macs,
-                client_rounds=rounds.client_rounds[number],
+                clients=fleet.count(tier.index) if fleet else blocks[tier.index],
+                params=nets[tier.index].params,
+                macs=nets[tier.index].macs,
+                macs_with_norm_and_activations=nets[tier.index].macs_with_norm_and_activations,
+                activation_bytes=nets[tier.index].activation_bytes,
+                down_bytes=method.costs(load).down_bytes,
+                up_bytes=method.costs(load).up_bytes,
+                training_examples=fraction * training.examples,
+                training_macs=fraction * training.macs([net.macs for net in nets]),
+                client_rounds=rounds.client_rounds[tier.index],
             )
         )
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))

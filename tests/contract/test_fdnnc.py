@@ -163,7 +163,7 @@ def test_eqs_5_and_6(loss: str) -> None:
         expected = {"v.weight": delta.t() @ below @ bt.t(), "u.weight": a.t() @ delta.t() @ below, "bias": delta.sum(0)}
         for short, value in expected.items():
             torch.testing.assert_close(upload[f"{name}.{short}"].double(), value, rtol=1e-5, atol=1e-6)
-    assert [method.costs(ClientLoad(SMALL, count)).examples for count in (3, 100)] == [3, 8]
+    assert [method.count_training(ClientLoad(SMALL, count)).examples for count in (3, 100)] == [3, 8]
 
 
 def test_a_client_without_examples_sends_zeros() -> None:

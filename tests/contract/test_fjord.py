@@ -13,6 +13,7 @@ from small_runs import small_setup
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedmpi.config.schema import Train
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.local import MaskedCrossEntropy, plain_step
 from fedmpi.methods.fjord import Fjord, FjordOptions
@@ -178,8 +179,9 @@ def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
 
 
 def test_compute_is_the_mean_of_the_widths_and_with_distillation_the_own_one_too() -> None:
-    """30 examples. Of 100, 64, 36, 16 and 4 MACs tier 0 takes 44 on average, tier 3 of 16 and 4 takes 10."""
-    macs = (100, 64, 36, 16, 4)
-    plain, distilling = (Fjord(context(FjordOptions(distillation=on))) for on in (False, True))
-    assert [plain.costs(ClientLoad(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 44, 30 * 10]
-    assert [distilling.costs(ClientLoad(tier, 30, macs)).macs for tier in (0, 3)] == [30 * 144, 30 * 26]
+    """10 steps of 30. Of 100, 64, 36, 16 and 4 MACs tier 0 takes 44 on average, tier 3 of 16 and 4 takes 10."""
+    train = Train(local_epochs=10)
+    for distillation, expected in ((False, [44, 10]), (True, [144, 26])):
+        method = Fjord(context(FjordOptions(distillation=distillation), train=train))
+        trainings = [method.count_training(ClientLoad(tier, 30)) for tier in (0, 3)]
+        assert [each.macs((100, 64, 36, 16, 4)) for each in trainings] == [300 * macs for macs in expected]

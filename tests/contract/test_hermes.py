@@ -255,7 +255,7 @@ def test_the_parts_are_the_same_in_every_round() -> None:
         bench.trained(number, bench.method.initial_state(), round_number)
     assert seen[0] == seen[1] != seen[2] and len(seen[0]) == 10
     thrice = Hermes(context(HermesOptions(), lambda: chain(1, 4), train=PLAIN.model_copy(update={"local_epochs": 3})))
-    assert [thrice.costs(ClientLoad(0, count)).examples for count in (100, 3)] == [240 + 20 / 3, 9 + 1]
+    assert [thrice.count_training(ClientLoad(0, count)).macs([1.0]) for count in (100, 3)] == [240 + 20, 9 + 3]
 
 
 # Pruning.

@@ -42,7 +42,7 @@ def test_two_rounds_by_hand() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0), round_number=2)
     assert numbers(upload, LAST) == [55 / 64] and numbers(two.memories[0], FIRST) == [9 / 16]
     assert two.method.regions(client) == {FIRST: (slice(0, 0),)}
-    assert two.method.costs(ClientLoad.of(client)) == Costs(4, 4, 1.0)
+    assert two.method.costs(ClientLoad.of(client)) == Costs(4, 4)
 
 
 def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
@@ -50,7 +50,7 @@ def test_phase_1_uploads_everything_and_keeps_nothing() -> None:
     client, upload = two.trained(0, two.start(1.0, 1.0))
     assert [numbers(upload, name) for name in (FIRST, LAST)] == [[0.75], [0.75]]
     assert two.memories == {} and two.method.regions(client) == {}
-    assert two.method.costs(ClientLoad.of(client)) == Costs(8, 8, 1.0)
+    assert two.method.costs(ClientLoad.of(client)) == Costs(8, 8)
 
 
 def test_a_client_new_in_phase_2_starts_from_the_servers_local_part() -> None:

@@ -61,4 +61,4 @@ def test_a_first_round_is_that_of_fedavg(tmp_path: Path) -> None:
 
 def test_an_example_passes_three_nets(tmp_path: Path) -> None:
     method = small_setup(tmp_path, "method.name=moon").method
-    assert method.costs(ClientLoad(0, 5, (7.0,))).macs == 3 * 5 * 7.0
+    assert method.count_training(ClientLoad(0, 5)).macs([7.0]) == 3 * 5 * 7.0

@@ -69,7 +69,7 @@ def test_steps_take_independent_batches(variant: str) -> None:
         w -= 0.25 * error * x[j] * (1 if variant == "FO" else 1 - 0.5 * x[k] ** 2)
     assert bench.weights == pytest.approx([w], abs=10 * 2**-20)
     assert outcome.loss == pytest.approx(float(np.mean(losses)), abs=1e-5)
-    assert bench.method.costs(ClientLoad(0, 5)).examples == (20 if variant == "FO" else 40)
+    assert bench.method.count_training(ClientLoad(0, 5)).examples == (20 if variant == "FO" else 40)
 
 
 def test_adaptation_is_one_step_on_one_training_batch() -> None:

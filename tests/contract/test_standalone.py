@@ -37,7 +37,7 @@ def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, 
     """`auto` is 8 clients / per_round times the epochs (8 / 3 is 3); 4.5 goes to the even 4; at least one."""
     words = (f"method.epochs_factor={factor}", f"clients.per_round={per_round}", f"train.local_epochs={local_epochs}")
     method = small_setup(tmp_path, ALONE, *words).method
-    assert method.training.local_epochs == epochs and method.costs(ClientLoad(0, 7)).examples == 7 * epochs
+    assert method.training.local_epochs == epochs and method.count_training(ClientLoad(0, 7)).examples == 7 * epochs
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from small_runs import one_round, run_alone, small_config, small_setup
 from fedmpi.check.small import finished
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.participation import Participation, draw_by_size, read_availability
-from fedmpi.learning.local import examples_passed, num_steps
+from fedmpi.learning.local import num_steps, step_sizes
 from fedmpi.report.records import incidents
 from fedmpi.rounds.state import ServerState, draw_cohort
 from fedmpi.running.forecast import forecast
@@ -137,9 +137,10 @@ def test_steps_and_examples_by_hand() -> None:
         1,
     ]
     assert num_steps(0, 2, 7, 1.0) == 0
-    assert [examples_passed(train, 20), examples_passed(train, 20, 3 / 7), examples_passed(train, 0)] == [48, 20, 0]
-    assert examples_passed(small_config().train, 20, 0.5) == 16  # round(1.5) of three steps
-    assert examples_passed(small_config("train.drop_last=true", "train.local_steps=3").train, 20) == 24
+    assert step_sizes(train, 20) == [8, 8, 4, 8, 8, 4, 8]
+    assert [step_sizes(train, 20, 3 / 7), step_sizes(train, 0)] == [[8, 8, 4], []]
+    assert step_sizes(small_config().train, 20, 0.5) == [8, 8]  # round(1.5) of three steps
+    assert step_sizes(small_config("train.drop_last=true", "train.local_steps=3").train, 20) == [8, 8, 8]
 
 
 METHODS = ("fedavg", "fedhm", "fjord", "hermes", "perfedavg", "prism", "scaffold", "splitmix", "standalone", "topk")
@@ -162,7 +163,7 @@ def test_every_method_takes_its_local_steps(tmp_path: Path, method: str) -> None
     if method == "fjord":
         assert [len(draw["widths"]) for draw in result.draws] == [report.steps for report in result.reports]
     if method == "fedavg":
-        sizes = [examples_passed(setup.config.train, task.num_examples, task.share) for task in result.tasks]
+        sizes = [sum(step_sizes(setup.config.train, task.num_examples, task.share)) for task in result.tasks]
         assert [task.cost for task in result.tasks] == [setup.macs[0] * size for size in sizes]
 
 
