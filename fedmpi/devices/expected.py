@@ -145,7 +145,7 @@ class Expectation:
         for tier, needed in zip(fleet.method.tiers, fleet.needed_bytes, strict=True):
             load = ClientLoad(tier.index, samples, share=share)
             for name, profiles in classes.items():
-                all_parts = [fleet.parts_on(profile, load, self._most_in_phase) for profile in profiles]
+                all_parts = [fleet.parts(profile, load, self._most_in_phase) for profile in profiles]
                 times_s = [parts.total_ns / NS_PER_S for parts in all_parts]
                 energies_j = [energy_uj(*pair) / _UJ_PER_J for pair in zip(profiles, all_parts, strict=True)]
                 memories = [profile.memory_bytes for profile in profiles]

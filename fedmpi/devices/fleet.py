@@ -94,17 +94,12 @@ class Fleet:
             if all(self.tier(client, 1) is None for client in clients):
                 raise self._too_small(0, 1)
             return
+        is_dynamic = self.config.clients.tier_assignment == "dynamic"
+        num_tiers = sum(count > 0 for count in self.blocks) if is_dynamic else 1
         for number in self._rounds_of_devices:
             for client in clients:
-                if not self._holds_its_tiers(client, number):
+                if len(self._possible_tiers(client, number)) < num_tiers:
                     raise self._too_small(client, number)
-
-    def _holds_its_tiers(self, client: int, round_number: int) -> bool:
-        """Returns whether the client's memory holds its tier in a round, of `dynamic` each tier that it can draw."""
-        if self.config.clients.tier_assignment != "dynamic":
-            return self.tier(client, round_number) is not None
-        drawn = [needed for needed, clients in zip(self.needed_bytes, self.blocks, strict=True) if clients]
-        return max(drawn) <= self.profile(client, round_number).memory_bytes
 
     def _too_small(self, client: int, round_number: int) -> ConfigError:
         profile = self.profile(client, round_number)
@@ -130,12 +125,8 @@ class Fleet:
 
     def profile(self, client: int, round_number: int) -> Profile:
         """Returns the client's device in a round."""
-        profile: Profile = self._profile(client, self._changes(round_number))
+        profile: Profile = self._profile(client, 0 < self.config.devices.change.round <= round_number)
         return profile
-
-    def _changes(self, round_number: int) -> bool:
-        """Returns whether devices have changed by this round."""
-        return 0 < self.config.devices.change.round <= round_number
 
     def _draw(self, client: int, changes: bool) -> Profile:
         devices = self.config.devices
@@ -243,27 +234,19 @@ class Fleet:
         """Returns when a phase ends at the latest; 0: never."""
         return round(self.config.devices.deadline_s * NS_PER_S)
 
-    def parts(self, client: int, load: ClientLoad, round_number: int, num_clients: int) -> Parts:
-        """Returns the time of a turn."""
-        return self.parts_on(self.profile(client, round_number), load, num_clients)
-
-    def parts_on(self, profile: Profile, load: ClientLoad, num_clients: int) -> Parts:
+    def parts(self, profile: Profile, load: ClientLoad, num_clients: int) -> Parts:
         """Returns the time of a turn on this device."""
-        costs = self.method.costs(load)
-        moved_bytes = (costs.down_bytes, costs.up_bytes)
-        return self._parts(profile, load.tier, moved_bytes, self.method.count_training(load), num_clients)
+        return self._parts(profile, load.tier, self.method.costs(load), self.method.count_training(load), num_clients)
 
-    def _parts(
-        self, profile: Profile, tier: int, moved_bytes: tuple[int, int], training: Training, num_clients: int
-    ) -> Parts:
+    def _parts(self, profile: Profile, tier: int, costs: Costs, training: Training, num_clients: int) -> Parts:
         num_bytes = self._bytes_per_update[tier] + FLOAT32_BYTES * training.values_per_update
         compute_ns = training.updates * update_ns(profile, num_bytes, training.macs_per_update)
         for each in training.passes:
             compute_ns += each.count * self._batch_ns(profile, each, training)
         return Parts(
-            down_ns=download_ns(profile, moved_bytes[0], self.server, num_clients),
+            down_ns=download_ns(profile, costs.down_bytes, self.server, num_clients),
             compute_ns=compute_ns,
-            up_ns=upload_ns(profile, moved_bytes[1], self.server, num_clients),
+            up_ns=upload_ns(profile, costs.up_bytes, self.server, num_clients),
         )
 
     @cached_property
@@ -292,28 +275,20 @@ class Fleet:
         if not self.deadline_ns:
             return False
         load = ClientLoad.of_task(task)
-        return self._of_load(task, load, self.method.costs(load)).ns > self.deadline_ns
+        return self.turn(task, load, self.method.costs(load)).ns > self.deadline_ns
 
     def turn(self, task: Task, load: ClientLoad, costs: Costs) -> Spent:
-        """Returns what the client's turn has taken; `costs` are the method's for this load."""
-        return self._of_load(task, load, costs)
-
-    def _of_load(self, task: Task, load: ClientLoad, costs: Costs) -> Spent:
-        moved_bytes = (costs.down_bytes, costs.up_bytes)
-        training = self.method.count_training(load)
-        changes = self._changes(task.round_number)
-        return self._spent(task.client, changes, load.tier, moved_bytes, training, task.cohort_size)
+        """Returns what the client's turn takes; `costs` are the method's for this load."""
+        profile = self.profile(task.client, task.round_number)
+        return self._spent(profile, load.tier, costs, self.method.count_training(load), task.cohort_size)
 
     @cached_property
     def _spent(self) -> Callable[..., Spent]:
         """Returns what a turn takes: a client often does the same in many rounds, and then it is computed once."""
 
         @lru_cache(maxsize=_MOST_TURNS)
-        def computed(
-            client: int, changes: bool, tier: int, moved_bytes: tuple[int, int], training: Training, num_clients: int
-        ) -> Spent:
-            profile = self._profile(client, changes)
-            parts = self._parts(profile, tier, moved_bytes, training, num_clients)
+        def computed(profile: Profile, tier: int, costs: Costs, training: Training, num_clients: int) -> Spent:
+            parts = self._parts(profile, tier, costs, training, num_clients)
             return Spent(parts.total_ns, energy_uj(profile, parts))
 
         return computed

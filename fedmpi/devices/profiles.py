@@ -10,12 +10,12 @@ import csv
 import io
 import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from hashlib import blake2b
 from importlib.resources import files
+from typing import Any
 
 from numpy.random import Generator
 
@@ -110,39 +110,23 @@ def read(path: str) -> tuple[tuple[Profile, ...], str]:
         raise ConfigError(PATH, one_line(f"{path} cannot be read: {reason(error)}; {_EXPECTED}")) from error
 
 
-def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields each row that is not empty, and the number of its line."""
-    reader = csv.reader(io.StringIO(text))
-    for row in reader:
-        cells = [cell.strip() for cell in row]
-        if any(cells):
-            yield reader.line_num, cells
-
-
 def _profiles(text: str, path: str) -> tuple[Profile, ...]:
-    (_, head), *rows = list(_rows(text)) or [(1, [])]
-    if len(head) == 1 and (other := re.search(r"[;\t]", head[0])):
-        raise ConfigError(PATH, one_line(f"{path}: cells are separated by {other[0]!r}, not by commas; {_EXPECTED}"))
-    missing = [f"no column {name}" for name in _ALL_COLUMNS if name not in head]
-    unknown = [f"a column {name[:40]!r}, which no device has" for name in head if name not in _ALL_COLUMNS]
-    twice = [f"two columns {name}" for name, count in Counter(head).items() if count > 1]
-    if problems := [*missing, *unknown, *twice]:
-        raise ConfigError(PATH, one_line(f"{path}: {problems[0]}; {_EXPECTED}"))
-    if not rows:
+    reader = csv.DictReader(io.StringIO(text), skipinitialspace=True)
+    head = [name.strip() for name in reader.fieldnames or ()]
+    if sorted(head) != sorted(_ALL_COLUMNS):
+        raise ConfigError(PATH, one_line(f"{path} has the columns {','.join(head)[:200]}; {_EXPECTED}"))
+    reader.fieldnames = head
+    profiles = [_profile(row, f"{path}: line {reader.line_num}") for row in reader]
+    if not profiles:
         raise ConfigError(PATH, one_line(f"{path}: no device; {_EXPECTED}"))
-    return tuple(_profile(head, row, f"{path}: line {line}") for line, row in rows)
+    return tuple(profiles)
 
 
-def _profile(head: Sequence[str], row: Sequence[str], where: str) -> Profile:
-    if len(row) != len(head):
-        raise ConfigError(PATH, one_line(f"{where}: {len(row)} cells, but {len(head)} columns"))
-    cells = dict(zip(head, row, strict=True))
-    if not cells["class"].isprintable():
-        raise ConfigError(PATH, one_line(f"{where}: class is {cells['class'][:40]!r}; allowed: printable characters"))
-    values = {}
-    for column, (name, factor) in COLUMNS.items():
-        values[name] = _whole(cells[column], column, factor, where)
-    return Profile(name=cells["class"] or "device", **values)
+def _profile(row: Mapping[str, Any], where: str) -> Profile:
+    if None in row or None in row.values():
+        raise ConfigError(PATH, one_line(f"{where}: other than {len(_ALL_COLUMNS)} cells; {_EXPECTED}"))
+    values = {name: _whole(row[column].strip(), column, factor, where) for column, (name, factor) in COLUMNS.items()}
+    return Profile(name=one_line(row["class"].strip()) or "device", **values)
 
 
 def _whole(text: str, column: str, factor: float, where: str) -> int:

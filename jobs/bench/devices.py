@@ -72,7 +72,7 @@ class Case:
     turn_s: float = math.inf
 
     def predicted_s(self, profile: Profile) -> float:
-        return self.fleet.parts_on(profile, self.load, 1).compute_ns / 1e9
+        return self.fleet.parts(profile, self.load, 1).compute_ns / 1e9
 
 
 def cases_of(words: str, folder: Path, width: float, batch_size: int = 32) -> list[Case]:
