@@ -118,6 +118,16 @@ def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:
             setattr(module, name, value)
 
 
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
+    """Returns a linear layer of copies of these values."""
+    # On the meta device no random numbers are drawn for values that are about to be replaced.
+    layer = nn.Linear(*weight.shape[::-1], bias=bias is not None, device="meta", dtype=weight.dtype)
+    layer.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        layer.bias = nn.Parameter(bias.detach().clone())
+    return layer
+
+
 def first_mismatch(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
     """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
     found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}

@@ -118,8 +118,6 @@ def update(
     contributions = Contributions(phase, number, lr, tasks, results.shares, published.params)
     with setup.clock.stage("aggregation", number):
         params = method.update(state.params, results.means, contributions)
-    with setup.clock.stage("svd", number):
-        params = method.refresh(params)
     memories = dict(state.memories)
     for client, report in reports.items():
         if report.memory_digest:

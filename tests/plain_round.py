@@ -61,7 +61,7 @@ def train_clients_and_update(
     means = {name: sums.mean(name, senders.of(name), state.params[tensor]) for name, tensor in tensor_of.items()}
     lr = learning_rate(setup.config.train, number, setup.config.rounds)
     contributions = Contributions(phase, number, lr, list(tasks), senders.share, published.params)
-    return ServerState(method.refresh(method.update(state.params, means, contributions)), memories)
+    return ServerState(method.update(state.params, means, contributions), memories)
 
 
 def train(setup: Setup, client: Client) -> tuple[Params, Params]:

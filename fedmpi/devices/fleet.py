@@ -318,7 +318,8 @@ class Fleet:
                 waited_ns += wait_ns
             total += Spent(ends_ns)
         # Adding up reads each upload and the sum, and writes that; so does the step to the new state.
-        of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + self._state_bytes))
+        state_bytes = sum(spec.num_bytes for spec in self.method.state_specs().values())
+        of_server_ns = server_ns(self.server, list(self.method.layers.values()), 3 * (up_bytes + state_bytes))
         busy_ns = sum(turn.ns for turn in turns)
         total += Spent(of_server_ns, sum(energies) + of_server_ns * self.server.compute_mw // 10**6)
         since = before + total
@@ -338,10 +339,6 @@ class Fleet:
             },
         }
         return record, since
-
-    @cached_property
-    def _state_bytes(self) -> int:
-        return sum(spec.num_bytes for spec in self.method.state_specs().values())
 
     def _late(self, tasks: Sequence[Task]) -> Mapping[str, Any]:
         """Names the clients that missed the deadline, their tiers, and the share of each class that is left out."""

@@ -27,7 +27,6 @@ from fedmpi.learning.evaluate import own_statistics, points_of, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank.adapter import Adapter
 from fedmpi.lowrank.gates import GATES
-from fedmpi.lowrank.kernels import Kernels
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.nets.lstm import Lstm
@@ -237,7 +236,7 @@ def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.
     form = "factorized" if factorized_layers(net) and not dense else "dense"
     if form == "dense":
         for name, part in [*net.named_modules()]:
-            if isinstance(part, (LowRank, Kernels, Adapter)):
+            if isinstance(part, (LowRank, Adapter)):
                 net.set_submodule(name, _multiplied_out(part))
     if statistics is not None:
         _put(net, statistics)
@@ -247,7 +246,7 @@ def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.
 def factorized_layers(net: nn.Module) -> list[str]:
     """Returns the names of the layers that run as two; an LSTM's gates do not, because their products run."""
     gates = tuple(f"{name}." for name, part in net.named_modules() if isinstance(part, nn.LSTM))
-    found = [name for name, part in net.named_modules() if isinstance(part, (LowRank, Kernels))]
+    found = [name for name, part in net.named_modules() if isinstance(part, LowRank)]
     return [name for name in found if not name.startswith(gates)]
 
 
@@ -269,7 +268,7 @@ def _close(lstm: nn.LSTM) -> None:
         object.__setattr__(lstm, "__class__", nn.LSTM)
 
 
-def _multiplied_out(layer: LowRank | Kernels | Adapter) -> nn.Module:
+def _multiplied_out(layer: LowRank | Adapter) -> nn.Module:
     """Returns the plain layer of the same outputs, up to float rounding."""
     if isinstance(layer, Adapter):
         return layer.merged()

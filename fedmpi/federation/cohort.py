@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
-from functools import partial
-from itertools import accumulate, islice
+from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from numpy.random import Generator
 
 from fedmpi import seeds
-from fedmpi.federation.tiers import tier_of
 
 if TYPE_CHECKING:
     from fedmpi.config.schema import Train
@@ -44,31 +42,6 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> li
     ends = list(accumulate(blocks))
     chosen = range(len(blocks)) if tiers is None else sorted(tiers)
     return [range(ends[tier] - blocks[tier], ends[tier]) for tier in chosen]
-
-
-def sample_dynamic_cohort(
-    blocks: Sequence[int], tiers: Collection[int], size: int, *, seed: int, round_number: int, phase: str
-) -> list[int]:
-    """Returns `size` distinct clients, uniformly, sorted, among those that draw one of these tiers in this round.
-
-    Goes through the clients in random order until `size` have drawn one: O(size / share of these tiers) of them.
-    """
-    count = sum(blocks)
-    if not any(blocks[tier] for tier in tiers):
-        return []
-    order = _random_order(count, seeds.numpy_generator(f"cohort:{phase}", seed, round_number))
-    draw = partial(tier_of, blocks=blocks, dynamic=True, seed=seed, round_number=round_number)
-    return sorted(islice((client for client in order if draw(client) in tiers), size))
-
-
-def _random_order(count: int, generator: Generator) -> Iterator[int]:
-    """Yields 0 .. count - 1 in uniformly random order: Fisher and Yates's shuffle, which stores the moved ones only."""
-    moved: dict[int, int] = {}
-    for last in range(count - 1, -1, -1):
-        position = int(generator.integers(last + 1))
-        chosen = moved.get(position, position)
-        moved[position] = moved.pop(last, last)
-        yield chosen
 
 
 def _distinct(count: int, size: int, generator: Generator) -> set[int]:

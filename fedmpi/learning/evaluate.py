@@ -9,7 +9,7 @@ Of clients one number each travels, so their scores have the same bits wherever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
@@ -172,7 +172,9 @@ def test_nets(
         statistics = reestimate(plan, load, data, allreduce_sum, worker, num_workers, restat_seed)
     bounds = batch_bounds(plan.num_test, plan.batch_size)
     sums = StatisticSum(2 * len(plan.costs), len(bounds))
-    kept = _LogitBits(plan, data.info.num_classes)
+    # The bits of float32 logits as whole numbers: one rank fills in each, and a sum over the ranks leaves it as it is.
+    shape = (len(plan.costs), plan.num_test, data.info.num_classes) if plan.keeps_logits else (0,)
+    bits = torch.zeros(shape, dtype=torch.int64)
     mine = my_units(plan.costs, bounds, worker, num_workers, plan.late)
     for tier, units in groupby(mine, key=lambda unit: unit[0]):
         net = load(tier)
@@ -182,43 +184,27 @@ def test_nets(
                 inputs, targets = data.test_batch(*piece)
                 logits = net.module(inputs).float()
                 found.append(plan.scoring.of_batch(logits, targets))
-                kept.put(tier, piece, logits)
+                if plan.keeps_logits:
+                    bits[tier, slice(*piece)] = logits.contiguous().view(torch.int32).cpu().long()
         for of_batch in torch.stack(found).cpu():  # the one wait for all batches of a tier
             of_tiers = torch.zeros(len(plan.costs), 2, dtype=torch.float64)
             of_tiers[tier] = of_batch
             sums.add(of_tiers.view(-1))
     allreduce_sum(sums.buffer)
-    kept.exchange(allreduce_sum)
+    if plan.keeps_logits:
+        allreduce_sum(bits.view(-1))
+    return _scores(plan, sums.total().view(-1, 2), statistics, bits)
+
+
+def _scores(plan: EvaluationPlan, totals: Tensor, statistics: Mapping[int, Tensor], bits: Tensor) -> list[TierScore]:
+    """Returns the score of each tier out of its points and losses (tiers, 2)."""
     scores = []
-    for tier, (points, loss) in enumerate(sums.total().view(-1, 2).tolist()):
-        is_held = loss < StatisticSum.LARGEST
-        mean_loss = loss / plan.num_counted if is_held else float("inf")
+    for tier, (points, loss) in enumerate(totals.tolist()):
+        mean_loss = loss / plan.num_counted if loss < StatisticSum.LARGEST else float("inf")
+        logits = bits[tier].int().view(torch.float32) if plan.keeps_logits else None
         score = plan.scoring.score(points, plan.num_counted)
-        scores.append(TierScore(score, mean_loss, statistics.get(tier), kept.of(tier)))
+        scores.append(TierScore(score, mean_loss, statistics.get(tier), logits))
     return scores
-
-
-class _LogitBits:
-    """The logits of all test examples by tier, where the plan keeps them, as whole numbers with the bits of float32.
-
-    One rank fills in each number, so an integer sum over the ranks leaves it as it is.
-    """
-
-    def __init__(self, plan: EvaluationPlan, num_classes: int) -> None:
-        self._is_on = plan.keeps_logits
-        shape = (len(plan.costs), plan.num_test, num_classes) if self._is_on else (0,)
-        self._bits = torch.zeros(shape, dtype=torch.int64)
-
-    def put(self, tier: int, piece: Bounds, logits: Tensor) -> None:
-        if self._is_on:
-            self._bits[tier, slice(*piece)] = logits.contiguous().view(torch.int32).cpu().long()
-
-    def exchange(self, allreduce_sum: AllreduceSum) -> None:
-        if self._is_on:
-            allreduce_sum(self._bits.view(-1))
-
-    def of(self, tier: int) -> Tensor | None:
-        return self._bits[tier].int().view(torch.float32) if self._is_on else None
 
 
 def reestimate(

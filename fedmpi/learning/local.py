@@ -114,8 +114,8 @@ class LocalTrainer:
         is_cross_entropy = train.loss == "auto" and data.info.task in ("classification", "token_classification")
         self._largest_loss = LARGEST_LOSS if is_cross_entropy else math.inf
         self._clips = math.isfinite(train.clip_norm)
-        self._stops_early = train.on_divergence == "upload_last_finite"
-        self._last_finite = torch.empty_like(net._parameter) if self._stops_early else None
+        keeps_last = train.on_divergence == "upload_last_finite"
+        self._last_finite = torch.empty_like(net._parameter) if keeps_last else None
 
     @property
     def batch_size(self) -> int:
@@ -140,7 +140,7 @@ class LocalTrainer:
         losses = torch.zeros(len(batches), device=draws.examples.device)
         for step, (epoch, bounds) in enumerate(batches):
             losses[step] = self.gradient(draws, epoch, bounds, backward, loss)
-            if self._stops_early and not self._keep_or_restore(losses[step]):
+            if self._last_finite is not None and self._is_bad(losses[step]):
                 return outcome_of(losses[: step + 1], num_left_out, self._largest_loss)
             left_out = net.scale.settle(net.gradient) if net.scale else None
             after_backward(net)
@@ -173,15 +173,15 @@ class LocalTrainer:
         if self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)
 
-    def _keep_or_restore(self, loss: Tensor) -> bool:
-        """Remembers the parameters of a good loss; after a bad one restores the last good ones.
-        Waits for the device."""
-        assert self._last_finite is not None
-        if bool(torch.isfinite(loss) & (loss <= self._largest_loss)):
+    def _is_bad(self, loss: Tensor) -> bool:
+        """Remembers the parameters of a good loss; after a bad one restores the last good ones. Waits for the
+        device."""
+        is_bad = not bool(torch.isfinite(loss) & (loss <= self._largest_loss))
+        if is_bad:
+            self.restore_last_finite()
+        elif self._last_finite is not None:
             self.net.copy_parameters_to(self._last_finite)
-            return True
-        self.restore_last_finite()
-        return False
+        return is_bad
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.train.precision)

@@ -13,8 +13,6 @@ another `train.lr` would not help. It contributes as a client without steps does
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +27,8 @@ class LossScale:
 
     def __init__(self, initial: float, device: torch.device | str) -> None:
         self._initial = initial
-        self._scale, self._inverse, self._num_good = (torch.zeros((), device=device) for _ in range(3))
+        self._scale = torch.zeros((), device=device)
+        self._num_good = torch.zeros((), device=device)
         self.left_out = torch.zeros((), device=device)
         self.num_left_out = torch.zeros((), device=device)
         """1 if the last step was left out, else 0; and how many of this client were: 0-dim float32, on the device."""
@@ -38,7 +37,6 @@ class LossScale:
     def reset(self) -> None:
         """Resets the scale to where each client begins."""
         self._scale.fill_(self._initial)
-        self._inverse.fill_(1 / self._initial)
         self._num_good.zero_()
         self.num_left_out.zero_()
 
@@ -46,11 +44,13 @@ class LossScale:
         """Scales gradients behind the outputs of this module and unscales them before its parameters."""
         module.register_forward_hook(lambda _, inputs, outputs: self.outputs(outputs))
         for parameter in module.parameters():
-            parameter.register_hook(lambda gradient: gradient * self._inverse)
+            parameter.register_hook(lambda gradient: gradient / self._scale)
 
     def outputs(self, outputs: Tensor) -> Tensor:
         """Outputs of a net as float32, whose gradient is scaled before it becomes half precision."""
-        scaled: Tensor = _Scaled.apply(outputs.float(), self._scale)
+        scaled = outputs.float().view_as(outputs)
+        if scaled.requires_grad:
+            scaled.register_hook(lambda gradient: gradient * self._scale)
         return scaled
 
     def settle(self, gradient: Tensor) -> Tensor:
@@ -62,20 +62,7 @@ class LossScale:
         self._num_good.add_(1).masked_fill_(is_bad, 0.0)
         is_grown = self._num_good == NUM_GOOD_STEPS
         self._num_good.masked_fill_(is_grown, 0.0)
-        factor = torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0))
-        self._scale.mul_(factor)
-        self._inverse.div_(factor)
+        self._scale.mul_(torch.where(is_bad, 0.5, torch.where(is_grown, 2.0, 1.0)))
         self.left_out = is_bad.float()
         self.num_left_out.add_(self.left_out)
         return self.left_out
-
-
-class _Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, outputs: Tensor, scale: Tensor) -> Tensor:
-        context.scale = scale
-        return outputs.view_as(outputs)
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0] * context.scale, None

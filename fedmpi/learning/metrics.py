@@ -121,11 +121,9 @@ def check(names: Sequence[str], info: DataInfo) -> None:
             with users_code("evaluation.metrics", f"{call} {what}", ConfigError):
                 value = metric(targets, outputs)
             number = _number(value)
-            if number is None:
-                problem = f"{name} {what}: it returns {type_in_words(value)}; expected a finite number"
-                raise ConfigError("evaluation.metrics", problem)
-            if not math.isfinite(number):
-                problem = f"{name} gives {value} for {count} examples of random outputs; expected a finite number"
+            if number is None or not math.isfinite(number):
+                returned = type_in_words(value) if number is None else number
+                problem = f"{name} {what} of random outputs: it returns {returned}; expected a finite number"
                 raise ConfigError("evaluation.metrics", problem)
 
 

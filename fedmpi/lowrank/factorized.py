@@ -16,7 +16,6 @@ memory format then is its matrix: `u_matrix` and `v_matrix` are views.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
@@ -156,10 +155,3 @@ class FactorizedLayer:
 def channels_inside(weight: torch.Tensor) -> torch.Tensor:
     """Maps (out, in, kh, kw) to (out, kh, kw, in), a view; leaves two-dimensional weights as they are."""
     return weight.permute(0, 2, 3, 1) if weight.dim() == 4 else weight
-
-
-def dense_name(name: str, layers: Container[str]) -> str:
-    """Returns the dense net's name of a parameter of the factorized one: `v` carries the bias of its layer, one of
-    `layers`."""
-    layer = name.removesuffix(".v.bias")
-    return f"{layer}.bias" if layer in layers else name

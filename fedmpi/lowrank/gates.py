@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedmpi.tensors import linear_of
+
 GATES = ("i", "f", "g", "o")
 """In the order in which torch stacks them: input, forget, cell and output gate."""
 MATRICES = ("weight_ih_", "weight_hh_")
@@ -28,18 +30,12 @@ def open_lstms(net: nn.Module) -> nn.Module:
     for lstm in [module for module in net.modules() if isinstance(module, nn.LSTM)]:
         for name, matrix in [item for item in lstm.named_parameters(recurse=False) if item[0].startswith(MATRICES)]:
             del lstm._parameters[name]
-            gates = matrix.detach().chunk(len(GATES))
-            layers = nn.ModuleDict(dict(zip(GATES, map(_linear, gates), strict=True)))
+            gates = matrix.chunk(len(GATES))
+            layers = nn.ModuleDict(dict(zip(GATES, map(linear_of, gates), strict=True)))
             lstm.add_module(name.removeprefix("weight_"), layers)
         lstm.register_forward_pre_hook(_stack_gates)
         lstm.register_forward_hook(_forget_stacks, always_call=True)
     return net
-
-
-def _linear(weight: torch.Tensor) -> nn.Linear:
-    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta", dtype=weight.dtype)
-    layer.weight = nn.Parameter(weight.clone())
-    return layer
 
 
 def _stacked(gates: nn.Module) -> torch.Tensor:

@@ -16,55 +16,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.modules import Half, halves
-from fedmpi.tensors import copy_of, keep_attributes
-
-
-class Kernels(nn.Module):
-    """`v(u(x))` in place of a conv or linear layer of n outputs: those beyond the q rows of `v` are zero.
-
-    The bias is the dense layer's, of all n outputs.
-    """
-
-    def __init__(self, u: Half, v: Half, num_outputs: int, bias: Tensor | None) -> None:
-        super().__init__()
-        self.u = u
-        self.v = v
-        self.bias = bias
-        self._num_missing = num_outputs - len(v.weight)
-        # Of an image the channels come third to last, of anything else last.
-        self._behind_outputs = (0, 0) * (u.weight.dim() - 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.v(self.u(x))
-        if self._num_missing:
-            out = F.pad(out, (*self._behind_outputs, 0, self._num_missing))
-        if self.bias is None:
-            return out
-        return out + self.bias.view(-1, *(1,) * (len(self._behind_outputs) // 2))
-
-    @property
-    def weight(self) -> Tensor:
-        """Returns the dense weight that the kernels add up to; an LSTM and Swin's attention read it."""
-        product = (self.v.weight.flatten(1) @ self.u.weight.flatten(1)).view(-1, *self.u.weight.shape[1:])
-        return F.pad(product, (0, 0) * (product.dim() - 1) + (0, self._num_missing))
+from fedmpi.lowrank.modules import put_factors
+from fedmpi.tensors import copy_of
 
 
 def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Module:
-    """Returns a copy of `net` whose layers named in `sizes` are `Kernels` of (r, q), q cut to the layer's outputs.
-
-    Dense tensors keep values, names and devices (meta included); factors hold zeros until they are
-    loaded. State keys: `<layer>.u.weight` (r, m, kh, kw), `<layer>.v.weight` (q, r, 1, 1), `<layer>.bias`.
-    """
+    """Returns a copy of `net` whose layers named in `sizes` have (r, q): r kernels, of which q rows of `v` are held."""
     result = copy_of(net)
     for name, (r, q) in sizes.items():
         dense = result.get_submodule(name)
         assert isinstance(dense, (nn.Linear, nn.Conv2d))
-        layer = FactorizedLayer.of(name, dense, "output", None)
-        u, v = halves(layer, dense, r, min(q, layer.out_features))
-        kernels = Kernels(u, v, layer.out_features, dense.bias).train(dense.training)
-        keep_attributes(kernels, dense)
-        result.set_submodule(name, kernels)
+        put_factors(result, FactorizedLayer.of(name, dense, "output", None), r, q)
     return result
 
 

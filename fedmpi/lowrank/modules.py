@@ -1,7 +1,7 @@
 """Nets whose factorized layers are two plain layers in a row. FedHM, arXiv:2111.14655, 2.2 and Tables 5, 6.
 
-Each half of a conv carries the stride, padding and dilation of its own direction; the bias stays
-with the second half and nothing stands between the two. At full rank that is the dense layer.
+Each half of a conv carries the stride, padding and dilation of its own direction. The bias stays the layer's own, and
+nothing stands between the two. At full rank that is the dense layer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.tensors import copy_of, keep_attributes
@@ -19,44 +20,55 @@ Half = nn.Linear | nn.Conv2d
 
 
 class LowRank(nn.Module):
-    """`v(u(x))`: in place of the conv or linear layer whose weight the two factors approximate."""
+    """`v(u(x))` and the bias, in place of the conv or linear layer whose weight the factors of rank r approximate.
 
-    def __init__(self, layer: FactorizedLayer, u: Half, v: Half) -> None:
+    `v` has the leading `num_outputs` rows, at most all; the other outputs are zero.
+    """
+
+    def __init__(self, layer: FactorizedLayer, dense: Half, r: int, num_outputs: int) -> None:
         super().__init__()
+        q = min(num_outputs, layer.out_features)
         self.layer = layer
-        self.u = u
-        self.v = v
+        self.u, self.v = halves(layer, dense, r, q)
+        self.bias = dense.bias
+        self._num_missing = layer.out_features - q
+        # Of an image the channels come third to last, of anything else last.
+        self._behind_outputs = (0, 0) * (dense.weight.dim() - 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.v(self.u(x))
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.v(self.u(x))
+        if self._num_missing:
+            out = F.pad(out, (*self._behind_outputs, 0, self._num_missing))
+        if self.bias is None:
+            return out
+        return out + self.bias.view(-1, *(1,) * (len(self._behind_outputs) // 2))
 
     @property
-    def weight(self) -> torch.Tensor:
-        """Returns the dense weight that the factors stand for: some nets (Swin's attention) use it past `forward`."""
-        return self.layer.lift(self.u.weight, self.v.weight)
-
-    @property
-    def bias(self) -> torch.Tensor | None:
-        return self.v.bias
+    def weight(self) -> Tensor:
+        """Returns the dense weight that the factors stand for: an LSTM and Swin's attention use it past `forward`."""
+        v = self.v.weight
+        return self.layer.lift(self.u.weight, F.pad(v, (0, 0) * (v.dim() - 1) + (0, self._num_missing)))
 
 
 def factorize_net(net: nn.Module, layers: Iterable[FactorizedLayer], rank_ratio: float) -> nn.Module:
-    """Returns a copy of `net` whose `layers` are `LowRank` modules at this rank ratio; at ratio 1 a plain copy.
-
-    Dense tensors keep their values, names and devices (meta included); factors hold zeros until
-    they are loaded, biases excepted. State keys: `<layer>.u.weight`, `<layer>.v.weight`,
-    `<layer>.v.bias`.
-    """
+    """Returns a copy of `net` whose `layers` are `LowRank` modules at this rank ratio; at ratio 1 a plain copy."""
     result = copy_of(net)
     for layer in layers if rank_ratio < 1 else ():
-        dense = result.get_submodule(layer.name)
-        assert isinstance(dense, (nn.Linear, nn.Conv2d))
-        low = LowRank(layer, *halves(layer, dense, layer.r(rank_ratio), layer.out_features)).train(dense.training)
-        if dense.bias is not None:
-            low.v.bias = dense.bias
-        keep_attributes(low, dense)
-        result.set_submodule(layer.name, low)
+        put_factors(result, layer, layer.r(rank_ratio), layer.out_features)
     return result
+
+
+def put_factors(net: nn.Module, layer: FactorizedLayer, r: int, num_outputs: int) -> None:
+    """Puts a `LowRank` in place of a layer of `net`.
+
+    Dense tensors keep their values, names and devices (meta included); factors hold zeros until they are loaded. State
+    keys: `<layer>.u.weight`, `<layer>.v.weight`, `<layer>.bias`.
+    """
+    dense = net.get_submodule(layer.name)
+    assert isinstance(dense, (nn.Linear, nn.Conv2d))
+    low = LowRank(layer, dense, r, num_outputs).train(dense.training)
+    keep_attributes(low, dense)
+    net.set_submodule(layer.name, low)
 
 
 def halves(layer: FactorizedLayer, dense: Half, r: int, n: int) -> tuple[Half, Half]:

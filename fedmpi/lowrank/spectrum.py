@@ -74,11 +74,6 @@ def _is_known(ranks: Mapping[str, int], changes: Mapping[str, tuple[float, Tenso
     return all(r <= len(changes[name][1]) for name, r in ranks.items())
 
 
-def shares(lost: Mapping[str, float], whole: float) -> dict[str, object]:
-    """Returns the shares of `table` for all layers together, out of energies: what each tier has not of the `whole`."""
-    return {"spectrum": {"beyond": _shares(lost, whole)}}
-
-
 def beyond(notes: Mapping[str, object], tier: str) -> float | None:
     """Reads the share of all layers' energy beyond a tier's rank out of a record's notes; None where there is none."""
     match notes:

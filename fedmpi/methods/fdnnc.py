@@ -48,7 +48,7 @@ from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.protocol import Method
@@ -79,6 +79,7 @@ _LARGEST_GRADIENT = 2.0**20
 class FDNNCOptions(MethodOptions):
     uploads_nets: ClassVar[bool] = False
     needs_blocks: ClassVar[bool] = True
+    capacity: ClassVar[str] = "rank_ratio"
     name: str = "fdnnc"
     """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
     pattern: Literal["both", "bfirst", "switch"] = "switch"
@@ -97,10 +98,6 @@ class FDNNCOptions(MethodOptions):
     """Exceptions by layer name pattern (`classifier.*`): `dense`, another ratio, or r as a whole number."""
     loss: Literal["cross_entropy", "mse"] = "cross_entropy"
     """`mse`: |y - sigmoid(output)|^2 / 2 to one-hot labels, which `train.masked_loss` leaves alone."""
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return 1.0, self.rank_ratio
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         num_big = round(self.big_share * num_clients)
@@ -170,9 +167,10 @@ class FDNNC(Method):
         return {name: state[name] if name in state else torch.zeros(spec.shape) for name, spec in specs.items()}
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        return {
-            dense_name(name, self.layers): spec for net in sorted(nets) for name, spec in self.tier_specs[net].items()
-        }
+        specs: dict[str, Spec] = {}
+        for net in sorted(nets):
+            specs |= self.tier_specs[net]
+        return specs
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Makes what the state lacks of a net that nobody trains yet out of the other net."""
@@ -209,6 +207,11 @@ class FDNNC(Method):
         return dict.fromkeys(self._withheld(client.task), NOTHING)
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Takes the steps, and the SVD of W wherever small devices continue from it in this round or the next."""
+        new = self._next(state, means, contributions)
+        return new | self._factors(new) if self.pattern in ("both", "switch") else new
+
+    def _next(self, state: Params, means: Params, contributions: Contributions) -> Params:
         """Takes the steps of eqs. 17-19 on the nets of this phase's devices, then merges by the pattern (III.D)."""
         if contributions.phase.name == self.tiers[BIG].name:
             stepped = self._stepped(state, means, contributions, BIG)
@@ -244,28 +247,23 @@ class FDNNC(Method):
         names = {name for layer in self.layers.values() for name in layer.factor_names}
         return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
 
-    def refresh(self, state: Params) -> Params:
-        """Takes the SVD of W wherever small devices continue from it in the same round or the next."""
-        return state | self._factors(state) if self.pattern in ("both", "switch") else state
-
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns the share of W's energy beyond A B^T, where the state has both."""
         if not all(self.blocks):
             return {}
-        matrices = [state[f"{layer}.weight"].double() for layer in self.layers]
-        products = [self._weights(state)[f"{layer}.weight"].double() for layer in self.layers]
-        lost = sum(float((w - ab).square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
-        whole = sum(float(w.square().sum()) for w, ab in zip(matrices, products, strict=True) if ab.any())
-        return spectrum.shares({self.tiers[SMALL].name: lost}, whole) if whole else {}
+        lost = whole = 0.0
+        for name, product in self._weights(state).items():
+            if product.any():
+                weight = state[name].double()
+                lost += float((weight - product.double()).square().sum())
+                whole += float(weight.square().sum())
+        beyond = {self.tiers[SMALL].name: spectrum.rounded(lost / whole)} if whole else {}
+        return {"spectrum": {"beyond": beyond}} if whole else {}
 
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         return factorize_net(self.context.make(empty=empty), self.layers.values(), self.tiers[number].capacity)
-
-    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        for name, target in out.items():
-            target.copy_(published[dense_name(name, self.layers)])
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Computes the gradient of one mini-batch: a step of length 0 leaves it in the net, clipped as `train` says."""
@@ -289,8 +287,7 @@ class FDNNC(Method):
         params = list(net.params.values())
         decayed = torch._foreach_add(grads, params, alpha=self.context.train.weight_decay)
         named = dict(zip(net.grads, decayed, strict=True))
-        dense = {dense_name(name, self.layers): value for name, value in named.items()}
-        return {name: dense[name] for name in self.upload_specs(client.task.tier, client.task)}
+        return {name: named[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def _withheld(self, task: Task) -> tuple[str, ...]:
         """Names, for CEFO, the factors whose gradients this client keeps to itself: those of B or those of A."""

@@ -16,22 +16,19 @@ methods (`train`, `evaluation`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from fedmpi.lowrank.kernels import effective_number
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.spectrum import effective_rank, rounded
 from fedmpi.lowrank.svd import gram
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Contributions
+from fedmpi.methods.values import Contributions, WeightedOptions
 from fedmpi.tensors import Params
 
 
-class FedAvgOptions(ServerOptions):
+class FedAvgOptions(WeightedOptions, ServerOptions):
     name: str = "fedavg"
     """Federated averaging (McMahan et al. 2017): one net of any width for all clients."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
     spectra: bool = False
     """Note how many principal kernels each layer needs (PriSM's Figures 1 and 6)."""
 

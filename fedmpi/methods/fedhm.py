@@ -45,7 +45,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.decay import decay_layers_, decay_macs
-from fedmpi.lowrank.factorized import FactorizedLayer, dense_name
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
@@ -161,11 +161,11 @@ class FedHM(ServerMethod):
             if layer is not None and name.endswith(".u.weight"):
                 yield f"{layer.name}.weight", layer.lifted(value, upload[f"{layer.name}.v.weight"])
             elif name.removesuffix(".v.weight") not in self.layers:
-                yield dense_name(name, self.layers), value
+                yield name, value
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         """Bounds a lifted layer by the largest row norms, without lifting it: |U V^T|_ij <= |u_i| |v_j|."""
-        bounds = {dense_name(name, self.layers): value for name, value in upload.items()}
+        bounds = dict(upload)
         for layer in self.layers.values() if not self._is_dense(client.task.tier) else ():
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
@@ -222,8 +222,7 @@ class FedHM(ServerMethod):
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Copies the leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
-            source = published[name if name in published else dense_name(name, self.layers)]
-            target.copy_(source[tuple(map(slice, target.shape))])  # singular triplets are nested
+            target.copy_(published[name][tuple(map(slice, target.shape))])  # singular triplets are nested
 
     @counted_once
     def count_training(self, turn: ClientLoad) -> Training:

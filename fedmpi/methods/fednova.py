@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 
@@ -35,7 +35,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Training, WeightedOptions, counted_once
 from fedmpi.tensors import Params, Spec
 
 STEPS = "fednova.steps"
@@ -43,14 +43,12 @@ STEPS = "fednova.steps"
 LARGEST_STEPS = 2.0**20
 
 
-class FedNovaOptions(MethodOptions):
+class FedNovaOptions(WeightedOptions):
     uploads_nets: ClassVar[bool] = False
     name: str = "fednova"
     """Changes are normalized by the clients' local steps (Wang et al. 2020)."""
     mu: NotNegative = 0.0
     """Weight of a proximal term mu/2 |w - w_t|^2 in every client's loss, as fedprox has it."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)

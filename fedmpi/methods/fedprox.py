@@ -17,23 +17,20 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 
 from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, ClientLoad, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Training, WeightedOptions, counted_once
 
 
-class FedProxOptions(ServerOptions):
+class FedProxOptions(WeightedOptions, ServerOptions):
     name: str = "fedprox"
     """Federated averaging with a proximal term (T. Li et al. 2020)."""
     mu: NotNegative = 0.01
     """Weight of mu/2 |w - w_t|^2 in every client's loss; 0 is FedAvg."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 class FedProx(ServerMethod):

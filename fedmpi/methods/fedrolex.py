@@ -35,24 +35,21 @@ clients are tested with the windows of the round.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from fedmpi.config.fields import Shares
-from fedmpi.methods.values import Client, MethodContext, TestedNet
+from fedmpi.methods.values import Client, MethodContext, TestedNet, WeightedOptions
 from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.rolling import rolling_axes
 from fedmpi.models.width import Rounding
 
 
-class FedRolexOptions(ScaledOptions):
+class FedRolexOptions(WeightedOptions, ScaledOptions):
     name: str = "fedrolex"
     """Narrow nets by capacity, whose window of channels rolls from round to round (Alam et al. 2022)."""
     widths: Shares = (1.0, 0.5, 0.25, 0.125, 0.0625)
     rounding: Rounding = "ceil"
     """Channels of a layer: rounded up (the code; the paper rounds down), or to the nearest whole number."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the means: its number of training examples (n_k / n), or the same for all."""
 
 
 class FedRolex(WidthMethod):

@@ -17,7 +17,6 @@ Differences from the paper:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -28,19 +27,17 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.protocol import Method, copy_into, gradients
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions
 from fedmpi.tensors import Params
 
 
-class MoonOptions(MethodOptions):
+class MoonOptions(WeightedOptions):
     name: str = "moon"
     """Representations are pulled towards the global net's (Li et al. 2021)."""
     mu: NotNegative = 1.0
     """Weight of the contrastive term; the paper tunes it among 0.1, 1, 5 and 10."""
     temperature: Positive = 0.5
     """tau: small ones weigh large similarities more."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 class Moon(Method):

@@ -190,12 +190,12 @@ class OrthDrop(Method):
         """Names the entries of eq. 5: a kernel is averaged over those who drew it, a row of v over its holders."""
         return self._held(client.task.tier, client)
 
-    def refresh(self, state: Params) -> Params:
-        """Runs Algorithm 1, line 10. A kernel's momentum stays with its number."""
-        new = dict(state)
+    def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
+        """Runs Algorithm 1, line 10: decomposes the means anew."""
+        new = super().update(state, means, contributions)
         for layer in self.factorized:
             u, v = layer.factor_names
-            new[u], new[v] = refreshed(layer, state[u], state[v])
+            new[u], new[v] = refreshed(layer, new[u], new[v])
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:

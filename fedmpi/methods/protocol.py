@@ -9,7 +9,6 @@ A round (`fedmpi.train_round`) calls, in this order:
     rank 0 (or the  lift(upload)              the result in server coordinates, tensor by tensor
      worker)
     rank 0          update(state, means)      the new state, out of weighted means over the clients
-                    refresh(state)            what the server recomputes of it (an SVD)
 
 After a round, where clients are tested with nets of their own: narrow, adapt, test.
 
@@ -197,10 +196,6 @@ class Method:
         Entries that nobody sent have their old value in `means`.
         """
         return {**state, **means}
-
-    def refresh(self, state: Params) -> Params:
-        """Recomputes what the server has to after `update` (PriSM: the SVD); counted as the stage `svd`."""
-        return state
 
     def rebase(self, tensors: Params, num_rounds: int) -> Params:
         """Returns a state or a memory of a run of so many rounds as a new run begins with it (`--init-from`), whose

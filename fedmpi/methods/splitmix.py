@@ -41,7 +41,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, gradients, net_specs
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions, counted_once
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
@@ -52,7 +52,7 @@ Levels = Annotated[tuple[Positive, ...], Field(strict=False, min_length=1, max_l
 MAX_BASES = 16
 
 
-class SplitMixOptions(ServerOptions):
+class SplitMixOptions(WeightedOptions, ServerOptions):
     capacity: ClassVar[str] = "levels"
     name: str = "splitmix"
     """Ensembles of narrow base nets, by capacity (Hong et al. 2022)."""
@@ -62,8 +62,6 @@ class SplitMixOptions(ServerOptions):
     """Width of a base net."""
     rounding: Rounding = "round"
     """Channels of a base net's layers: rounded to the nearest whole number or up."""
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the means of its bases: its examples (the code), or the same for all (FedHM's tables)."""
     scaler: bool = True
     """Divide a base's activations by `atom` in training, before every norm layer; in a net without any, after every
     conv and linear layer but the last.

@@ -34,7 +34,8 @@ class MethodOptions(Section):
     """What every method's options have beside their own."""
 
     capacity: ClassVar[str] = ""
-    """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`); none: one full tier."""
+    """The option that has the capacity of each tier, largest first (FedHM: `rank_ratio`), or of a smaller one than the
+    full tier (FDNNC); none: one full tier."""
     name: str
     uploads_nets: ClassVar[bool] = True
     """Each client sends the parameters that it has trained, so those of different clients can be compared."""
@@ -50,8 +51,8 @@ class MethodOptions(Section):
     @property
     def tiers(self) -> tuple[float, ...]:
         """Returns the capacity of each tier, largest first."""
-        capacities: tuple[float, ...] = getattr(self, self.capacity) if self.capacity else (1.0,)
-        return capacities
+        given = getattr(self, self.capacity) if self.capacity else (1.0,)
+        return given if isinstance(given, tuple) else (1.0, given)
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Yields (dotted key, message) of what is wrong.
@@ -102,6 +103,13 @@ class MethodOptions(Section):
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """Returns the clients of each tier without `clients.tier_blocks`: equal blocks, the last has the remainder."""
         return equal_blocks(num_clients, len(self.tiers))
+
+
+class WeightedOptions(MethodOptions):
+    """What methods share whose server weighs clients by their examples."""
+
+    weighting: Literal["uniform", "samples"] = "samples"
+    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all."""
 
 
 @dataclass(frozen=True)

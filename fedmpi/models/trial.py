@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
@@ -30,6 +30,8 @@ EXAMPLES = 4
 # Values, gradients and a copy of the largest layer.
 _SHARE = 3
 WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_WithoutProducts: Any = costs.MacCounter
+"""Where weights have no values torch would copy them in full for their products."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +96,12 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
     calls: set[str] = set()
     for name, part in net.named_modules():
         part.register_forward_hook(partial(_note, layers, calls, name))
-    with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad(), _products(is_computed=trains):
+    products = nullcontext() if trains else _WithoutProducts()
+    with torch.device("cpu"), seeds.global_generators(0), torch.enable_grad(), products:
         scores = _scores(net.train(), info, model, examples_of(info)[:2])
         if trains and scores.isnan().any():
             raise ConfigError("model.name", f"'{model}' gives NaN for the data's first examples")
-        classifier = _nearest(scores.grad_fn, layers)
+        classifier = next((layers[node] for node in _graph(scores.grad_fn) if node in layers), "")
         _refuse_changes(net, model, parameters)
         if trains and parameters:
             _refuse_lost_gradients(net, info, model, scores, calls)
@@ -121,7 +124,7 @@ def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: It
             light = costs.weightless(create.skeleton(options, info), torch.device("cpu"))
         for is_training, size in [*((True, size) for size in training), *((False, size) for size in tests)]:
             batch = some[torch.arange(size) % len(some)]
-            with suppress(ConfigError), torch.no_grad(), _products(is_computed=False):
+            with suppress(ConfigError), torch.no_grad(), _WithoutProducts():
                 if light is not None:
                     _scores(light.train(is_training), info, options.name, batch.clone())
                     continue
@@ -129,12 +132,6 @@ def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: It
             subsample_before_narrow_convs(net)
             with torch.no_grad():
                 _scores(net, info, options.name, batch)
-
-
-def _products(*, is_computed: bool) -> AbstractContextManager[object]:
-    """Leaves products out where weights have no values: torch would copy them in full."""
-    counter: Any = costs.MacCounter
-    return nullcontext() if is_computed else counter()
 
 
 def _refuse_changes(net: nn.Module, model: str, parameters: Mapping[str, Tensor]) -> None:
@@ -224,11 +221,6 @@ def fault_of_net(error: str) -> str:
     if "allocate memory" in error:
         return "it takes more memory than there is"
     return error.partition(". ")[0] if "deterministic" in error else ""
-
-
-def _nearest(last: Any, layers: Mapping[object, str]) -> str:
-    """Returns the first layer on the way back from the scores, nearer ones first; empty if there is none."""
-    return next((layers[node] for node in _graph(last) if node in layers), "")
 
 
 def _graph(last: Any) -> Iterator[Any]:

@@ -45,7 +45,8 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> ClientRes
         with seeds.global_generators(_seed(client, "dropout"), setup.data.device):
             outcome = method.train(trainer, client, local_work(setup, client))
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
-        memory_digest = "" if upload is None else _store_memory(setup, trainer.net, client)
+        memory = {} if upload is None else method.remember(trainer.net, client)
+        memory_digest = setup.memories.put(task.client, task.round_number, memory)[1] if memory else ""
     report = ClientReport(
         client=task.client,
         status=DROPPED if upload is None else CONTRIBUTED,
@@ -68,12 +69,6 @@ def _finished(setup: Setup, client: Client, report: ClientReport) -> ClientRepor
         return report
     spent = setup.fleet.turn(client.task, load, costs)
     return replace(report, simulated_ns=spent.ns, simulated_uj=spent.uj)
-
-
-def _store_memory(setup: Setup, net: FlatNet, client: Client) -> str:
-    """Stores the client's new memory. Returns its digest, '' if there is nothing new."""
-    memory = setup.method.remember(net, client)
-    return setup.memories.put(client.task.client, client.task.round_number, memory)[1] if memory else ""
 
 
 def _seed(client: Client, purpose: str) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
-from fedmpi.federation.cohort import eligible_clients, sample_cohort, sample_dynamic_cohort
+from fedmpi.federation.cohort import eligible_clients, sample_cohort
 from fedmpi.federation.participation import SAMPLING, Participation
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, ClientLoad, Phase
@@ -183,17 +183,15 @@ def draw_cohort(
         of_device = participation.tier
         return of_device(client, round_number) if of_device else tier_of(client, blocks, dynamic=dynamic, **when)
 
-    if not participation.is_uniform:
+    def can_take_part(client: int) -> bool:
+        own = tier(client)
+        return own is not None and (tiers is None or own in tiers)
 
-        def can_take_part(client: int) -> bool:
-            own = tier(client)
-            return own is not None and (tiers is None or own in tiers)
-
-        cohort = participation.cohort(size, round_number, phase.name, can_take_part)
-    elif dynamic and phase.tiers is not None:
-        cohort = sample_dynamic_cohort(blocks, phase.tiers, size, phase=phase.name, **when)
+    # Who may take part is known without asking each client, unless each draws a tier and only some tiers are wanted.
+    if participation.is_uniform and not (dynamic and tiers):
+        cohort = sample_cohort(eligible_clients(blocks, tiers), size, phase=phase.name, **when)
     else:
-        cohort = sample_cohort(eligible_clients(blocks, phase.tiers), size, phase=phase.name, **when)
+        cohort = participation.cohort(size, round_number, phase.name, can_take_part)
     return [(client, own) for client in cohort if (own := tier(client)) is not None]
 
 

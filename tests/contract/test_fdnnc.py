@@ -94,7 +94,7 @@ def iteration(method: FDNNC, state: Params, gradients: Gradients, *, lr: float =
         results = exchanged(method, state, *uploads)
         if contributed:
             contributions = Contributions(phase, number, lr, contributed, results.shares)
-            state = method.refresh(method.update(state, results.means, contributions))
+            state = method.update(state, results.means, contributions)
     return state
 
 

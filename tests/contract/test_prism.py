@@ -169,11 +169,11 @@ def test_the_initial_state_is_the_initial_net(tmp_path: Path) -> None:
     torch.testing.assert_close(flat.module(images), net(images), rtol=0, atol=1e-4)
 
 
-def test_refresh_leaves_the_net_as_it_is(tmp_path: Path) -> None:
+def test_an_update_leaves_the_means_net_as_it_is(tmp_path: Path) -> None:
     method = small_setup(tmp_path, "method.name=prism").method
     generator = torch.Generator().manual_seed(0)
     state = {n: v + 0.1 * torch.randn(v.shape, generator=generator) for n, v in method.initial_state().items()}
-    new = method.refresh(state)
+    new = method.update({}, state, Contributions(Phase(), 1, 0.1, ()))
     before, after = products(method, state), products(method, new)
     for name, weight in after.items():
         torch.testing.assert_close(weight, before[name], rtol=0, atol=1e-5)

@@ -7,11 +7,15 @@ from itertools import combinations, product
 from math import comb
 
 import pytest
+from small_runs import small_config
 
 from fedmpi.config.schema import CosineSchedule, StepSchedule, Train
 from fedmpi.federation import cohort
-from fedmpi.federation.cohort import eligible_clients, learning_rate, sample_cohort, sample_dynamic_cohort
+from fedmpi.federation.cohort import eligible_clients, learning_rate, sample_cohort
+from fedmpi.federation.participation import Participation
 from fedmpi.federation.tiers import equal_blocks, tier_of
+from fedmpi.methods.values import Phase
+from fedmpi.rounds.state import draw_cohort
 
 # Quantiles of the chi-square distribution at 0.999, by degrees of freedom. Seeds are fixed: a test
 # that passes once passes always, and a biased draw would exceed them by far.
@@ -139,19 +143,14 @@ def test_clients_of_fixed_tiers() -> None:
     assert draw(eligible_clients((3, 2, 4), None), 9) == list(range(9))
 
 
-def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
-    """2 of the clients 0-5 in tier 0 of (3, 3), in 3,000 rounds: each pair as often as the rounds in which it could be
-    drawn say, one over the number of pairs."""
-    when = {"seed": 3, "phase": "big"}
-    seen: Counter = Counter()
-    expected: dict[tuple[int, ...], float] = dict.fromkeys(combinations(range(6), 2), 0.0)
-    for number in range(1, 3001):
-        chosen = sample_dynamic_cohort((3, 3), {0}, 2, round_number=number, **when)
-        could = [c for c in range(6) if tier_of(c, (3, 3), dynamic=True, seed=3, round_number=number) == 0]
-        assert set(chosen) <= set(could) and len(chosen) == min(2, len(could)) and chosen == sorted(chosen)
-        if len(could) >= 2:
-            seen[tuple(chosen)] += 1
-            pairs = list(combinations(could, 2))
-            expected |= {pair: expected[pair] + 1 / len(pairs) for pair in pairs}
-    assert chi_square(seen, expected) < CHI_SQUARE_999[14]
-    assert sample_dynamic_cohort((4, 0), {1}, 2, seed=0, round_number=1, phase="p") == []
+def test_clients_of_drawn_tiers_are_drawn_among_those_who_drew_them() -> None:
+    """2 of the clients 0-5 in tier 0 of (3, 3); fewer, or none, where fewer have drawn it."""
+    config = small_config("clients.tier_assignment=dynamic", "clients.count=6", "clients.per_round=2")
+    numbers = set()
+    for number in range(1, 200):
+        could = [c for c in range(6) if tier_of(c, (3, 3), dynamic=True, seed=0, round_number=number) == 0]
+        chosen = sample_cohort([could], 2, seed=0, round_number=number, phase="big")
+        phase = Phase("big", frozenset({0}))
+        assert draw_cohort(Participation(config), (3, 3), number, phase) == [(client, 0) for client in chosen]
+        numbers.add(len(chosen))
+    assert numbers == {0, 1, 2}

@@ -115,7 +115,7 @@ def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
     for layer in layers:
         assert state[f"{layer.name}.u.weight"].shape == layer.u_shape(layer.r(0.5))
         assert state[f"{layer.name}.v.weight"].shape == layer.v_shape(layer.r(0.5))
-        assert torch.equal(state.pop(f"{layer.name}.v.bias"), before.pop(f"{layer.name}.bias"))
+        assert torch.equal(state.pop(f"{layer.name}.bias"), before.pop(f"{layer.name}.bias"))
         del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
     assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
     assert not any(module.training for module in result.modules())

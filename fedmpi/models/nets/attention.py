@@ -11,6 +11,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedmpi.tensors import linear_of
+
 INPUTS = ("query", "key", "value")
 """In the order in which torch stacks them."""
 
@@ -27,8 +29,8 @@ class Attention(nn.Module):
         self.dropout = dense.dropout
         weights = dense.in_proj_weight.chunk(3)
         biases = dense.in_proj_bias.chunk(3)
-        self.query, self.key, self.value = map(_linear, weights, biases)
-        self.out = _linear(dense.out_proj.weight, dense.out_proj.bias)
+        self.query, self.key, self.value = map(linear_of, weights, biases)
+        self.out = linear_of(dense.out_proj.weight, dense.out_proj.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, need_weights: bool = False) -> tuple[Tensor, None]:
         """Maps (B, T, dim) each to (B, T, dim), and None for the weights that nobody asked for."""
@@ -53,11 +55,3 @@ def open_attention(net: nn.Module) -> nn.Module:
     for name, dense in [item for item in net.named_modules() if isinstance(item[1], nn.MultiheadAttention)]:
         net.set_submodule(name, Attention(dense))
     return net
-
-
-def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
-    # On the meta device no random numbers are drawn for values that are about to be replaced.
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight = nn.Parameter(weight.detach().clone())
-    layer.bias = nn.Parameter(bias.detach().clone())
-    return layer

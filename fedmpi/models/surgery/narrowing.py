@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -50,10 +49,10 @@ def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Wi
     narrow = copy.deepcopy(whole)
     for norm in (part for net in (whole, narrow) for part in net.modules() if isinstance(part, NORMS)):
         vars(norm)["forward"] = partial(_affine, norm)
+    sizes = _fit_when_called(narrow, width, classifier)
     with torch.no_grad(), seeds.global_generators(0):
-        with _fitting(narrow, width, classifier) as sizes:
-            narrow.train()(examples)
-            outputs = narrow.eval()(examples)
+        narrow.train()(examples)
+        outputs = narrow.eval()(examples)
         _keep_leading(whole, {name: value.shape for name, value in narrow.named_parameters()})
         expected = whole.eval()(examples)
     if outputs.shape != expected.shape:
@@ -121,33 +120,19 @@ def _affine(norm: nn.Module, x: Tensor) -> Tensor:
     return x if bias is None else x + bias.view(-1, *axes)
 
 
-@contextmanager
-def _fitting(net: nn.Module, width: Width, last: str) -> Iterator[dict[str, tuple[int, int]]]:
-    """Fits each layer to the size of its inputs when it is first called within; yields all sizes."""
+def _fit_when_called(net: nn.Module, width: Width, last: str) -> dict[str, tuple[int, int]]:
+    """Lets each layer take the size of its inputs when it is first called; returns where all sizes will be."""
     sizes: dict[str, tuple[int, int]] = {}
 
-    def fit(name: str, part: nn.Module, x: Tensor) -> None:
+    def fit(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if name not in sizes:
-            sizes[name] = _size(part, x, Width() if name == last else width)
+            sizes[name] = _size(part, inputs[0], Width() if name == last else width)
             _resize(part, *sizes[name])
 
-    with _hooks(net, fit):
-        yield sizes
-
-
-@contextmanager
-def _hooks(net: nn.Module, see: Callable[[str, nn.Module, Tensor], None]) -> Iterator[None]:
-    """Calls `see(name, module, input)` within before every layer that has channels."""
-    parts = [(name, part) for name, part in net.named_modules() if isinstance(part, (*WEIGHTED, nn.Embedding, *NORMS))]
-    handles = [
-        part.register_forward_pre_hook(lambda part, inputs, name=name: see(name, part, inputs[0]))
-        for name, part in parts
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    for name, part in net.named_modules():
+        if isinstance(part, (*WEIGHTED, nn.Embedding, *NORMS)):
+            part.register_forward_pre_hook(partial(fit, name))
+    return sizes
 
 
 def _size(part: nn.Module, x: Tensor, width: Width) -> tuple[int, int]:
