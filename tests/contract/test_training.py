@@ -274,6 +274,7 @@ def test_each_training_has_generators_of_its_own(tmp_path: Path, monkeypatch: py
         expected = seeds.mix(f"batches:{task.phase}", 3, number, task.client)
         assert local_work(setup, client).generator.initial_seed() == expected
     published = publish(setup, ServerState(setup.method.initial_state()), 2, 0)
+    assert setup.method.tier_specs  # so that no net is made below
     global_generators = seeds.global_generators
     seeded = []
 

@@ -100,14 +100,14 @@ def epoch(layers: Layers) -> int:
 
 FULL = two_layers(8)
 PARAMS = 16 * 8 + 8 + 8 * 4 + 4
-# Rank 4 of the first layer, the second is dense: 16 x 4, 4 x 8 with the bias.
-FEDHM = (linear(16, 4, bias=False), linear(4, 8), relu(8), linear(8, 4))
-# The bias of a layer with fewer kernels stands outside of them, and is not read by a layer.
-ORTHDROP = (linear(16, 4, bias=False), linear(4, 8, bias=False), relu(8), linear(8, 4))
+# Rank 4 of the first layer, the second is dense: 16 x 4, 4 x 8. The bias stands outside of the factors, and is not read
+# by a layer.
+FEDHM = (linear(16, 4, bias=False), linear(4, 8, bias=False), relu(8), linear(8, 4))
 # 2 kernels, 2 rows of v.
 PRISM = (linear(16, 2, bias=False), linear(2, 2, bias=False), relu(8), linear(8, 4))
 # Rank 2 of the first layer, 1 of the second.
-FDNNC = (linear(16, 2, bias=False), linear(2, 8), relu(8), linear(8, 1, bias=False), linear(1, 4))
+FDNNC = (linear(16, 2, bias=False), linear(2, 8, bias=False), relu(8), linear(8, 1, bias=False))
+FDNNC += (linear(1, 4, bias=False),)
 BASE = two_layers(2)
 # Rank 4 beside both layers, whose weights and biases stay as they are, and are read: 16 x 8 + 4 (16 + 8) MACs, and as
 # many numbers with the bias of 8; 8 x 4 + 4 (8 + 4), and the bias of 4.
@@ -119,7 +119,7 @@ BY_HAND: dict[str, tuple[int, int, int]] = {
     "fedavg": (4 * PARAMS, 4 * PARAMS, epoch(FULL) + 2 * 5 * PARAMS),
     # The decay of rank 4: 2 r^2 (M + N) = 2 * 16 * (16 + 8) MACs in each step.
     "fedhm": (4 * 140, 4 * 140, epoch(FEDHM) + 2 * (5 * 140 + 768)),
-    "orthdrop": (4 * 140, 4 * 140, epoch(ORTHDROP) + 2 * (5 * 140 + 768)),
+    "orthdrop": (4 * 140, 4 * 140, epoch(FEDHM) + 2 * (5 * 140 + 768)),
     # 2 * 4 * (16 + 2) MACs.
     "prism": (4 * 80, 4 * 80, epoch(PRISM) + 2 * (5 * 80 + 144)),
     # Widths 0.6 (5 hidden) and 0.3 (3 hidden), each as often: in a plan the step of 8 has the wide net.

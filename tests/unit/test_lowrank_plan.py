@@ -104,7 +104,7 @@ def test_ratio_1_is_the_untouched_net() -> None:
 
 
 def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
-    """Keys and shapes as planned, bias with v, dense tensors equal, the given net as it was, no random numbers."""
+    """Keys and shapes as planned, dense tensors equal, the given net as it was, no random numbers."""
     net, generator = Zoo().eval(), torch.get_rng_state()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     layers = plan_layers(net, Rule(0))
