@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import put_factors
