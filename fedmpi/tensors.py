@@ -121,7 +121,8 @@ def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """Returns a linear layer of copies of these values."""
     # On the meta device no random numbers are drawn for values that are about to be replaced.
-    layer = nn.Linear(*weight.shape[::-1], bias=bias is not None, device="meta", dtype=weight.dtype)
+    outputs, inputs = weight.shape
+    layer = nn.Linear(inputs, outputs, bias=bias is not None, device="meta", dtype=weight.dtype)
     layer.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
         layer.bias = nn.Parameter(bias.detach().clone())
