@@ -55,19 +55,17 @@ def kind_of(place: str) -> str:
         except UnknownError as error:
             raise ConfigError(place, str(error)) from None
     found = [kind for kind in SECTIONS if _may_be(kind, place)]
-    if not found and is_aggregate(thing):
-        return "aggregate"
-    if not found and _may_be("observer", place):
-        return "observer"
-    if not found and inspect.isfunction(thing):
-        raise ConfigError(place, "may be a loss, a metric or a sampling of clients; say which with --kind")
     if len(found) > 1 and "data" in found:
         found.remove("data")
+    if not found and is_aggregate(thing):
+        found = ["aggregate"]
+    elif not found and _may_be("observer", place):
+        found = ["observer"]
+    elif not found:
+        found = ["loss", "metric", "sampling"] if inspect.isfunction(thing) else [*KINDS]
     if len(found) > 1:
-        raise ConfigError(place, f"may be a {' or a '.join(found)}; say which with --kind")
-    if not found:
-        kinds = f"{' or '.join(KINDS)}, and no package.module:Class that is one,"
-        raise ConfigError(place, f"is no {kinds} as it is; --kind KIND says what it lacks to be one")
+        what = "" if thing else "is no package.module:Class; it "
+        raise ConfigError(place, f"{what}may be a {' or a '.join(found)}; say which with --kind")
     return found[0]
 
 

@@ -194,20 +194,21 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
     """Groups runs that differ by nothing but their seed, in the order of their first runs. Runs that begin with the
     state of another run are a setting of their own.
     """
-    found = list(dict.fromkeys(runs))
-    table = pd.DataFrame([settings(run.values) for run in found])
+    by_setting: dict[tuple[Any, ...], list[Run]] = {}
+    for run in dict.fromkeys(runs):
+        by_setting.setdefault((*settings(run.values).items(), bool(run.init_from)), []).append(run)
+    table = pd.DataFrame([settings(own[0].values) for own in by_setting.values()])
     keys = _telling_keys(table.drop_duplicates())
-    lengths = pd.DataFrame({"seed": [run.seed for run in found], "done": [run.done for run in found]})
-    has_origin = pd.Series([bool(run.init_from) for run in found])
     groups = []
-    for _, own in lengths.groupby([*map(table.get, table), has_origin], sort=False, dropna=False):
-        longest = own.sort_values("done", ascending=False, kind="stable").drop_duplicates("seed").sort_values("seed")
-        chosen = [found[place] for place in longest.index]
-        shorter = [found[place] for place in own.index.difference(longest.index)]
-        name = _name(table.loc[own.index[0]], keys)
+    for (_, setting), own in zip(table.iterrows(), by_setting.values(), strict=True):
+        longest: dict[int, Run] = {}
+        for run in sorted(own, key=lambda run: run.done, reverse=True):
+            longest.setdefault(run.seed, run)
+        chosen = [longest[seed] for seed in sorted(longest)]
+        name = _name(setting, keys)
         if origins := [*dict.fromkeys(run.init_from for run in chosen if run.init_from)]:
             name += f", from {origins[0]}" + (f" and {len(origins) - 1} more" if len(origins) > 1 else "")
-        groups.append(Group(name, chosen, shorter))
+        groups.append(Group(name, chosen, [run for run in own if run not in chosen]))
     return groups
 
 

@@ -227,17 +227,14 @@ class Grid(Section):
                 allowed = f"{explain.suggest(name, known)} Allowed: {explain.listed(known) or 'none'}"
                 yield path, f"{yaml_text.found(name)} cannot stand here.{allowed}"
         counts = {name: len(method.trials) for name, method in self.methods.items()}
-        if self.tuning is None:
-            for name in (name for name, count in counts.items() if count):
-                yield ("methods", name, "grid"), "a grid, but there is no `tuning` that says how to choose"
-        elif len({*counts.values()}) > 1:
-            found = ", ".join(f"{name} {count}" for name, count in counts.items())
-            yield ("methods",), f"numbers of trials differ: {found}; give every method's grid the same number"
-        elif {*counts.values()} == {0}:
-            yield ("tuning",), "no method has a grid, so there is nothing to choose; leave `tuning` away"
-        for seed in self.seeds:
-            if self.tuning is not None and seed in self.tuning.seeds:
-                yield ("tuning", "seeds"), f"seed {seed} is one of the final seeds, too; take others"
+        found = ", ".join(f"{name} {count}" for name, count in counts.items())
+        if self.tuning is None and any(counts.values()):
+            yield ("methods",), f"grids, but no `tuning` that says how to choose; trials: {found}"
+        elif self.tuning is not None:
+            if 0 in counts.values() or len({*counts.values()}) > 1:
+                yield ("methods",), f"with `tuning` all methods have a grid of as many trials; found: {found}"
+            if shared := {*self.seeds} & {*self.tuning.seeds}:
+                yield ("tuning", "seeds"), f"{sorted(shared)} are final seeds, too; take others"
         yield from printed.mistakes(self.printed, self.settings, self.methods)
 
     def _names(self) -> Iterator[tuple[yaml_text.Path, str, Collection[str]]]:

@@ -300,24 +300,17 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
     for path in paths:
         if not os.path.isdir(path):  # False, too, of a name too long
             raise RunDirError(str(path), f"is not a folder; name a run's folder, or a folder of runs{suggestion(path)}")
-        for folder in runs_below(path):
-            if problem := _problem_of(Run(folder.path)):
-                problems.append(problem)
-            else:
-                runs.append(Run(folder.path))
+        for run in (Run(folder.path) for folder in runs_below(path)):
+            try:
+                _ = run.values
+                if run.records:
+                    runs.append(run)
+                else:
+                    problems.append(f"{run.name} {run.briefly() or 'is finished'}, and has no round")
+            except RunDirError as error:
+                problems.append(error.text())
     if not runs:
         problem = problems[0] if problems else "holds no run (no config.yaml); name a run's folder"
         more = f"; and {len(problems) - 1} more" if len(problems) > 1 else ""
         raise RunDirError(", ".join(map(str, paths)), problem + more)
     return runs, [f"left out: {problem}" for problem in problems]
-
-
-def _problem_of(run: Run) -> str:
-    """Returns why a run cannot be shown beside others; '' if it can."""
-    try:
-        _ = run.values
-        if run.records:
-            return ""
-        return f"{run.name} {run.briefly() or 'is finished'}, and has no round"
-    except RunDirError as error:
-        return error.text()

@@ -89,7 +89,7 @@ def test_bits_that_differ_are_a_broken_contract(tmp_path: Path, monkeypatch: pyt
         (["broken_methods:Nothing"], "has no attribute 'Nothing'"),
         (["brought_things:anything"], "may be a model or a partition; say which with --kind"),
         (["brought_things"], "package.module:Class"),
-        (["brought_things:in_turn"], "may be a loss, a metric or a sampling of clients; say which with --kind"),
+        (["brought_things:in_turn"], "may be a loss or a metric or a sampling; say which with --kind"),
         (["brought_things:NotANet"], "--kind"),
         (["brought_things:NotANet", "--kind", "model"], "NotANet"),
         (["broken_methods:Remembers", "method.no_such=1"], "no_such"),

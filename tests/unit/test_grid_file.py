@@ -33,7 +33,7 @@ def grids(*counts: int) -> dict[str, Any]:
     [
         ({"methods": grids(2, 3)}, "methods avg 2 hm 3"),
         ({"methods": grids(0, 0)}, "tuning grid"),
-        ({"methods": grids(1, 1), "tuning": None}, "methods.avg.grid tuning"),
+        ({"methods": grids(1, 1), "tuning": None}, "methods tuning"),
         ({"tuning": {"seeds": [3], "measure": "largest"}}, "tuning.seeds 3"),
         ({"tuning": {"seeds": [100], "measure": "larges"}}, "tuning.measure 'larges' 'largest'"),
         ({"seeds": [1, 2, 1]}, "seeds 1 twice"),
