@@ -7,7 +7,6 @@ import json
 import platform
 import shutil
 import tempfile
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,10 +19,10 @@ from fedmpi.mpi import placement
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.mpi.launch import library_version
 from fedmpi.mpi.mpirun import loads, physical_cores, ranks_of_threads, usable_cpus
+from fedmpi.report.terminal import wrapped
 from fedmpi.store.manifest import versions
 from fedmpi.store.units import size
 
-_WIDTH = 80
 _INDENT = 26
 _LEAST_FREE_BYTES = 2**30
 
@@ -39,11 +38,10 @@ class Finding:
 
     def line(self) -> str:
         """Returns the line of the page: wrapped at 80 columns, the advice on lines of its own."""
-        head = f"{self.state:8} {self.name:16} "
-        lines = textwrap.wrap(one_line(self.found), _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False)
+        lines = wrapped(f"{self.state:8} {self.name:16} {one_line(self.found)}", hang=_INDENT)
         if self.advice:
-            lines += textwrap.wrap(f"-> {one_line(self.advice)}", _WIDTH - _INDENT, break_long_words=False)
-        return head + f"\n{' ' * _INDENT}".join(lines)
+            lines += wrapped(f"{'':{_INDENT}}-> {one_line(self.advice)}", hang=0)
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
