@@ -27,7 +27,6 @@ Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxrunti
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
 from collections.abc import Sequence
 
 from fedmpi.command.manners import Parser, run_command
@@ -37,11 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 where the check fails, 2 for a user's mistake."""
     from fedmpi.export.command import export  # loads torch
 
-    return run_command(lambda: export(parse(sys.argv[1:] if argv is None else argv)))
-
-
-def parse(argv: Sequence[str]) -> Namespace:
-    """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi export", __doc__)
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
@@ -54,7 +48,7 @@ def parse(argv: Sequence[str]) -> Namespace:
     parser.add_argument("--cut", action="store_true")
     parser.add_argument("--out", metavar="FILE")
     parser.add_argument("--check", action="store_true")
-    return parser.parse_intermixed_args(argv)
+    return run_command(lambda: export(parser.parse_intermixed_args(argv)))
 
 
 if __name__ == "__main__":

@@ -185,10 +185,9 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
 def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
     """Returns the name and the number of a net. Raises ConfigError with the names."""
     nets = _nets(saved)
-    tested = saved.setup.method.tested()
-    if tier is None and len(tested) == 1:
-        tier = tested[0].name
-    if tier is None or tier not in nets:
+    if tier is None and len(saved.setup.method.tested()) == 1:
+        tier = next(iter(nets))
+    if tier not in nets:
         problem = "which net?" if tier is None else f"no net {tier!r};"
         raise ConfigError("--tier", f"{problem} allowed: {_names(saved)}")
     return tier, nets[tier]
