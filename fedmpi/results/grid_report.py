@@ -73,7 +73,10 @@ def markdown(results: Results) -> str:
         answers=[sentence(grid, answer) for answer in results.answers],
         code=sorted({str(run.made_with.get("git")) for run in runs}),
         spent=duration(sum(run.seconds.get("wall", 0.0) * run.rounds for run in runs)),
-        careful=_careful(results),
+        versions=dict.fromkeys(map(_versions, runs)),
+        changed=results.changed,
+        num_dirty=sum(str(run.made_with.get("git")).endswith(DIRTY) for run in runs),
+        at_edges=_choices_at_edges(results),
         tables=tables(results),
         nets=partial(_nets, results),
         differences=partial(_differences, results),
@@ -123,18 +126,9 @@ def mixed_lines(results: Results) -> Iterator[str]:
                 yield f"**The runs of seed {seed} in {setting} were not made alike:** {'; '.join(groups)}."
 
 
-def _careful(results: Results) -> list[str]:
-    """Returns what the runs were made with, and what a reader must be careful about."""
-    versions = []
-    for run in results.runs:
-        numbers = [f"{name} {number}" for name, number in (run.made_with.get("versions") or {}).items()]
-        versions.append(f"{', '.join(numbers)}; {run.made_with.get('platform')}")
-    lines = [*dict.fromkeys(versions)]
-    if results.changed:
-        lines.append(f"set on all runs: {', '.join(results.changed)}")
-    if changed := sum(str(run.made_with.get("git")).endswith(DIRTY) for run in results.runs):
-        lines.append(f"careful: {counted(changed, 'run')} began in a checkout with changes that were not committed")
-    return [*lines, *_choices_at_edges(results)]
+def _versions(run: RunRecord) -> str:
+    numbers = [f"{name} {number}" for name, number in (run.made_with.get("versions") or {}).items()]
+    return f"{', '.join(numbers)}; {run.made_with.get('platform')}"
 
 
 def _choices_at_edges(results: Results) -> Iterator[str]:
@@ -151,7 +145,7 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
                 line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(chosen)}"
                 settings.setdefault(line, []).append(setting)
     for line, names in settings.items():
-        yield f"careful: in {', '.join(names)}, {line}"
+        yield f"{', '.join(names)}, {line}"
 
 
 def _table(results: Results, setting: str) -> TextTable:
