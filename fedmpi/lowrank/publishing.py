@@ -6,16 +6,13 @@ these.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.svd import Solver
 from fedmpi.tensors import Params, Spec
 
-SPECTRA = "spectra"
-"""All layers' singular values in a row, published for the record."""
 COST = 6
 """On one core the factors of an (M, N) matrix take as long as training of COST min(M, N) M N multiply-accumulates of a
 forward pass: measured 7 on an AMD EPYC, about 5 on an Intel Xeon."""
@@ -35,37 +32,33 @@ class PublishedFactors:
             r = layer.r(rank_ratio)
             for name, shape in zip(layer.factor_names, (layer.u_shape(r), layer.v_shape(r)), strict=True):
                 specs[name] = Spec(shape, channels_last=len(shape) == 4)
-        return {**specs, SPECTRA: Spec((sum(self._full_ranks),))}
+            specs[_names(layer)[-1]] = Spec((min(layer.matrix_shape),))
+        return specs
 
     @property
-    def _full_ranks(self) -> list[int]:
-        return [min(layer.matrix_shape) for layer in self.layers.values()]
-
-    def write(self, state: Params, out: Params) -> None:
-        """Factorizes the weights of a state into `out`, whose shapes say to which r."""
-        for layer, values in zip(self.layers.values(), out[SPECTRA].split_with_sizes(self._full_ranks), strict=True):
-            r = len(out[layer.factor_names[0]])
-            *factors, sigma = layer.decompose(state[f"{layer.name}.weight"], r, self.solver)
-            for name, factor in zip(layer.factor_names, factors, strict=True):
-                out[name].copy_(factor)
-            values.copy_(sigma)
-
-    @property
-    def costs(self) -> dict[str, float]:
-        """Returns what `write` gives, and how long each takes: multiply-accumulates of a client that trains as long."""
-        costs = {SPECTRA: 0.0}
+    def costs(self) -> dict[tuple[str, ...], float]:
+        """Returns what `write` makes of each layer, and how long it takes: multiply-accumulates of a client that trains
+        as long."""
+        costs = {}
         for layer in self.layers.values():
-            u, v = layer.factor_names
-            costs[u] = float(COST * min(layer.matrix_shape) * math.prod(layer.matrix_shape))
-            costs[v] = 0.0  # comes with u
+            rows, columns = layer.matrix_shape
+            costs[_names(layer)] = float(COST * min(rows, columns) * rows * columns)
         return costs
 
-    def is_in(self, published: Collection[str]) -> bool:
-        """Returns whether there are factors among these tensors."""
-        return SPECTRA in published
+    def write(self, state: Params, out: Params) -> None:
+        """Factorizes into `out` the weights whose factors are there; their shapes say to which r."""
+        for layer in [layer for layer in self.layers.values() if _names(layer)[0] in out]:
+            names = _names(layer)
+            made = layer.decompose(state[f"{layer.name}.weight"], len(out[names[0]]), self.solver)
+            for name, value in zip(names, made, strict=True):
+                out[name].copy_(value)
 
     def spectra(self, published: Params) -> Params:
         """Returns the singular values of each layer as they were published, on the CPU; empty where no factors were."""
-        if SPECTRA not in published:
-            return {}
-        return dict(zip(self.layers, published[SPECTRA].cpu().split_with_sizes(self._full_ranks), strict=True))
+        names = {layer.name: _names(layer)[-1] for layer in self.layers.values()}
+        return {name: published[sigma].cpu() for name, sigma in names.items() if sigma in published}
+
+
+def _names(layer: FactorizedLayer) -> tuple[str, ...]:
+    """Names what is published of a layer: its factors and, for the record, its singular values."""
+    return (*layer.factor_names, f"{layer.name}.sigma")

@@ -144,8 +144,7 @@ class FedHM(ServerMethod):
         """Runs Algorithm 1, lines 3-4, once for all tiers: the factors at the largest rank and the dense rest."""
         for name in [name for name in state if name in out]:
             out[name].copy_(state[name])
-        if self.factors.is_in(out):
-            self.factors.write(state, out)
+        self.factors.write(state, out)
 
     def client_weight(self, task: Task) -> float:
         """Returns eq. 2 without its denominator, which is common to the cohort."""

@@ -145,7 +145,7 @@ class FlexLora(Lora):
 
     def __init__(self, context: MethodContext) -> None:
         super().__init__(context)
-        self.late = dict.fromkeys(self.part_specs("a", "b"), 0.0)
+        self.late = {(f"{layer}.a", f"{layer}.b"): 0.0 for layer in self.layers}
 
     def publish(self, state: Params, nets: object, out: Params) -> None:
         copy_into({name: value for name, value in out.items() if name in state}, state)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
@@ -63,12 +64,13 @@ class Method:
     """Names of parameters that weight decay must leave alone, because the method decays them itself."""
     layers: Mapping[str, FactorizedLayer] = {}
     """The layers that it factorizes, by name, whose singular values a page of the run shows."""
-    late: Mapping[str, float] = {}
-    """Names of published tensors that take long to compute (FedHM: the factors). `publish` is called for the others
-    first; clients that need none of these train meanwhile. Counts as the stage `svd`.
+    late: Mapping[tuple[str, ...], float] = {}
+    """Names of published tensors that take long to compute (FedHM: the factors), by what is computed at once. `publish`
+    is called for the others first; clients that need none of these train meanwhile. If all wait, every rank gets the
+    state and calls it for some. Counts as the stage `svd`.
 
     The values say how long, as multiply-accumulates of a client that trains as long: a worker that waits gets less to
-    do. 0 where that is not known."""
+    do. 0 where that is not known, and rank 0 alone computes it."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context
@@ -83,7 +85,7 @@ class Method:
     @cached_property
     def late_nets(self) -> frozenset[int]:
         """Returns the numbers of the nets that are made of `late` tensors, among others."""
-        late = frozenset(self.late)
+        late = frozenset(chain.from_iterable(self.late))
         return frozenset(net for net in all_nets(self) if not late.isdisjoint(self.published_specs([net])))
 
     @cached_property

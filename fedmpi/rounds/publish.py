@@ -5,24 +5,26 @@ never saved. With the method's tensors travel the bounds that exact sums need an
 the versions that the coming clients continue from.
 
 Tensors that take long to compute (`Method.late`) follow in a second buffer. Rank 0 computes it while the others train
-or test nets that need none of it; each of them takes it when it comes to the first net that does.
+or test nets that need none of it; each of them takes it when it comes to the first net that does. Where every net needs
+it, the first buffer has the server's state, too, and each rank computes a part.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from fedmpi.errors import DivergenceError
-from fedmpi.federation.assignment import Task
+from fedmpi.federation.assignment import Task, assign
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
-from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes
+from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, to_device
 
 if TYPE_CHECKING:
     from fedmpi.store.memory import Version
@@ -51,8 +53,10 @@ def publish_early(setup: Setup, state: ServerState, number: int, place: int) -> 
     if place == 0 and number > 1 and is_evaluated(setup.config, number - 1):
         nets |= tested_nets(setup)
     specs = method.published_specs(sorted(nets))
-    late = {name: specs[name] for name in specs if name in method.late}
+    late = {name: specs[name] for name in chain.from_iterable(method.late) if name in specs}
     early = {name: specs[name] for name in specs if name not in late}
+    if late and _all_wait(setup, nets):
+        early |= method.state_specs()
     layout = Layout.of(_head(setup, plan.tasks) | early)
     on_host, buffer = _buffers(setup, layout)
     with setup.clock.stage("submodel_creation", number):
@@ -69,16 +73,14 @@ def publish_early(setup: Setup, state: ServerState, number: int, place: int) -> 
 
 
 def publish_late(setup: Setup, state: ServerState, number: int, published: Published) -> Published:
-    """Computes on rank 0 what is late and starts to send it; the other ranks go on at once. Does so only once."""
+    """Computes what is late and starts to send it, once: rank 0 alone, while the others go on, or all together."""
     if not published.late:
         return published
-    layout = Layout.of(published.late)
-    on_host, buffer = _buffers(setup, layout)
-    with setup.clock.stage("svd", number):
-        if setup.comm.is_root:
-            setup.method.publish(state.params, published.nets, layout.views(buffer))
+    parts = _parts(setup, published)
+    layout = Layout.of({name: spec for part in parts for name, spec in part.specs.items()})
+    on_host = _computed(setup, state, number, published, parts, layout)
     with setup.clock.stage("communication", number):
-        arrival = setup.comm.start_bcast(on_host.copy_(buffer))
+        arrival = setup.comm.start_bcast(on_host)
 
     def take() -> None:
         published.params.update(layout.views(on_host.to(setup.data.device)))
@@ -92,6 +94,44 @@ def publish_late(setup: Setup, state: ServerState, number: int, published: Publi
     if setup.comm.is_root:
         take()
     return replace(published, late={}, wait=wait)
+
+
+def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
+    """Returns whether no net can do without what is late and takes long, so that all ranks compute parts of it.
+
+    Not where rank 0 has a GPU for it, whose bits are others.
+    """
+    method = setup.method
+    return any(method.late.values()) and method.late_nets.issuperset(nets) and setup.device.server == "cpu"
+
+
+def _parts(setup: Setup, published: Published) -> list[Layout]:
+    """Returns the late tensors that each rank computes."""
+    comm, costs = setup.comm, setup.method.late
+    groups = list(costs)
+    tasks = [Task(place, 0, 0, "", 0, costs[names]) for place, names in enumerate(groups)]
+    parts = []
+    for own in assign(tasks, range(comm.size if _all_wait(setup, published.nets) else 1), comm.size).by_rank:
+        parts.append(Layout.of({name: published.late[name] for task in own for name in groups[task.client]}))
+    return parts
+
+
+def _computed(
+    setup: Setup, state: ServerState, number: int, published: Published, parts: Sequence[Layout], layout: Layout
+) -> torch.Tensor:
+    """Returns a buffer of `layout`, on rank 0 with what is late."""
+    rank, num_bytes = setup.comm.rank, [part.num_bytes for part in parts]
+    own = slice(sum(num_bytes[:rank]), sum(num_bytes[: rank + 1]))
+    on_host, buffer = _buffers(setup, layout)
+    with setup.clock.stage("svd", number):
+        if num_bytes[rank]:
+            source = state.params or to_device(published.params, setup.device.server)
+            setup.method.publish(source, published.nets, parts[rank].views(buffer[own]))
+    with setup.clock.stage("communication", number):
+        on_host.copy_(buffer)
+        if _all_wait(setup, published.nets):
+            setup.comm.start_gather(on_host[own], [0, *num_bytes[1:]], on_host[num_bytes[0] :])()
+    return on_host
 
 
 def take_late(setup: Setup, published: Published, net: int) -> None:

@@ -333,8 +333,9 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     largest_upload = max(Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers)
     skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     largest_net = max(Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons)
-    published = Layout.of(method.published_specs(range(len(method.tiers)))).num_bytes
     specs = method.state_specs()
+    with_state = specs if any(method.late.values()) else {}
+    published = Layout.of(method.published_specs(range(len(method.tiers))) | with_state).num_bytes
     state = Layout.of(specs).num_bytes
     summed = Layout.of({name: specs[tensor] for name, tensor in method.sums().items()}).num_bytes
     longest = max((spec.num_elements for spec in specs.values()), default=0)

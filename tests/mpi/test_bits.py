@@ -6,7 +6,9 @@ losses, client memories and protocol bytes must be the same, to the last bit.
 
 import contextlib
 import time
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import brought_nets
 import method_cases
@@ -20,7 +22,7 @@ from fedmpi.check.bits import difference
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.errors import StartupError
-from fedmpi.lowrank.publishing import PublishedFactors
+from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.mpi.communicator import Communicator, SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.running.folder import Origin
@@ -89,24 +91,41 @@ def test_factors_that_follow_keep_the_bits(bits: Bits, case: str, exchange: str)
 def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 does not even begin before a worker has begun to train."""
     has_begun = bits.folder / "begun"
-    write = PublishedFactors.write
+    decompose = FactorizedLayer.decompose
     simulate = train_round.simulate_client
 
-    def write_later(*arguments: object) -> None:
+    def decompose_later(*arguments: Any) -> Any:
         began_s = time.monotonic()
         while not has_begun.exists():
             assert time.monotonic() - began_s < LIMIT_S, "no worker trains before it has the factors"
             time.sleep(0.01)
-        write(*arguments)
+        return decompose(*arguments)
 
     def begin(*arguments: object) -> object:
         has_begun.touch()
         return simulate(*arguments)
 
-    monkeypatch.setattr(PublishedFactors, "write", write_later)
+    monkeypatch.setattr(FactorizedLayer, "decompose", decompose_later)
     monkeypatch.setattr(train_round, "simulate_client", begin)
     words = ("method.name=fedhm", "method.rank_ratio=[1,0.5]", "clients.per_round=8", "rounds=2")
     bits.are_those_of_one_process(*words)
+
+
+def test_all_ranks_factorize_where_no_net_is_dense(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the four layers is factorized by one of the ranks, for training and for the test."""
+    made: set[str] = set()
+    decompose = FactorizedLayer.decompose
+
+    def noted(layer: FactorizedLayer, *arguments: Any) -> Any:
+        made.add(layer.name)
+        return decompose(layer, *arguments)
+
+    monkeypatch.setattr(FactorizedLayer, "decompose", noted)
+    words = ("method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.dense_layers=1", "rounds=1")
+    bits.run(small_config(*words))
+    by_rank = [text.split() for text in bits.comm.allgather_text(" ".join(made))]
+    layers = list(chain(*by_rank))
+    bits.on_all_ranks(all(by_rank[:4]) and len(layers) == len({*layers}) == 4, f"who factorized: {by_rank}")
 
 
 MLP = ("model.name=mlp", "model.hidden=[8]")
