@@ -18,6 +18,7 @@ from fedmpi.methods.hermes import Hermes
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import percent, si, size
+from fedmpi.tensors import frozen_values
 
 # The column in which what is said of a name begins.
 _SAID_AT = 13
@@ -123,8 +124,10 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
         measured = latency(answers, trained.example()[:1].expand(number, *shape).clone())
         times.append(f"batch {number}: {1e3 * measured.median:.3g} ms ({1e3 * measured.iqr:.2g})")
     weights = sum(value.nbytes for value in [*trained.net.parameters(), *trained.net.buffers()])
+    frozen = {id(value): value.numel() for value in frozen_values(trained.net).values()}
+    params = counted.params + sum(frozen.values())
     return _rows(
-        f"  size       {size(path.stat().st_size)}; {counted.params:,} parameters, {macs}",
+        f"  size       {size(path.stat().st_size)}; {params:,} parameters, {macs}",
         f"  latency    {'; '.join(times)} (median, and between the quartiles; one thread)",
         f"  memory     weights {size(weights)}, activations of all layers {activations}",
     )

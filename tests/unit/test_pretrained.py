@@ -9,6 +9,7 @@ from small_runs import finished, run_alone, small_config, small_setup
 from torch import nn
 
 from fedmpi.errors import ConfigError, StartupError
+from fedmpi.export.__main__ import main
 from fedmpi.export.nets import net_of_tier
 from fedmpi.export.saved import saved_round
 from fedmpi.models import create, pretrained
@@ -151,7 +152,9 @@ def test_mistakes(
         small_setup(tmp_path, *NET[2:], *(() if "model.name" in words[0] else NET[:2]), *words)
 
 
-def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path) -> None:
+def test_only_what_is_trained_travels_and_is_saved(
+    tmp_path: Path, weights: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The others keep their values, are in the exported net, and are known by a digest at a resume."""
     words = (*NET, f"model.weights={weights}", HEAD)
     run_alone(tmp_path / "run", *words, "rounds=1")
@@ -159,6 +162,8 @@ def test_only_what_is_trained_travels_and_is_saved(tmp_path: Path, weights: Path
     snapshot = checkpoint.load(tmp_path / "run/checkpoints/round-000001.h5")
     assert snapshot.server.keys() == {name for name in before if name.startswith("classifier")}
     assert not torch.equal(snapshot.server["classifier.0.weight"], before["classifier.0.weight"])
+    assert main([str(tmp_path / "run"), "--out", str(tmp_path / "net.safetensors")]) == 0
+    assert f"{sum(value.numel() for value in before.values()):,} parameters" in capsys.readouterr().out
     net = net_of_tier(saved_round(tmp_path / "run")).net.state_dict()
     assert net.keys() == before.keys()
     assert all(torch.equal(net[name], {**before, **snapshot.server}[name]) for name in net)
