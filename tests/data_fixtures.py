@@ -119,7 +119,6 @@ def draw(seed: int, **sizes: int) -> Writers:
 
 TRAIN = draw(1, f0002_3=2, f0000_14=3, f0001_41=1, f3999_10=4)
 TEST = draw(2, f3999_10=2, f0000_14=1, f0001_41=1, f0002_3=3)
-COUNTS = {"num_train": 10, "num_test": 7, "num_groups": 4}
 # By name: f0000_14, f0001_41, f0002_3, f3999_10.
 GROUPS, TEST_GROUPS = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3], [0, 1, 2, 2, 2, 3, 3]
 

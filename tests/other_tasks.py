@@ -38,7 +38,6 @@ def given(kind: str = "text") -> dict[str, np.ndarray]:
         "one-hot": np.eye(4, dtype=np.int64)[rows % 4],
         "one-hot floats": np.eye(4)[rows % 4],
         "counts": np.stack([rows, rows], 1),
-        "constant": np.full(40, 2.5),
         "nan": np.where(rows == 3, np.nan, rows),
         "cube": np.zeros((40, 2, 2)),
     }

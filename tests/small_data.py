@@ -8,12 +8,10 @@ from fedmpi.data.dataset import Dataset
 from fedmpi.data.sets.har import Har
 
 TRAIN, TEST, GROUPS = 20, 8, 4
-WORDS = ("data.name=har", f"data.num_train={TRAIN}", f"data.num_test={TEST}", f"data.num_groups={GROUPS}")
-"""Its options in a config, without its folder."""
 
 
 def options_in(folder: Path) -> Har:
-    return Har(root=str(folder), num_train=TRAIN, num_test=TEST, num_groups=GROUPS)
+    return Har(root=str(folder))
 
 
 def dataset() -> Dataset:

@@ -22,7 +22,7 @@ from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import FetchedOptions
 from fedmpi.data.prepare import PreparedOptions
-from fedmpi.errors import ConfigError, DataError, reason
+from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
 from fedmpi.store.units import size
 
@@ -65,7 +65,6 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             command.add_argument("--from", dest="given", metavar="FOLDER_OR_ARCHIVE", help="where the originals are")
         if name == "show":
             command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
-            command.add_argument("--out", metavar="PICTURE.png", help="draw the classes of each client, too")
     arguments, rest = parser.parse_known_args(argv)
     # argparse does not take words that stand behind options of a subcommand.
     for word in rest:
@@ -133,7 +132,7 @@ def fetch(arguments: argparse.Namespace) -> None:
         path = folder / name
         print(f"{path}: {size(path.stat().st_size)}, checksum right")
         if source.unpacked:
-            print(f"unpacked: {', '.join(map(str, files.install(path, path.parent)))}")
+            print(f"unpacked: {', '.join(map(str, files.install(path)))}")
     if isinstance(options, PreparedOptions):
         print(f"now decode it: {options.command('prepare')}")
 
@@ -145,12 +144,9 @@ def prepare_set(arguments: argparse.Namespace) -> None:
         print(f"{options.name} is read as it is: nothing to prepare")
         return
     dataset = prepare.prepare(options, arguments.given and Path(arguments.given))
-    counts = dataset.counts
-    groups = f", {counts['num_groups']:,} groups" if counts["num_groups"] else ""
-    examples = f"{counts['num_train']:,} to train, {counts['num_test']:,} to test{groups}"
+    groups = f", {dataset.num_groups:,} groups" if dataset.num_groups else ""
+    examples = f"{len(dataset.train_y):,} to train, {len(dataset.test_y):,} to test{groups}"
     print(f"{options.path}: {examples}, {size(options.path.stat().st_size)}")
-    if other := prepare.other_counts(options, dataset):
-        print(f"not the counts of the complete files: a config needs {' '.join(other)}")
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -165,10 +161,3 @@ def show(arguments: argparse.Namespace) -> None:
     partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
     print(shown.table(partition, labels, num_classes, dataset.groups))
     print(f"{'digest of the data':18}  {dataset.digest}")
-    if arguments.out is not None:
-        title = f"{config.data.name}, {config.partition.name}, {config.clients.count} clients, seed {config.seed}"
-        try:
-            shown.picture(partition, labels, num_classes, Path(arguments.out), title)
-        except (OSError, ValueError) as error:  # ValueError: an ending that matplotlib does not know
-            raise DataError(f"--out {arguments.out}", f"cannot be drawn: {reason(error)}") from error
-        print(f"drawn: {arguments.out}")

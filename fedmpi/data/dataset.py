@@ -34,7 +34,7 @@ DTYPES = {"image": "uint8", "vector": "float32"}
 IGNORED = -100
 """The target of a token that has none, as in torch and transformers."""
 PARTS: tuple[Part, ...] = ("train", "test")
-COUNTS = ("num_train", "num_test", "num_groups")
+COUNTS = ("num_train", "num_test")
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
 _CHUNK_BYTES = 2**24
 
@@ -144,10 +144,9 @@ class Dataset:
         return self.test_x, self.test_y, self.test_groups
 
     @property
-    def counts(self) -> dict[str, int]:
-        """Counts training and test examples, and groups of the training examples."""
-        num_groups = 0 if self.groups is None else len(np.unique(self.groups))
-        return {"num_train": len(self.train_y), "num_test": len(self.test_y), "num_groups": num_groups}
+    def num_groups(self) -> int:
+        """Counts the groups of the training examples; 0 where the data set has none."""
+        return 0 if self.groups is None else len(np.unique(self.groups))
 
 
 class DataOptions(Section):
@@ -155,8 +154,6 @@ class DataOptions(Section):
 
     reads_to_know: ClassVar[bool] = False
     """True if `info` reads the examples."""
-    counts_vary: ClassVar[bool] = False
-    """True if the files may hold other counts than `info` says; num_train and num_test then say which."""
     name: str
     """What the data set is, in one line; the value is the name in a config."""
     num_train: NumExamples = 0
@@ -184,10 +181,8 @@ class DataOptions(Section):
         return replace(info, num_train=num_train, num_test=num_test)
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        yield from _problems_of_task(self.used().task, config)
-        if self.counts_vary:
-            return
         info = self.info()
+        yield from _problems_of_task(info.task, config)
         has_groups = info.num_groups > 0
         least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_strata, "classes")
         least_test = 1 if has_groups else info.num_strata  # `info` does not say how many groups the test part has
@@ -344,9 +339,8 @@ def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDA
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`."""
     problems = [line for part in PARTS for line in _problems_of_part(dataset, info, part)]
-    num_groups = dataset.counts["num_groups"]
-    if not problems and num_groups != info.num_groups:  # a number without examples would be a client without any
-        problems = [f"the training examples come from {num_groups} groups, expected {info.num_groups}"]
+    if not problems and dataset.num_groups != info.num_groups:  # a group without examples would be a client without any
+        problems = [f"the training examples come from {dataset.num_groups} groups, expected {info.num_groups}"]
     if problems:
         raise DataError(where, *problems)
     return dataset

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from fedmpi.config.fields import Folder, free
-from fedmpi.data.dataset import COUNTS, DataOptions
+from fedmpi.data.dataset import DataOptions
 from fedmpi.errors import FAILED, DataError, UserError, reason
 from fedmpi.store.files import user_path, writing
 
@@ -67,7 +67,7 @@ class FetchedOptions(DataOptions):
 
     def not_default(self) -> dict[str, Any]:
         """Returns the options that decide what is read and are not at their defaults: neither places nor counts."""
-        text = self.model_dump_json(exclude={"name", "root", *COUNTS}, exclude_defaults=True)
+        text = self.model_dump_json(exclude={"name", "root", "num_train", "num_test"}, exclude_defaults=True)
         return dict(json.loads(text))
 
     def command(self, word: str, *words: str) -> str:
@@ -189,12 +189,12 @@ def is_archive(path: Path) -> bool:
     return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
 
 
-def install(archive: Path, folder: Path) -> list[Path]:
-    """Unpacks into `folder`, whole or not at all, in place of what has the same names there; returns the new paths."""
-    with unpacked_beside(archive, folder) as place:
-        targets = []
-        for entry in sorted(place.iterdir()):
-            target = folder / entry.name
+def install(archive: Path) -> list[Path]:
+    """Unpacks beside the archive, whole or not at all, in place of what has the same names; returns the new paths."""
+    targets = []
+    with unpacked(archive, archive.parent) as folder:
+        for entry in sorted(folder.iterdir()):
+            target = archive.parent / entry.name
             if target.is_dir():
                 shutil.rmtree(target)
             targets.append(entry.replace(target))
@@ -202,52 +202,28 @@ def install(archive: Path, folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def unpacked_beside(archive: Path, folder: Path) -> Iterator[Path]:
+def unpacked(archive: Path, folder: Path) -> Iterator[Path]:
     """Unpacks into a new folder within `folder`, which is gone at the end of the `with`. Raises UserError."""
     with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=folder, prefix=".unpacking-")
     with temporary as name:
         with guarded(archive, "get it again, or make room on the disk", "cannot be unpacked"):
-            num_bytes = _extract(archive, Path(name), 0)
+            _extract(archive, Path(name))
             for inner in sorted(Path(name).rglob("*.zip")):  # UCI packs so
-                num_bytes = _extract(inner, inner.parent, num_bytes)
+                _extract(inner, inner.parent)
                 inner.unlink()
         yield Path(name)
 
 
-def _extract(archive: Path, folder: Path, num_bytes: int) -> int:
-    """Unpacks into `folder`; returns `num_bytes` and the sizes of all members.
-
-    Both libraries keep names within the folder and write no more than a member declares; tarfile's filter `data` also
-    refuses devices.
-    """
-    words = f"unpacking {archive.name}"
+def _extract(archive: Path, folder: Path) -> None:
+    """Unpacks a .zip or a .tar; both libraries keep its members below `folder` and write no more than they declare."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
-            for member in track(file.infolist(), words):
-                num_bytes = _sum_within_limit(num_bytes, member.file_size)
-                file.extract(member, folder)
-        return num_bytes
-    with tarfile.open(archive) as tar:
-        for entry in track(tar, words):
-            num_bytes = _sum_within_limit(num_bytes, entry.size)
-            _extract_entry(tar, entry, folder)
-    return num_bytes
-
-
-def _extract_entry(tar: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> None:
-    """Unpacks an entry that stays below `folder`. Raises ValueError or `tarfile.FilterError` for another one."""
-    if hasattr(tarfile, "data_filter"):
-        tar.extract(entry, folder, filter="data")
+            if sum(member.file_size for member in file.infolist()) > MAX_UNPACKED_BYTES:
+                raise ValueError(f"more than {MAX_UNPACKED_BYTES:,} bytes come out of it")
+            file.extractall(folder)
         return
     # Python 3.11.2, as in Debian 12, has no filters.
-    if not (entry.isfile() or entry.isdir()) or not (folder / entry.name).resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{entry.name} is no file or folder below its own")
-    tar.extract(entry, folder)
-
-
-def _sum_within_limit(num_bytes: int, more: int) -> int:
-    if num_bytes + more > MAX_UNPACKED_BYTES:
-        raise ValueError(f"more than {MAX_UNPACKED_BYTES:,} bytes come out of it")
-    return num_bytes + more
+    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, **safely)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -47,11 +47,8 @@ MAX_TOKEN = np.iinfo(np.int32).max
 VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 CLASS_NAMES = "class_names"
 """The classes' names in the order of their numbers."""
-FEATURE_NAMES = "feature_names"
-"""The names of a table's columns of features, for notes."""
 NOTES = "notes"
 """Lines for `DataInfo.notes`."""
-_BESIDE = (CLASS_NAMES, FEATURE_NAMES, NOTES)
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
@@ -59,12 +56,10 @@ _EXPECTED = (
 )
 _UNSCALED = 1000
 """Numbers beyond this are not standardized; a usual learning rate diverges on them."""
-_NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
 _TARGETS = (
     "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); labels, rows of 0 and 1 "
     "(N, labels); or classes of tokens, whole numbers in their shape (N, length)"
 )
-_CHUNK_PIXELS = 2**20
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
 
 
@@ -72,8 +67,6 @@ class ArrayOptions(DataOptions):
     """Options of a data set of which only its arrays are known; a subclass says how to get these."""
 
     reads_to_know = True
-    as_classes: ClassVar[str] = "give y.ravel().astype(int)"
-    """What to do where classes came as floats."""
 
     def arrays(self) -> Arrays | Dataset:
         """Returns `train_x`, `train_y`, `test_x`, `test_y`, and, where they are known, `groups`, `test_groups` and
@@ -112,28 +105,24 @@ class FileOptions(ArrayOptions):
     def divided(self, arrays: Arrays) -> Arrays:
         """Returns `arrays` with a test part: `x`, `y` and perhaps `groups` are divided. Raises DataError."""
         where = place_of(self)
-        if "train_x" in arrays:
+        whole = {name: arrays[name] for name in ("x", "y", "groups") if name in arrays}
+        if "x" not in whole:
             if self.test_share:
-                raise DataError(where, "has a test part; remove data.test_share")
+                raise DataError(where, "has a test part, or no x; remove data.test_share, or give x and y")
             return arrays
-        if "x" not in arrays:
-            _check_names(
-                where, arrays, _NEEDED, (*ARRAYS, CLASS_NAMES, "or, to divide by data.test_share, x, y, groups")
-            )
-        _check_names(where, arrays, ("x", "y"), ("x", "y", "groups", CLASS_NAMES))
         if not self.test_share:
             raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
-        for name, axes in (("y", (1, 2)), ("groups", (1,))):
-            if name in arrays and (arrays[name].ndim not in axes or arrays[name].shape[:1] != arrays["x"].shape[:1]):
-                raise DataError(where, f"x is {arrays['x'].shape}, but {name} {arrays[name].shape}, expected (N,)")
-        labels = arrays["y"]
+        if "y" not in whole or len({array.shape[:1] for array in whole.values()}) > 1:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in whole.items())
+            raise DataError(where, f"x and y (and groups, if there are any) are to be of one length, found {shapes}")
+        labels = whole["y"]
         generator = numpy_generator("own-split", 0)
         train, test = stratified_holdout(np.arange(len(labels)), classes_of(labels), self.test_share, generator)
-        divided = {"train_x": arrays["x"][train], "train_y": labels[train]}
-        divided |= {"test_x": arrays["x"][test], "test_y": labels[test]}
-        if "groups" in arrays:
-            divided |= {"groups": arrays["groups"][train], "test_groups": arrays["groups"][test]}
-        return divided | {name: arrays[name] for name in _BESIDE if name in arrays}
+        divided = {name: array for name, array in arrays.items() if name not in whole}
+        for name, array in whole.items():
+            divided["groups" if name == "groups" else f"train_{name}"] = array[train]
+            divided[f"test_{name}"] = array[test]
+        return divided
 
 
 def forget() -> None:
@@ -153,27 +142,22 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     """Reads and checks the examples, once in a process until they are forgotten. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
-    kind = _kind(where, "train_x", arrays["train_x"])
-    if _kind(where, "test_x", arrays["test_x"]) != kind:
-        raise DataError(where, f"train_x and test_x are not of one kind; {_EXPECTED}")
+    kind = _kind(where, arrays)
     groups = test_groups = None
     if "groups" in arrays:
         groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
-    train_tokens = arrays["train_x"].shape if kind == "tokens" else None
-    test_tokens = arrays["test_x"].shape if kind == "tokens" else None
     dataset = Dataset(
         _stored(arrays["train_x"], kind),
-        _targets(where, "train_y", arrays["train_y"], train_tokens),
+        _targets(where, "train", arrays, kind),
         _stored(arrays["test_x"], kind),
-        _targets(where, "test_y", arrays["test_y"], test_tokens),
+        _targets(where, "test", arrays, kind),
         groups,
         test_groups if "test_groups" in arrays else None,
     )
-    task = task_of(arrays["train_y"], train_tokens)
+    task = _task(arrays, "train", kind)
     assert task is not None, "targets for nothing were refused"
     names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
-    columns = [str(name) for name in arrays.get(FEATURE_NAMES, [])]
-    notes = (*map(str, arrays.get(NOTES, [])), *_notes(options, kind, task, dataset, columns))
+    notes = (*map(str, arrays.get(NOTES, [])), *_notes(kind, task, dataset))
     info = replace(_info(where, options, kind, task, dataset), class_names=names, notes=notes)
     has_classes = task in ("classification", "token_classification")
     if names and not (has_classes and len(names) == info.num_classes):
@@ -183,34 +167,33 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     return check(where, dataset, info), with_examples(info, dataset)
 
 
-def _notes(options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset, columns: Sequence[str]) -> Iterator[str]:
+def _notes(kind: Kind, task: Task, dataset: Dataset) -> Iterator[str]:
     """Yields a line where features may be taken for tokens, or classes for numbers to predict, and where numbers are
     not standardized."""
     if kind == "tokens" and task != "token_classification":
         yield WHOLE_NUMBERS
-    if kind == "vector" and (unscaled := _unscaled(dataset.train_x, columns)):
+    if kind == "vector" and (unscaled := _unscaled(dataset.train_x)):
         yield f"features reach far from 0 ({unscaled}); {STANDARDIZE}"
     if task != "regression":
         return
     targets = dataset.train_y
-    if unscaled := _unscaled(targets, ["targets"] if targets.shape[1] == 1 else []):
+    if unscaled := _unscaled(targets):
         yield f"numbers to predict reach far from 0 ({unscaled}); {STANDARDIZE}"
     numbers = np.unique(targets)
     if targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
-        yield f"targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, {options.as_classes}"
+        yield "targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, give whole numbers"
 
 
-def _unscaled(values: NDArray[Any], names: Sequence[str]) -> str:
-    """Returns the columns of (N, columns) with numbers beyond `_UNSCALED`, and the largest; '' if there is none."""
-    largest = np.maximum(values.max(axis=0, initial=0), -values.min(axis=0, initial=0))
-    found = np.flatnonzero(np.isfinite(largest) & (largest > _UNSCALED))
-    shown = [names[column] if len(names) == len(largest) else f"column {column}" for column in found[:5]]
-    more = ["..."] if len(found) > len(shown) else []
-    return f"{', '.join(shown + more)}: up to {largest[found].max():.3g}" if shown else ""
+def _unscaled(values: NDArray[Any]) -> str:
+    """Returns the column of (N, columns) with the largest number, if that is beyond `_UNSCALED`; '' if not."""
+    largest = np.nan_to_num(np.abs(values).max(axis=0, initial=0), posinf=0)
+    column = int(largest.argmax())
+    return f"column {column}: up to {largest[column]:.3g}" if largest[column] > _UNSCALED else ""
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
-    """Returns the arrays by name. Raises DataError for anything else, and for names that are missing or unknown."""
+    """Returns the arrays by name. Raises DataError for anything else, and for names that are missing, or unknown, as a
+    misspelled one would be left out."""
     if isinstance(given, Dataset):
         given = given.arrays
     if not isinstance(given, Mapping):
@@ -220,57 +203,36 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor that requires a gradient
         raise DataError(where, f"gave something that is no array: {error}") from error
-    if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
-        raise objects_in(objects[0], where)
     needed = (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED
-    _check_names(where, arrays, needed, (*ARRAYS, CLASS_NAMES))
+    allowed = (*ARRAYS, CLASS_NAMES)
+    missing = [name for name in needed if name not in arrays]
+    unknown = [name[:40] for name in arrays if name not in (*allowed, NOTES)]
+    if missing or unknown:
+        wrong = f"has no {missing[0]}" if missing else f"has {unknown[0]!r}, which means nothing"
+        raise DataError(where, f"{wrong}; known: {', '.join(allowed)}")
+    if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
+        todo = f"give {objects[0]}.astype(str) for names, or an array of one type of numbers"
+        raise DataError(where, f"{objects[0]} holds Python objects, as of pandas; {todo}")
     return arrays
 
 
-def objects_in(name: str, where: str) -> DataError:
-    """Returns the error of an array of Python objects."""
-    todo = f"give {name}.astype(str) for names, or an array of one type of numbers"
-    return DataError(where, f"{name} holds Python objects, as of pandas; {todo}")
-
-
-def _check_names(where: str, arrays: Arrays, needed: tuple[str, ...], known: tuple[str, ...]) -> None:
-    """Raises DataError for names that are missing, and for others, because a misspelled one would be left out."""
-    missing = [name for name in needed if name not in arrays]
-    unknown = [name for name in arrays if name not in (*known, *_BESIDE)]
-    if missing or unknown:
-        wrong = f"has no {missing[0]}" if missing else f"has {unknown[0][:40]!r}, which means nothing"
-        raise DataError(
-            where, f"{wrong}; it holds {', '.join(sorted(arrays)[:12]) or 'nothing'}; known: {', '.join(known)}"
-        )
-
-
-def _kind(where: str, name: str, array: NDArray[Any]) -> Kind:
-    """Returns what the examples are. Raises DataError if they are nothing that can be used."""
-    if array.dtype == np.uint8 and array.ndim in (3, 4):
-        _refuse_channels_first(where, name, array)
-        return "image"
-    if array.ndim == 2 and array.dtype.kind == "f":
-        return "vector"
-    if array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
-        return "tokens"
-    raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{_remedy(array)}")
-
-
-def _remedy(array: NDArray[Any]) -> str:
-    """Returns what makes examples of these numbers, '' for what are none."""
-    if array.dtype.kind not in "biuf" or array.ndim < 1:
-        return ""
-    if array.ndim == 2:
-        return f"; {WHOLE_NUMBERS}"
-    rows = "x.reshape(len(x), -1).astype('float32') makes rows of features"
-    if array.ndim not in (3, 4) or not array.size or not np.isfinite(array).all():
-        return f"; {rows}"
-    low = min(0.0, float(array.min()))
-    shifted = f"(x + {-low:.6g})" if low else "x"
-    scaled = f"({shifted} / {float(array.max()) - low or 1.0:.6g} * 255).clip(0, 255).astype('uint8')"
-    is_channels_first = array.ndim == 4 and array.shape[1] < min(array.shape[2:])
-    axes = ".transpose(0, 2, 3, 1)" if is_channels_first else ""
-    return f"; {scaled}{axes} makes pictures, {rows}"
+def _kind(where: str, arrays: Arrays) -> Kind:
+    """Returns what the examples are. Raises DataError if they are nothing that can be used, or not alike."""
+    kinds: dict[Kind, str] = {}
+    for name in ("train_x", "test_x"):
+        array = arrays[name]
+        if array.dtype == np.uint8 and array.ndim in (3, 4):
+            _refuse_channels_first(where, name, array)
+            kinds["image"] = name
+        elif array.ndim == 2 and array.dtype.kind == "f":
+            kinds["vector"] = name
+        elif array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
+            kinds["tokens"] = name
+        else:
+            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
+    if len(kinds) > 1:
+        raise DataError(where, f"train_x and test_x are not of one kind; {_EXPECTED}")
+    return next(iter(kinds))
 
 
 def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
@@ -300,30 +262,25 @@ def _narrowed(dataset: Dataset, info: DataInfo) -> Dataset:
     return replace(dataset, **x, train_y=dataset.train_y.astype(dtype), test_y=dataset.test_y.astype(dtype))
 
 
-def _targets(where: str, name: str, targets: NDArray[Any], tokens: tuple[int, ...] | None) -> NDArray[Any]:
-    """Returns classes as int64 (N,), those of tokens as they are, other targets as float32 (N, outputs).
+def _task(arrays: Arrays, part: str, kind: Kind) -> Task | None:
+    """Returns what the targets of a part are for; None if they are for nothing."""
+    return task_of(arrays[f"{part}_y"], arrays[f"{part}_x"].shape if kind == "tokens" else None)
 
-    `tokens` is the shape of the examples if they are tokens. Raises DataError.
-    """
-    task = task_of(targets, tokens)
+
+def _targets(where: str, part: str, arrays: Arrays, kind: Kind) -> NDArray[Any]:
+    """Returns classes as int64 (N,), those of tokens as they are, other targets as float32 (N, outputs). Raises
+    DataError."""
+    task = _task(arrays, part, kind)
+    targets: NDArray[Any] = arrays[f"{part}_y"]
+    if task is None:
+        raise DataError(where, f"{part}_y is {targets.dtype} {targets.shape}; {_TARGETS}")
     if task == "classification":
         return targets.astype(np.int64)
     if task == "token_classification":
-        if ((targets < 0) & (targets != IGNORED) | (targets > MAX_TOKEN)).any():
-            found = f"{name} reaches from {targets.min()} to {targets.max()}"
-            raise DataError(where, f"{found}; expected classes of tokens, 0 to {MAX_TOKEN}, or {IGNORED} for none")
         return targets
-    if task is None:
-        todo = f"; {_NUMBERED}" if targets.ndim == 1 else ""
-        if targets.ndim > 1 and targets.size == len(targets):
-            todo = f"; give {name}.ravel()"
-        raise DataError(where, f"{name} is {targets.dtype} {targets.shape}; {_TARGETS}{todo}")
     rows = targets.reshape(len(targets), -1).astype(np.float32)
-    has_one = name == "train_y" and rows.shape[1] > 1 and bool((np.sort(rows)[:, :-1] == 0).all())
-    if has_one and (rows.max(axis=1) == 1).all():
-        raise DataError(where, f"each row of {name} has one 1, as of classes; give these as {name}.argmax(1)")
-    if task == "regression" and (rows == rows[:1]).all():
-        raise DataError(where, f"{name} is the same number in all rows; expected numbers to predict that differ")
+    if part == "train" and rows.shape[1] > 1 and (np.sort(rows) == [0] * (rows.shape[1] - 1) + [1]).all():
+        raise DataError(where, "each row of train_y has one 1, as of classes; give these as train_y.argmax(1)")
     return rows
 
 
@@ -331,14 +288,14 @@ def _num_classes(where: str, labels: Ints) -> int:
     classes = np.unique(labels)
     if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
         found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
-        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
+        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
+        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {todo}")
     return len(classes)
 
 
 def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset) -> DataInfo:
     x = dataset.train_x
     y = dataset.train_y
-    num_groups = dataset.counts["num_groups"]
     crop_padding = getattr(options, "crop_padding", 0)
     flip = getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
@@ -350,8 +307,6 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
         num_tokens = _num_tokens(where, options, dataset, targets_too=is_next)
         if task == "token_classification":
             num_classes = max(2, num_tokens if is_next else 1 + _largest(y, dataset.test_y))
-    elif options.given_vocabulary():
-        raise DataError(where, "data.vocabulary_size is for tokens")
     info = DataInfo(
         kind,
         x.shape[1:],
@@ -360,9 +315,9 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Da
         len(dataset.test_x),
         crop_padding=crop_padding,
         flip=flip,
-        num_groups=num_groups,
+        num_groups=dataset.num_groups,
         task=task,
-        shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < num_groups,
+        shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < dataset.num_groups,
         vocabulary_size=num_tokens,
     )
     if kind == "image":
@@ -396,18 +351,14 @@ def _largest(*arrays: NDArray[Any]) -> int:
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and standard deviation (1 if it is 0) of each channel of uint8 (N, H, W, C), pixels scaled to 0..1.
 
-    Counted in whole numbers and divided once, so the order of the sums does not matter.
+    Summed in whole numbers and divided once, so the order of the sums does not matter.
     """
-    values = np.arange(256)
+    size = images[..., 0].size
+    totals = images.sum(axis=(0, 1, 2), dtype=np.int64)
+    squares = np.einsum("nhwc,nhwc->c", images, images, dtype=np.int64)
     means = []
     deviations = []
-    for pixels in images.reshape(-1, images.shape[3]).T:
-        counts = np.zeros(256, np.int64)
-        for start in range(0, len(pixels), _CHUNK_PIXELS):  # bincount takes 8 bytes for each pixel
-            counts += np.bincount(pixels[start : start + _CHUNK_PIXELS], minlength=256)
-        size = int(counts.sum())
-        total = int(counts @ values)
-        square = int(counts @ values**2)
+    for total, square in zip(totals.tolist(), squares.tolist(), strict=True):
         means.append(total / (size * 255))
         deviations.append(math.sqrt((size * square - total**2) / size**2) / 255 or 1.0)
     return tuple(means), tuple(deviations)

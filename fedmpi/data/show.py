@@ -1,8 +1,7 @@
-"""Shows the examples and classes of the clients, as a table and as a picture, for any number of clients."""
+"""Shows the examples and classes of the clients, as a table and as a heat map, for any number of clients."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from fedmpi.data.partition import Partition
 from fedmpi.data.subset import Ints
 
-MAX_BINS = 60
 MAX_COLUMNS = 500
 
 
@@ -49,22 +47,6 @@ def _kinds(partition: Partition, numbers: Ints, num_numbers: int) -> Ints:
 def _spread(values: Ints) -> str:
     low, middle, high = int(values.min()), float(np.median(values)), int(values.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}, median {middle:,.10g}"
-
-
-def picture(partition: Partition, labels: Ints, num_classes: int, path: str | Path, title: str = "") -> None:
-    """Writes the clients' classes and a histogram of their sizes; the ending of `path` says the format (.png, .pdf)."""
-    # Loaded here: a second of imports that nothing else needs. No pyplot, which keeps figures and a backend globally.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    classes, sizes = figure.subplots(2, 1, height_ratios=[3, 1])
-    draw_classes(classes, partition, labels, num_classes)
-    sizes.hist(partition.sizes, bins=min(MAX_BINS, int(np.ptp(partition.sizes)) + 1), color="tab:gray")
-    sizes.set(xlabel="examples of a client", ylabel="clients")
-    for axis in (sizes.xaxis, sizes.yaxis):
-        axis.get_major_locator().set_params(integer=True, min_n_ticks=1)  # else it cuts 0 to 1 into fractions
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
 
 
 def draw_classes(axes: Any, partition: Partition, labels: Ints, num_classes: int) -> None:

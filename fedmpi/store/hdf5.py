@@ -73,8 +73,9 @@ def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays
     file.write(header)
 
 
-def read(path: Path, kind: str, within: str = "") -> tuple[dict[str, str | int], dict[str, NDArray[Any]]]:
-    """Reads the attributes, and the arrays (only of the group `within` if given). Raises RunDirError in one line.
+def read(path: Path, kind: str, within: str | None = "") -> tuple[dict[str, str | int], dict[str, NDArray[Any]]]:
+    """Reads the attributes, and the arrays (only of the group `within` if given; none for None). Raises RunDirError in
+    one line.
 
     The arrays are the caller's own, and may be written to. O(size of the file).
     """
@@ -86,7 +87,7 @@ def read(path: Path, kind: str, within: str = "") -> tuple[dict[str, str | int],
                 attributes: dict[str, str | int] = {}
                 for name, value in hdf5.attrs.items():
                     attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
-                return attributes, _arrays(hdf5[within] if within else hdf5)
+                return attributes, {} if within is None else _arrays(hdf5[within or "/"])
     except FileNotFoundError:
         raise RunDirError(str(path), "no such file") from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from launched import unfolded
-from small_data import WORDS, dataset, options_in
+from small_data import dataset, options_in
 from small_runs import run_all, small_config
 
 from fedmpi.data import prepare
@@ -34,7 +34,13 @@ def test_one_rank_with_other_data(comm: Communicator, tmp_path: Path, on_all_ran
     labels = ours.train_y.copy()
     labels[0] = 5
     prepare.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
-    words = (*WORDS, f"data.root={tmp_path / 'data'}", "model.name=mlp", "clients.count=4", "method.name=fedavg")
+    words = (
+        "data.name=har",
+        f"data.root={tmp_path / 'data'}",
+        "model.name=mlp",
+        "clients.count=4",
+        "method.name=fedavg",
+    )
     line = refused(comm, tmp_path, *words)
     ok = "different data" in line and f" on rank {last} (" in line and "\n" not in line
     on_all_ranks(ok, f"refused with: {line}")

@@ -44,10 +44,6 @@ from fedmpi.clock import Clock, Stage
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
 from fedmpi.config.yaml_text import flow
-from fedmpi.data import prepare
-from fedmpi.data.dataset import Dataset
-from fedmpi.data.sets.har import Har
-from fedmpi.data.sets.shakespeare import Shakespeare
 from fedmpi.errors import UserError
 from fedmpi.main import main as fedmpi_main
 from fedmpi.mpi.launch import claimed
@@ -187,8 +183,7 @@ _COUNTS = {"num_train": 96, "num_test": 30, "num_groups": 6}
 
 def _settings(draw: random.Random, method: str, folder: Path) -> Iterator[str]:
     kind, words = draw.choice(_DRAWN["data"])
-    counts = " ".join(f"data.{name}={count}" for name, count in _COUNTS.items())
-    yield from words.replace("PREPARED", f"data.root={folder} {counts}").split()
+    yield from words.replace("FOLDER", str(folder)).split()
     yield from draw.choice(_DRAWN["models"][kind.partition(" ")[0]]).split()
     partitions = {"image": "any", "image many": "many"}.get(kind) or draw.choice(("groups", "groups", "any"))
     yield from draw.choice(_DRAWN["partitions"][partitions]).split()
@@ -210,19 +205,22 @@ def _one_each(draw: random.Random, values_of: Mapping[str, Sequence[object]]) ->
 
 
 def _write_data(folder: Path) -> None:
-    """Prepares files with examples of six groups: rows of numbers, and texts; the same ones each time."""
+    """Writes files with examples of six groups: rows of numbers, and texts; the same ones each time."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows = Har.model_validate({"form": "features", "root": str(folder), **_COUNTS})
-    texts = Shakespeare.model_validate({"length": 8, "root": str(folder), **_COUNTS})
-    draw, count = np.random.default_rng(0), _COUNTS["num_train"] + _COUNTS["num_test"]
-    prepare.save(rows, _grouped(draw, draw.normal(size=(count, 561)).astype(np.float32), 6))
-    prepare.save(texts, _grouped(draw, draw.integers(0, 65, (count, 8)).astype(np.int16), 65))
+    draw = np.random.default_rng(0)
+    count = _COUNTS["num_train"] + _COUNTS["num_test"]
+    _write_grouped(folder / "rows.npz", draw, draw.normal(size=(count, 561)), 6)
+    _write_grouped(folder / "texts.npz", draw, draw.integers(0, 65, (count, 8)), 65)
 
 
-def _grouped(draw: np.random.Generator, x: np.ndarray, num_classes: int) -> Dataset:
-    y, groups = draw.integers(0, num_classes, len(x)), np.arange(len(x)) % _COUNTS["num_groups"]
-    train, test = slice(None, _COUNTS["num_train"]), slice(_COUNTS["num_train"], None)
-    return Dataset(x[train], y[train], x[test], y[test], groups[train], groups[test])
+def _write_grouped(path: Path, draw: np.random.Generator, x: np.ndarray, num_classes: int) -> None:
+    """All classes occur in the training part."""
+    y = draw.permuted(np.arange(_COUNTS["num_train"]) % num_classes)
+    y = np.concatenate([y, draw.integers(0, num_classes, _COUNTS["num_test"])])
+    groups = np.arange(len(x)) % _COUNTS["num_groups"]
+    cut = _COUNTS["num_train"]
+    arrays = {"train_x": x[:cut], "train_y": y[:cut], "groups": groups[:cut]}
+    np.savez(path, **arrays, test_x=x[cut:], test_y=y[cut:], test_groups=groups[cut:])
 
 
 # Running.

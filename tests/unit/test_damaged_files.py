@@ -7,16 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
+import small_data
 from hypothesis import given
 from hypothesis import strategies as st
 from small_runs import run_all, small_config
 
 from fedmpi.data import prepare
-from fedmpi.data.dataset import Dataset, load_data
+from fedmpi.data.dataset import load_data
 from fedmpi.data.partition import saved
-from fedmpi.data.sets.har import Har
 from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store import checkpoint
@@ -39,10 +38,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     run = RunDir(folder / "topk")
     newest = run.checkpoints()[0][1]
     client, version = next(iter(checkpoint.load(newest).clients.items()))
-    options = Har(root=str(folder), num_train=20, num_test=8, num_groups=4)
-    x = np.zeros((20, 768), np.float32)
-    numbers = np.arange(20)
-    prepare.save(options, Dataset(x, numbers % 6, x[:8], numbers[:8] % 6, numbers % 4, numbers[:8] % 4))
+    options = small_data.options_in(folder)
+    prepare.save(options, small_data.dataset())
     return {
         "checkpoint": File(newest, lambda: checkpoint.load(newest)),
         "memory": File(run.memory_path(client, *version), lambda: MemoryStore(run).get(client, version)),

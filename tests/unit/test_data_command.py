@@ -42,9 +42,8 @@ MISTAKES = [
     (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'data.form'?"),
     (["fetch", "har", "form=windows"], "form  no such key. Did you mean 'data.form'?"),
     (["fetch", "mnist", "--from", "x"], "'--from'"),
-    (["prepare", "imdb", "--from", "/no/such/place"], "/no/such/place: no such file or folder"),
+    (["prepare", "imdb", "--from", "/no/such/place", "--data-dir", "."], "/no/such/place: no such file or folder"),
     (["show", "a.yaml", "b.yaml"], "one config, or none, is allowed, got a.yaml, b.yaml"),
-    (["show", "--out", "no/such/folder/x.png"], "--out no/such/folder/x.png: cannot be drawn"),
 ]
 
 
@@ -118,7 +117,6 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
 def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_path: Path) -> None:
     """Digits: 1,437 to train, cut into 7 slices of 205 or 206; the same words as `fedmpi.main` takes."""
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
-    code, out, _ = run_data("show", *words, "--data-dir", tmp_path, "--out", tmp_path / "x.png")
-    assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out and f"drawn: {tmp_path / 'x.png'}" in out
+    code, out, _ = run_data("show", *words, "--data-dir", tmp_path)
+    assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out
     assert f"data  {load_data(Digits()).digest}\n" in out
-    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from data_fixtures import refusal
 
-from fedmpi.data.dataset import check
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
 
@@ -47,8 +46,7 @@ def small_options(**changes: object) -> Imdb:
 
 def test_words_by_hand(small: Path) -> None:
     """bad 3; acting, film, good, worst 2 (by the alphabet); then afilm, the first of the words that are there once."""
-    options = small_options(num_train=5, num_test=4, num_groups=4)
-    ours = check("here", options.prepare(small), options.used())
+    ours = small_options().prepare(small)
     bad, acting, film, good, worst, afilm = 1, 2, 3, 4, 5, 6
     assert ours.train_x.tolist() == [
         [bad, film, bad, bad, worst],

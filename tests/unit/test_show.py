@@ -1,13 +1,10 @@
-"""The table and the picture of a partition: numbers by hand, files that are pictures, many clients."""
-
-from pathlib import Path
+"""The table and the heat map of a partition: numbers by hand."""
 
 import numpy as np
 import pytest
 
 from fedmpi.data import show
-from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.partitions.plain import Iid
+from fedmpi.data.partition import Partition
 
 # Client 0 has classes 0 0 1, client 1 class 2, client 2 nothing, client 3 classes 1 1; example 6 is nobody's.
 LABELS = np.array([0, 0, 1, 2, 1, 1, 2])
@@ -40,10 +37,3 @@ def test_shares_are_sorted_by_favourite_class(monkeypatch: pytest.MonkeyPatch) -
     assert np.allclose(show.sorted_shares(np.array(COUNTS)), [[2 / 3, 1 / 3, 0], [0, 1, 0], [0, 0, 1]])
     monkeypatch.setattr(show, "MAX_COLUMNS", 2)
     assert np.allclose(show.sorted_shares(np.array(COUNTS)), [[2 / 3, 1 / 3, 0], [0, 0, 1]])
-
-
-@pytest.mark.parametrize(("num_clients", "num_classes"), [(61, 62), (2, 1)])
-def test_a_picture_is_written(tmp_path: Path, num_clients: int, num_classes: int) -> None:
-    labels, path = np.arange(300) % num_classes, tmp_path / "who.png"
-    show.picture(make_partition(Iid(), labels, num_clients, 0), labels, num_classes, path, "who has what")
-    assert path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000

@@ -10,15 +10,14 @@ each as acc x y z (gravity included) and gyro x y z. Each axis is standardized o
 (activities 7 to 12) are left out. This is not UCI HAR's own preprocessing (no filters), so results do not compare with
 published ones.
 
-Test data of `each_subject`. Windows: a subject's stretches of one activity are put end to end and cut once, so
-that the last `test_share` of the samples is test; each side has its own windows, so no sample is in both.
-Features: the later examples of each subject and activity, in the order of the file, which is that of time.
-Neighbours there overlap by half, so the one example before the test part is in neither.
+Test data are the later fifth of each subject's time in each activity. Windows: a subject's stretches of one activity
+are put end to end and cut once; each side has its own windows, so no sample is in both. Features: the later examples of
+each subject and activity, in the order of the file, which is that of time. Neighbours there overlap by half, so the one
+example before the test part is in neither.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import Source, find, guarded, track
 from fedmpi.data.prepare import CountedOptions
-from fedmpi.data.sets.steps import Number, PartialShare, first_of_test, windows
+from fedmpi.data.sets.steps import Number, first_of_test, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -47,8 +46,7 @@ class Examples(NamedTuple):
 
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
 WINDOW, STEP = 128, 64
-# The 9 subjects of UCI HAR's test part (its file subject_test.txt).
-TEST_SUBJECTS = (2, 4, 9, 10, 12, 13, 18, 20, 24)
+TEST_SHARE = 0.2
 
 FILES = {"features": "har-240.zip", "windows": "har-341.zip"}
 
@@ -65,56 +63,37 @@ class Har(CountedOptions):
     """`windows`: pieces of HAPT's raw signals, 128 samples (2.56 s) of 6 standardized axes (3 of acceleration, 3 of
     rotation), cut out of each labelled stretch every 64 samples. `features`: UCI HAR's 561 numbers, as distributed.
     """
-    split: Literal["each_subject", "original"] = "each_subject"
-    """`each_subject`: the later part of each subject's time in each activity is test data, and no training example
-    overlaps it. `original`: UCI HAR's own, 21 subjects to train and 9 others to test.
-    """
-    test_share: PartialShare = 0.2
-    """The share of test data under `split: each_subject`."""
 
-    def info(self) -> DataInfo:
-        num_train, num_test, num_groups = {
-            ("windows", "each_subject"): (8180, 1982, 30),
-            ("windows", "original"): (7415, 2996, 21),
-            ("features", "each_subject"): (8059, 2060, 30),
-            ("features", "original"): (7352, 2947, 21),
-        }[self.form, self.split]
-        shape = (FEATURES if self.form == "features" else AXES * WINDOW,)
-        shares_groups = self.split == "each_subject"
-        counts = (num_train, num_test)
-        return DataInfo("vector", shape, NUM_ACTIVITIES, *counts, num_groups=num_groups, shares_groups=shares_groups)
+    def complete(self) -> DataInfo:
+        if self.form == "features":
+            return DataInfo("vector", (FEATURES,), NUM_ACTIVITIES, 8059, 2060, num_groups=30, shares_groups=True)
+        return DataInfo("vector", (AXES * WINDOW,), NUM_ACTIVITIES, 8180, 1982, num_groups=30, shares_groups=True)
 
     def files(self) -> tuple[str, ...]:
         return (FILES[self.form],)
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-        x, y, subjects, is_test = _windows(self, folder) if self.form == "windows" else _features(self, folder)
-        if is_test.all() or not is_test.any():
-            problem = "gives no example to train or none to test"
-            raise DataError(str(folder), f"{problem}; choose another data.test_share")
-        if self.form == "windows":
-            x = _standardized(x, is_test)
+        x, y, subjects, is_test = _windows(folder) if self.form == "windows" else _features(folder)
         groups = number_groups(subjects[~is_test], subjects[is_test])
         return Dataset(x[~is_test], y[~is_test], x[is_test], y[is_test], *groups)
 
 
-def _windows(options: Har, folder: Path) -> Examples:
+def _windows(folder: Path) -> Examples:
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows)
     rows = rows[rows[:, 2] <= NUM_ACTIVITIES]
-    if not len(rows):
-        raise DataError(str(labels_path), f"has no stretch of the activities 1 to {NUM_ACTIVITIES}")
     rows = rows[np.lexsort((rows[:, 3], rows[:, 0], rows[:, 2], rows[:, 1]))]
     pieces = []
     for subject, activity in np.unique(rows[:, 1:3], axis=0).tolist():
         its_rows = rows[(rows[:, 1] == subject) & (rows[:, 2] == activity)]
-        for experiment, begin, end, is_held_out in _divide(options, subject, its_rows):
+        for experiment, begin, end, is_test in _divide(its_rows):
             x = windows(signals[experiment][begin:end], WINDOW, STEP)
-            facts = (np.full(len(x), fact) for fact in (activity - 1, subject, is_held_out))
+            facts = (np.full(len(x), fact) for fact in (activity - 1, subject, is_test))
             pieces.append((x.reshape(len(x), AXES * WINDOW), *facts))
-    return Examples(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+    x, y, subjects, in_test = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return Examples(_standardized(x, in_test), y, subjects, in_test)
 
 
 def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
@@ -133,14 +112,11 @@ def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
     return signals
 
 
-def _divide(options: Har, subject: int, rows: Ints) -> Iterator[tuple[int, int, int, bool]]:
+def _divide(rows: Ints) -> Iterator[tuple[int, int, int, bool]]:
     """Yields experiment, first sample and the one after the last, from 0, and whether it is test data, of the stretches
     of one subject and activity, cut in time.
     """
-    total = int((rows[:, 4] - rows[:, 3] + 1).sum())
-    num_train = first_of_test(total, options.test_share)
-    if options.split == "original":
-        num_train = 0 if subject in TEST_SUBJECTS else total
+    num_train = first_of_test(int((rows[:, 4] - rows[:, 3] + 1).sum()), TEST_SHARE)
     for experiment, _, _, first, last in rows.tolist():
         cut = min(first - 1 + num_train, last)
         yield experiment, first - 1, cut, False
@@ -156,16 +132,14 @@ def _standardized(x: Floats, is_test: NDArray[np.bool_]) -> Floats:
     return ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32).reshape(x.shape)
 
 
-def _features(options: Har, folder: Path) -> Examples:
+def _features(folder: Path) -> Examples:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
     parts = [_distributed(home, part) for part in ("train", "test")]
     x, y, subjects = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if options.split == "original":
-        return Examples(x, y, subjects, np.arange(len(y)) >= len(parts[0][1]))
     rows, is_test = [], []
     for subject, activity in np.unique(np.stack([subjects, y], axis=1), axis=0).tolist():
         own = np.flatnonzero((subjects == subject) & (y == activity))
-        first = first_of_test(len(own), options.test_share)
+        first = first_of_test(len(own), TEST_SHARE)
         train = own[: max(first - 1, 0)] if first < len(own) else own
         rows += [train, own[first:]]
         is_test += [np.full(len(train), False), np.full(len(own) - first, True)]
@@ -185,10 +159,8 @@ def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
     """Reads a table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
-    problem = "cannot be read as a table of numbers"
-    with guarded(path, "unpack the files again", problem), warnings.catch_warnings():
-        warnings.simplefilter("error")  # numpy only warns of an empty file
+    with guarded(path, "unpack the files again", "cannot be read as a table of numbers"):
         table: NDArray[Number] = np.loadtxt(path, dtype=dtype, ndmin=2)
-    if table.shape[1] != columns:
-        raise DataError(str(path), f"has {table.shape[1]} columns, expected {columns}")
+        if table.shape[1] != columns:
+            raise ValueError(f"it has {table.shape[1]} columns, expected {columns}")
     return table

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
 from fedmpi.data.files import Source, find, read_text, track
-from fedmpi.data.prepare import CountedOptions
+from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator
@@ -61,7 +61,7 @@ class Review(NamedTuple):
     film: str
 
 
-class Imdb(CountedOptions):
+class Imdb(PreparedOptions):
     source = Source(
         "https://ai.stanford.edu/~amaas/data/sentiment/",
         "no formal licence; cite Maas et al., ACL 2011",

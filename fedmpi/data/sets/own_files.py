@@ -7,6 +7,7 @@ followed. Which bits a JPEG decodes to, and what resizing makes of them, depends
 from __future__ import annotations
 
 import zipfile
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,12 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize, objects_in
+from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
+ADVICE_NPZ = "write numbers, or names by x.astype(str), by numpy.savez; data.path is the path of an .npz file"
 ADVICE = "replace it or take it out; 'data.size=[height,width]' resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
 
@@ -38,20 +40,11 @@ class Npz(FileOptions):
 
     def arrays(self) -> Arrays:
         path = Path(user_path(self.path))
-        advice = "write it by numpy.savez; data.path is the path of an .npz file"
-        with guarded(path, advice, "cannot be read"):
-            with path.open("rb") as file:
-                if not zipfile.is_zipfile(file):  # numpy takes it for a pickle, and would say how to load that
-                    raise ValueError("it is no .npz file")
-            arrays = {}
+        with guarded(path, ADVICE_NPZ, "cannot be read"):
+            if path.exists() and not zipfile.is_zipfile(path):  # numpy would say how to load it as a pickle
+                raise ValueError("it is no .npz file")
             with np.load(path, allow_pickle=False) as archive:
-                for name in archive.files:
-                    try:
-                        arrays[name] = archive[name]
-                    except ValueError as error:
-                        if "allow_pickle" not in str(error):
-                            raise
-                        raise objects_in(name, str(path)) from None
+                arrays = dict(archive)
         return self.divided(arrays)
 
 
@@ -70,26 +63,20 @@ class ImageFolder(FileOptions):
         if not root.is_dir():
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
         has_parts = (root / "train").is_dir() and (root / "test").is_dir()
-        parts = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
-        classes = _folders(next(iter(parts.values())))
+        folders = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
+        classes = [*_pictures(next(iter(folders.values())))]
         arrays: dict[str, Any] = {CLASS_NAMES: np.array(classes)}
         clear: list[Path] = []
         size: tuple[int, ...] | None = self.size
-        for prefix, folder in parts.items():
-            if strange := [name for name in _folders(folder) if name not in classes]:
+        for prefix, folder in folders.items():
+            pictures = _pictures(folder)
+            if strange := [name for name in pictures if name not in classes]:
                 raise DataError(str(folder), f"the class {strange[0][:60]!r} is not among the training classes")
-            paths: list[Path] = []
-            labels: list[int] = []
-            for label, name in enumerate(classes):
-                own = [path for path in sorted((folder / name).glob("*")) if _is_picture(path)]
-                if not own and prefix != "test_":
-                    raise DataError(str(folder / name), f"the class has no pictures ({', '.join(ENDINGS)})")
-                paths += own
-                labels += [label] * len(own)
-            if size is None:  # the training part, which has pictures
-                size = decode(paths[0], ADVICE, None).shape[:2]
+            paths = [*chain.from_iterable(pictures.values())]
+            size = size or decode(paths[0], ADVICE, None).shape[:2]
+            numbers = [classes.index(name) for name in pictures]
             arrays[f"{prefix}x"] = self._decoded(paths, size, clear)
-            arrays[f"{prefix}y"] = np.array(labels, np.int64)
+            arrays[f"{prefix}y"] = np.repeat(numbers, [len(own) for own in pictures.values()])
         if clear:
             found = f"{counted(len(clear), 'picture')} with transparent pixels, as {clear[0]}"
             arrays[NOTES] = np.array([f"{found}: the alpha channel is left out, and the colours beneath are used"])
@@ -105,14 +92,13 @@ class ImageFolder(FileOptions):
         return images
 
 
-def _folders(folder: Path) -> list[str]:
-    """Returns the classes, sorted. Raises DataError if there are fewer than two."""
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
-    if len(names) < 2:
-        expected = "expected one for each of two or more classes"
-        raise DataError(str(folder), f"holds {counted(len(names), 'folder')}, {expected}")
-    return names
-
-
-def _is_picture(path: Path) -> bool:
-    return path.name.lower().endswith(ENDINGS) and not path.name.startswith(".")
+def _pictures(folder: Path) -> dict[str, list[Path]]:
+    """Returns the pictures of each class, all sorted by name. Raises DataError for a class without pictures."""
+    pictures = {}
+    for place in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
+        own = [path for path in sorted(place.iterdir()) if not path.name.startswith(".")]
+        pictures[place.name] = [path for path in own if path.name.lower().endswith(ENDINGS)]
+    if not pictures or not all(pictures.values()):
+        found = next((f"{name!r} has none" for name, own in pictures.items() if not own), "there is no folder")
+        raise DataError(str(folder), f"expected a folder of pictures ({' '.join(ENDINGS)}) for each class, {found}")
+    return pictures

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -23,7 +23,6 @@ PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Number = TypeVar("Number", bound=np.generic)
 ByName = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 """The examples and the labels of each writer, role or file."""
-_AGAIN = "write it again by LEAF's preprocess.sh"
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
@@ -53,8 +52,8 @@ def decode(
                 raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
             if size and picture.size != size and not resizes:
                 raise ValueError(f"{picture.width}x{picture.height} pixels, expected {size[0]}x{size[1]}")
-            may_be_clear = "A" in picture.getbands() or "transparency" in picture.info
-            if clear is not None and may_be_clear and np.asarray(picture.convert("RGBA"))[..., 3].min() < 255:
+            alpha = picture.convert("RGBA").getchannel("A") if picture.has_transparency_data else None
+            if clear is not None and alpha is not None and np.asarray(alpha).min() < 255:
                 clear.append(path)
             decoded = picture.convert("L" if grey else "RGB")
         if size and decoded.size != size:
@@ -65,13 +64,12 @@ def decode(
 def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:
     """Makes a data set, name after name in order; takes the examples out of `train` and `test` to free them.
 
-    Leaves out users without training examples, as LEAF's division of a single example may give. Raises DataError where
-    a part has no examples then.
+    Leaves out users without training examples. Raises DataError where a part has no examples then.
     """
     test = {name: part for name, part in test.items() if name in train}
     if not train or not test:
-        todo = "make the files by LEAF's `-t sample`, which divides the examples of each"
-        raise DataError(str(folder), f"holds nobody with examples in both parts; {todo}")
+        problem = "holds nobody with examples in both parts; LEAF's `-t sample` divides the examples of each user"
+        raise DataError(str(folder), problem)
     x, y, names = _joined(train)
     test_x, test_y, test_names = _joined(test)
     return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
@@ -85,23 +83,22 @@ def _joined(parts: ByName) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]
 
 
 def leaf_users(
-    paths: Sequence[Path], kind: type, shrink: Callable[[dict[str, Any]], Any] | None = None
-) -> Iterator[tuple[Path, str, Any]]:
-    """Yields file, user (writer, role) and the user's entry of `user_data`, of type `kind`, of LEAF's JSON files.
+    folder: Path, examples: Callable[[Any, Any], tuple[NDArray[Any], NDArray[Any]]]
+) -> tuple[ByName, ByName]:
+    """Returns the users with examples in LEAF's JSON files train/*.json and test/*.json below `folder`.
 
-    `shrink` makes an entry of each JSON object as soon as it is parsed. Raises DataError.
+    `examples` makes arrays of a user's x and y. Raises DataError.
     """
-    seen: dict[str, Path] = {}
-    for path in track(paths, "reading files"):
-        with guarded(path, _AGAIN, "is not a JSON file of LEAF"), path.open(encoding="utf-8") as file:
-            users = json.load(file, object_hook=shrink)["user_data"]
-        if not all(isinstance(part, kind) for part in users.values()):
-            raise DataError(str(path), f"is not a file of LEAF: no 'x' and 'y' of each user; {_AGAIN}")
-        for name, part in users.items():
-            if name in seen:
-                raise DataError(str(path), f"{name} is in {seen[name]}, too; give the folder of one of them")
-            seen[name] = path
-            yield path, name, part
+    train, test = ByName(), ByName()
+    for part, users in (("train", train), ("test", test)):
+        for path in track(sorted(folder.rglob(f"{part}/*.json")), "reading files"):
+            with guarded(path, "write it again by LEAF's preprocess.sh", "is not a JSON file of LEAF"):
+                for name, user in json.loads(path.read_bytes())["user_data"].items():
+                    if name in users:
+                        raise ValueError(f"{name} is in another file, too")
+                    if user["x"] or user["y"]:
+                        users[name] = examples(user["x"], user["y"])
+    return train, test
 
 
 def first_of_test(size: int, test_share: float) -> int:
