@@ -34,7 +34,7 @@ from fedmpi.store.files import DIGEST_BYTES, open_file
 
 FORMAT = 3
 USER_BLOCK_BYTES = 512
-_HEADER = re.compile(rb"(fedmpi ([a-z]+) format (\d{1,9}) bytes \d{1,18})")
+_HEADER = re.compile(rb"(fedmpi ([a-z]+ format \d{1,9}) bytes \d{1,18})")
 _CHUNK_BYTES = 2**20
 # Types that numpy lacks are stored as the bits of another one; its booleans are no numbers in HDF5.
 _AS_BITS = {"bfloat16": "int16", "bool": "uint8"}
@@ -111,13 +111,9 @@ def _problem(file: BinaryIO, kind: str) -> str:
     found = _HEADER.match(user_block)
     if found is None:
         return "was not written by fedmpi, or its first bytes are damaged"
-    if int(found[3]) != FORMAT:
-        return f"has format {int(found[3])}, this fedmpi reads format {FORMAT}"
-    if found[2] != kind.encode():
-        return f"is a {found[2].decode()} file, not a {kind} file"
-    if user_block != _user_block(found[1], file):
-        return "is damaged: its digest does not match its bytes"
-    return ""
+    if found[2] != f"{kind} format {FORMAT}".encode():
+        return f"is a file of {found[2].decode()}, expected one of {kind} format {FORMAT}"
+    return "" if user_block == _user_block(found[1], file) else "is damaged: its digest does not match its bytes"
 
 
 def _user_block(signed: bytes, file: BinaryIO | io.BytesIO) -> bytes:

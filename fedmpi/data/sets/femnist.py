@@ -21,7 +21,6 @@ from fedmpi.data.sets.steps import ByName, by_names, leaf_users
 from fedmpi.data.subset import Ints
 
 SIDE, NUM_CLASSES = 28, 62
-UNPACK = "unpack fed_emnist.tar.bz2 again"
 
 
 class Femnist(CountedOptions):
@@ -50,11 +49,10 @@ def _read(path: Path) -> ByName:
     import h5py
 
     writers: ByName = {}
-    with guarded(path, UNPACK), h5py.File(path, "r") as file:
+    with guarded(path, "unpack fed_emnist.tar.bz2 again"), h5py.File(path, "r") as file:
         group = file["examples"]
         for name in track(sorted(group), f"reading {path.name}"):
-            with guarded(path, UNPACK, f"damaged at writer {name}"):
-                writers[name] = _images(group[name]["pixels"][...], group[name]["label"][...])
+            writers[name] = _images(group[name]["pixels"][...], group[name]["label"][...])
     return {name: images for name, images in writers.items() if len(images[1])}
 
 

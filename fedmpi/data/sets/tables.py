@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedmpi.data.dataset import PARTS
 from fedmpi.data.files import guarded
 from fedmpi.data.own import CLASS_NAMES, Arrays, FileOptions
 from fedmpi.errors import DataError, users_code
@@ -21,7 +22,6 @@ from fedmpi.store.files import user_path
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-PARTS = ("train", "test")
 ENDINGS = (".csv", ".parquet")
 _CSV: dict[str, Any] = {"keep_default_na": False, "na_values": [""], "low_memory": False, "index_col": False}
 """Only an empty cell is missing, because NA may be a class; cells before the named columns are no index."""
