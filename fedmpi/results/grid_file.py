@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from fedmpi.config import explain, yaml_text
+from fedmpi.config.address import file_and_cell
 from fedmpi.config.explain import Problem
 from fedmpi.config.fields import Folder, NotNegative, Section, Share
 from fedmpi.config.load import Override, load, read_yaml, report
@@ -32,7 +32,6 @@ from fedmpi.store.files import user_path
 
 # None of these changes a result: a grid reads the records alone.
 _QUIET = {"output": {"tensorboard": False, "report": False, "progress": "plain", "keep_checkpoints": 1}}
-_RUN = re.compile(r"(.+\.ya?ml)@([\w-]+)/([\w-]+)", re.ASCII)
 MOST_SEEDS = 16
 """The exact tests (`evidence.py`) hold a row of numbers for each of the 2^n sets of n seeds: 8 MB for 16."""
 
@@ -385,8 +384,8 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     tree = Tree({})
     if address := grid.methods[method].config or grid.config:
         path = grid.path.parent / user_path(address)
-        if run := _RUN.fullmatch(str(path)):
-            path, tree = base_of(read(Path(run[1])), run[2], run[3])
+        if run := _run_at(str(path)):
+            path, tree = base_of(*run)
     of_setting = [grid.settings[name] for name in _chain(setting, grid.settings)]
     of_method = [grid.methods[name].set for name in _chain(method, grid.methods)]
     for layer in (grid.set, *of_setting, *of_method):
@@ -395,19 +394,30 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     return path and path.resolve(), tree
 
 
+def _run_at(address: str) -> tuple[Grid, str, str] | None:
+    """Returns the grid, setting and method that the address of a run names; None for a plain file. Raises
+    `ConfigError`.
+    """
+    file, cell = file_and_cell(address)
+    if cell is None or "/" not in cell:
+        return None
+    grid = read(Path(file))
+    setting, _, method = cell.partition("/")
+    for name, section in ((setting, grid.settings), (method, grid.methods)):
+        if name not in section:
+            known = f"Known: {explain.listed(section)}"
+            raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
+    return grid, setting, method
+
+
 def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     """Returns the config of a run of a grid file, `FILE.yaml@SETTING/METHOD`, or as `load` does that of a plain file.
     Raises `ConfigError`.
     """
-    run = _RUN.fullmatch(address or "")
+    run = _run_at(address or "")
     if address is None or run is None:
         return load(address, given)
-    grid = read(Path(run[1]))
-    for name, section in ((run[2], grid.settings), (run[3], grid.methods)):
-        if name not in section:
-            known = f"Known: {explain.listed(section)}"
-            raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
-    path, below = base_of(grid, run[2], run[3])
+    path, below = base_of(*run)
     config = load(path, given, below=below)
     config._where = address
     return config

@@ -58,6 +58,14 @@ def test_mistakes_name_the_key(tmp_path: Path, changed: Mapping[str, Any], words
     assert all(word in caught.value.text() for word in words.split()), caught.value.text()
 
 
+def test_a_config_that_is_a_run_of_no_grid_is_one_line(tmp_path: Path) -> None:
+    grid_of(tmp_path)
+    (tmp_path / "other.yaml").write_text("{title: A, seeds: [0], config: rates.yaml@one/no, methods: {a: {}}}")
+    grid = read(tmp_path / "other.yaml")
+    with pytest.raises(ConfigError, match="no 'no'. Known: avg, hm"):
+        jobs_of(grid, finals(grid, {}), tmp_path / "out")
+
+
 def test_a_setting_that_no_config_has_names_the_method(tmp_path: Path, told: Told) -> None:
     methods = {name: {"set": {"method": {"name": name}, "train": {"lt": 1}}} for name in ("fedavg", "fedhm")}
     question = {"ask": "?", "first": "fedhm", "second": "fedavg", "measure": "largest"}
