@@ -21,11 +21,9 @@ from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.federation.participation import Participation
 from fedmpi.models import create
-from fedmpi.mpi.mpirun import environment
 from fedmpi.results import archive, launch
 from fedmpi.results.grid import GridFolder, main
 from fedmpi.results.grid_file import Grid, finals, read, trials
-from fedmpi.results.run import Run
 from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store.files import make_folder
@@ -222,35 +220,6 @@ def test_words_reach_all_runs_and_jobs_are_written_without_slurm(
     (config,) = Path("out/final-all-fedavgm-FedAvgM-seed0").iterdir()
     made = yaml_text.parse(config.read_text()).plain()
     assert (made["train"]["lr"], made["method"]["aggregate"]["name"], made["rounds"]) == (0.2, "median", 4)
-
-
-OWN_DATA = """
-import numpy as np
-
-def points():
-    x, y = np.arange(288, dtype=np.float32).reshape(96, 3) / 288, np.arange(96) % 2
-    return {"train_x": x[:64], "train_y": y[:64], "test_x": x[64:], "test_y": y[64:]}
-"""
-
-
-def test_a_written_job_finds_code_beside_the_config(
-    tmp_path: Path, called: Called, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """bash runs it without Slurm, from another folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    Path("my_sets.py").write_text(OWN_DATA)
-    own = ("data.name=my_sets:points", "model.name=mlp", "partition.name=iid", "method.name=fedavg", "rounds=1")
-    write_config(tmp_path / "own.yaml", *own)
-    code, _, error = called("own.yaml", "--methods", "fedavg", "--seeds", "0", "--out", "out", "--slurm", "time=10")
-    assert code == 0, error
-    root = {key: value for key, value in environment(1).items() if key.startswith("OMPI_ALLOW")}
-    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **root}
-    script = ["bash", str(tmp_path / "out" / "job.sbatch")]
-    done = subprocess.run(script, env=environ, cwd="/", capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert Run(tmp_path / "out" / "final-all-fedavg-seed0").is_finished
 
 
 def test_methods_whose_configs_are_unlike_are_named(

@@ -73,7 +73,6 @@ def as_root() -> dict[str, str]:
     return {key: value for key, value in environment(1).items() if key.startswith("OMPI_ALLOW")}
 
 
-@pytest.mark.slow
 def test_a_single_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder with blanks, per cent and equals signs. bash runs what was written, without Slurm, from another folder,
     with the user's own code. Words after the file's name go to the run. A finished run ends with 0, too."""

@@ -9,10 +9,9 @@ from small_runs import small_config
 from written_runs import a_run
 
 import fedmpi
-from fedmpi.errors import DivergenceError, RoundError, RunDirError
+from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.results.run import Run, read_runs
-from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.stopping import Stopping
 from fedmpi.store import manifest
@@ -130,21 +129,6 @@ def test_what_is_saved_counts_where_less_is_saved_than_done(stopped: RunDir) -> 
     with RunLock(stopped):
         run = Run(stopped.path)
         assert (run.continues_after, run.eta_s) == (3, 4.0)
-
-
-def test_a_run_that_says_why_it_ended(stopped: RunDir) -> None:
-    """As a rank's note says; nothing is left to wait for. Its job is that of the last start."""
-    manifest.add_start(stopped, {"job": "20"})
-    advice = Advice(small_config())
-    advice.run_is_in(stopped, 1)
-    for error, name in ((DivergenceError("the loss is nan"), "diverged"), (OSError("no network"), "failed")):
-        stopped.failure_path.unlink(missing_ok=True)
-        cause = RoundError("local_training")
-        cause.__cause__ = error
-        assert advice.note_failure(cause)
-        with RunLock(stopped):  # the process may take a moment to end
-            run = Run(stopped.path)
-            assert (run.state, run.eta_s, run.job) == (name, None, "20")
 
 
 def test_a_run_on_another_host(stopped: RunDir) -> None:
