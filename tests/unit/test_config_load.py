@@ -1,20 +1,66 @@
 """From text and overrides to a Config or to every problem at once, with stand-in tables."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from fedmpi import registry
+from fedmpi.config.fields import Counts, Positive, Section, Shares, free
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 
+
+class Digits(Section):
+    name: str = "digits"
+
+
+class Cifar(Section):
+    name: str = "cifar10"
+    root: str = free("~/data")
+
+
+class Iid(Section):
+    name: str = "iid"
+
+    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
+        if config.clients.count > 1000:
+            yield "clients.count", "more clients than examples"
+
+
+class Net(Section):
+    name: str = "net"
+    width: Positive = 1.0
+    blocks: Counts = (2, 2)
+
+
+class Open(Section):
+    name: str
+
+
+class FedAvg(Section):
+    name: str = "fedavg"
+
+
+class FedHM(Section):
+    name: str = "fedhm"
+    rank_ratio: Shares = (1.0, 0.5)
+    tau: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
+    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+
+    @property
+    def tiers(self) -> tuple[float, ...]:
+        return self.rank_ratio
+
+
 NAMES = {
-    "data": {"digits": "toy_sections:Digits", "cifar10": "toy_sections:Cifar"},
-    "partition": {"iid": "toy_sections:Iid"},
-    "model": {"net": "toy_sections:Net", "zoo:": "toy_sections:Open"},
-    "method": {"fedavg": "toy_sections:FedAvg", "fedhm": "toy_sections:FedHM"},
+    "data": {"digits": f"{__name__}:Digits", "cifar10": f"{__name__}:Cifar"},
+    "partition": {"iid": f"{__name__}:Iid"},
+    "model": {"net": f"{__name__}:Net", "zoo:": f"{__name__}:Open"},
+    "method": {"fedavg": f"{__name__}:FedAvg", "fedhm": f"{__name__}:FedHM"},
 }
 
 HM_KEYS = "layer_ranks, name, rank_ratio, tau"

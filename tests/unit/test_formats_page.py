@@ -16,11 +16,6 @@ from fedmpi.store.run_dir import RunDir
 PAGE = (Path(__file__).resolve().parents[2] / "fedmpi" / "store" / "README.md").read_text()
 
 
-def test_a_round_that_was_not_tested_has_no_tiers(tmp_path: Path) -> None:
-    found = undisturbed(tmp_path, "method.name=fedavg", "rounds=3", "evaluation.every=2").records
-    assert [[*record.get("tiers", ("absent",))] for record in found] == [["absent"], ["1"], ["1"]]
-
-
 @pytest.mark.parametrize("method", fast("fedhm", of=["fedhm", "topk"]))
 def test_everything_is_on_the_page(tmp_path: Path, method: str) -> None:
     undisturbed(tmp_path, f"method.name={method}", "evaluation.personal=on", "evaluation.bn=restat")

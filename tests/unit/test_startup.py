@@ -77,10 +77,3 @@ def test_a_run_without_a_file_is_named_after_what_it_runs(tmp_path: Path, words:
     config = load(None, [*words, f"output.dir={tmp_path}"])
     folder = open_run_dir(config, SerialComm(), RunRequest(), resume=False).path
     assert folder.name.startswith(f"{name}-2") and folder.parent == tmp_path
-
-
-def test_mistakes_leave_no_run_directory(tmp_path: Path) -> None:
-    config = small_config("data.name=cifar10", f"data.root={tmp_path / 'nowhere'}")
-    with pytest.raises(StartupError, match="nowhere"):
-        run_all(config, SerialComm(), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
