@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,24 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> li
     ends = list(accumulate(blocks))
     chosen = range(len(blocks)) if tiers is None else sorted(tiers)
     return [range(ends[tier] - blocks[tier], ends[tier]) for tier in chosen]
+
+
+def sample_among(
+    count: int, can_take_part: Callable[[int], bool], size: int, *, seed: int, round_number: int, phase: str
+) -> list[int]:
+    """Returns `size` distinct clients of those that can take part, uniformly, sorted; all of these if there are fewer.
+
+    Asks clients in random order until `size` can: O(size / their share) of them.
+    """
+    generator = seeds.numpy_generator(f"cohort:{phase}", seed, round_number)
+    asked: dict[int, bool] = {}
+    num_chosen = 0
+    while num_chosen < size and len(asked) < count:
+        client = int(generator.integers(count))
+        if client not in asked:
+            asked[client] = can_take_part(client)
+            num_chosen += asked[client]
+    return sorted(client for client, is_chosen in asked.items() if is_chosen)
 
 
 def _distinct(count: int, size: int, generator: Generator) -> set[int]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
-from fedmpi.federation.cohort import eligible_clients, sample_cohort
+from fedmpi.federation.cohort import eligible_clients, sample_among, sample_cohort
 from fedmpi.federation.participation import SAMPLING, Participation
 from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, ClientLoad, Phase
@@ -187,11 +187,12 @@ def draw_cohort(
         own = tier(client)
         return own is not None and (tiers is None or own in tiers)
 
-    # Who may take part is known without asking each client, unless each draws a tier and only some tiers are wanted.
-    if participation.is_uniform and not (dynamic and tiers):
-        cohort = sample_cohort(eligible_clients(blocks, tiers), size, phase=phase.name, **when)
-    else:
+    if not participation.is_uniform:
         cohort = participation.cohort(size, round_number, phase.name, can_take_part)
+    elif dynamic and any(blocks[wanted] for wanted in tiers or ()):
+        cohort = sample_among(sum(blocks), can_take_part, size, phase=phase.name, **when)
+    else:
+        cohort = sample_cohort(eligible_clients(blocks, tiers), size, phase=phase.name, **when)
     return [(client, own) for client in cohort if (own := tier(client)) is not None]
 
 

@@ -143,14 +143,21 @@ def test_clients_of_fixed_tiers() -> None:
     assert draw(eligible_clients((3, 2, 4), None), 9) == list(range(9))
 
 
-def test_clients_of_drawn_tiers_are_drawn_among_those_who_drew_them() -> None:
-    """2 of the clients 0-5 in tier 0 of (3, 3); fewer, or none, where fewer have drawn it."""
+def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
+    """2 of the clients 0-5 in tier 0 of (3, 3), in 3,000 rounds: each pair as often as the rounds in which it could be
+    drawn say, one over the number of pairs; fewer, or none, where fewer have drawn it."""
     config = small_config("clients.tier_assignment=dynamic", "clients.count=6", "clients.per_round=2")
-    numbers = set()
-    for number in range(1, 200):
+    phase = Phase("big", frozenset({0}))
+    seen: Counter = Counter()
+    expected: dict[tuple[int, ...], float] = dict.fromkeys(combinations(range(6), 2), 0.0)
+    for number in range(1, 3001):
+        drawn = draw_cohort(Participation(config), (3, 3), number, phase)
+        chosen = [client for client, _ in drawn]
         could = [c for c in range(6) if tier_of(c, (3, 3), dynamic=True, seed=0, round_number=number) == 0]
-        chosen = sample_cohort([could], 2, seed=0, round_number=number, phase="big")
-        phase = Phase("big", frozenset({0}))
-        assert draw_cohort(Participation(config), (3, 3), number, phase) == [(client, 0) for client in chosen]
-        numbers.add(len(chosen))
-    assert numbers == {0, 1, 2}
+        assert set(chosen) <= set(could) and len(chosen) == min(2, len(could)) and chosen == sorted(chosen)
+        if len(could) >= 2:
+            seen[tuple(chosen)] += 1
+            pairs = list(combinations(could, 2))
+            expected |= {pair: expected[pair] + 1 / len(pairs) for pair in pairs}
+    assert chi_square(seen, expected) < CHI_SQUARE_999[14]
+    assert draw_cohort(Participation(config), (6, 0), 1, Phase("small", frozenset({1}))) == []
