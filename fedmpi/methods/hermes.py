@@ -320,7 +320,8 @@ class Hermes(Method):
         sizes = step_sizes(self.context.train, num_examples - held_out, turn.share)
         passes = list(Training.of(turn.tier, sizes).passes)
         masks = self._masks(turn.client) if turn.client else {}
-        if self.remaining_share(masks) > self.options.target_share:
+        share = self.remaining_share(masks) if masks else 1.0
+        if share > self.options.target_share:
             bounds = batch_bounds(held_out or num_examples, self.context.train.batch_size)
             tested = [stop - start for start, stop in bounds]
             passes += [replace(step, backward=False) for step in Training.of(turn.tier, tested).passes]
