@@ -73,12 +73,11 @@ def _start_and_train(context: RunContext) -> bool:
         # Rank 0 alone has the lock, the checkpoint and the server.
         lock = together(comm, lambda: claim(stack, folder, config, comm, request, resumes=resumes) if root else None)
         saved = together(comm, lambda: resuming.newest(config, data.info, folder) if root else None)
-        config, server_device, done, is_over = resuming.share(config, comm, folder, saved)
-        context.config = config  # from here on the config that the run was begun with
+        done, is_over = resuming.share(config, comm, folder, saved)
         last = done if is_over else config.rounds
         if done < last and (why := context.too_few()):
             stop_without_server(context, done, why)
-        setup, warnings = checked or _checked_setup(context, folder, server_device)
+        setup, warnings = checked or _checked_setup(context, folder)
         setup = replace(setup, memories=MemoryStore(folder))
         context.limits.clock = setup.clock
         snapshot, origin = together(
@@ -106,9 +105,9 @@ def _start_and_train(context: RunContext) -> bool:
         return _train(context, setup, server, range(done + 1, last + 1), state)
 
 
-def _checked_setup(context: RunContext, folder: RunDir, server_device: str = "") -> tuple[Setup, tuple[str, ...]]:
+def _checked_setup(context: RunContext, folder: RunDir) -> tuple[Setup, tuple[str, ...]]:
     """Sets up what rounds need; before the first round of a start checks the nets, too, and returns its warnings."""
-    setup = start.prepare(context.config, context.comm, folder, context.training_data(), server_device)
+    setup = start.prepare(context.config, context.comm, folder, context.training_data())
     return setup, start.check_nets(setup) if context.begun_after is None else ()
 
 

@@ -11,11 +11,10 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from hashlib import blake2b
-from types import FunctionType, ModuleType
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from fedmpi.errors import UnknownError
 
@@ -165,68 +164,36 @@ def import_object(place: str) -> Any:
         if isinstance(error, ModuleNotFoundError):
             line += "; go to the folder that has it, or add that to PYTHONPATH"
         raise UnknownError(line) from error
-    note_sources(str(getattr(found, "__module__", module)))
+    loaded_digest(str(getattr(found, "__module__", module)))
     return found
 
 
-# What the modules of users were loaded from. A process keeps a module, whatever becomes of its file.
-
-
-class Sources(NamedTuple):
-    """The files that a module was loaded from, by the module of each, and their digest when it was first used."""
-
-    module: object
-    spec: object
-    """The module's spec; `importlib.reload` puts another in its place."""
-    files: dict[str, str]
-    digest: str
-
-    def digest_now(self) -> str:
-        return _digest(self.files.values())
-
-
-_SOURCES: dict[str, Sources] = {}
+_LOADED: dict[str, tuple[object, str]] = {}
+"""By module of a user's: its spec, and the digest of its file when it was first used. A process keeps what it has
+loaded, whatever becomes of the file; `importlib.reload` puts another spec in place."""
 _SOURCE_DIGEST_BYTES = 16
 
 
-def note_sources(module: str) -> Sources | None:
-    """Returns the files of a module; None for one of fedmpi, and for one without a file, as in a notebook's cells."""
-    loaded = sys.modules.get(module)
-    file = getattr(loaded, "__file__", None)
-    if module.partition(".")[0] == "fedmpi" or not (file and os.path.isfile(file)):
-        return None
-    spec = getattr(loaded, "__spec__", None)
-    known = _SOURCES.get(module)
-    if known is None or known.module is not loaded or known.spec is not spec:
-        files: dict[str, str] = {}
-        _add_files(module, os.path.dirname(os.path.abspath(file)), files)
-        known = _SOURCES[module] = Sources(loaded, spec, files, _digest(files.values()))
-    return known
+def loaded_digest(module: str) -> str:
+    """Returns the digest of the file that a module was loaded from; '' for one without a file."""
+    spec = getattr(sys.modules.get(module), "__spec__", None)
+    if module not in _LOADED or _LOADED[module][0] is not spec:
+        _LOADED[module] = spec, file_digest(module)
+    return _LOADED[module][1]
 
 
-def _add_files(module: str, folder: str, files: dict[str, str]) -> None:
-    """Adds the file of a module, after those of the modules in `folder` that it has functions or classes of."""
-    loaded = sys.modules.get(module)
-    file = os.path.abspath(getattr(loaded, "__file__", None) or os.devnull)
-    is_inside = file.startswith(folder + os.sep) and "site-packages" not in file.removeprefix(folder)
-    if module in files or not is_inside or not os.path.isfile(file) or module.partition(".")[0] == "fedmpi":
-        return
-    files[module] = file
-    for value in [*vars(loaded).values()]:
-        if isinstance(value, ModuleType):
-            _add_files(value.__name__, folder, files)
-        elif isinstance(value, (type, FunctionType)):
-            _add_files(value.__module__, folder, files)
-    files[module] = files.pop(module)
+def file_digest(module: str) -> str:
+    """Returns the digest of a module's file as it is now; '' for one without a file, as in a notebook's cells."""
+    try:
+        return blake2b(Path(file_of(module)).read_bytes(), digest_size=_SOURCE_DIGEST_BYTES).hexdigest()
+    except OSError:
+        return ""
 
 
-def _digest(files: Iterable[str]) -> str:
-    """Returns BLAKE2b (128 bits, hex) of the contents; a file that is gone counts as empty."""
-    state = blake2b(digest_size=_SOURCE_DIGEST_BYTES)
-    for file in files:
-        with suppress(OSError), open(file, "rb") as opened:
-            state.update(opened.read())
-    return state.hexdigest()
+def file_of(module: str) -> str:
+    """Returns the path of a module's file; '' for one without."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return os.path.abspath(file) if file else ""
 
 
 def _key(section: str, name: str) -> str:

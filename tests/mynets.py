@@ -260,14 +260,6 @@ class Ordered(nn.Sequential):
         self.add_module("last", nn.Linear(64, num_classes))
 
 
-class Grown(Flat):
-    """One more layer on one rank."""
-
-    def add(self, num_classes, example_shape):
-        if os.environ["ORDER"] == "1":
-            self.more = nn.Linear(3, 3, bias=False)
-
-
 class Sums(Flat):
     """Adds in the order in which a set may give its names, which changes the last bits."""
 

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import gc
-import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from fedmpi.command.manners import describe_failure, say, shorten_failure
+from fedmpi.command.manners import describe_failure, say
 from fedmpi.config.schema import Config
-from fedmpi.errors import FAILED, DivergenceError, UserError, cause_of
+from fedmpi.errors import FAILED, UserError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest
 from fedmpi.running.limits import OTHER_ENDS_S
-from fedmpi.running.stopping import Stopping, left_over, seconds_left
-
-# Loading torch from a slow file system takes a while.
-_LEAST_STARTUP_S = 30.0
+from fedmpi.running.stopping import Stopping, seconds_left
 
 
 @dataclass(frozen=True)
@@ -43,16 +39,15 @@ class Job:
         From here on SIGUSR1 requests a stop, which `print_line` gets a line about. Outside the main thread Python
         handles no signals.
         """
-        now_s = time.time()
-        left_s = seconds_left(config.mpi.time_limit_s, os.environ, now_s)
+        left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
         every = max(config.evaluation.every, config.output.checkpoint_every)
-        stopping = Stopping(left_s, config.mpi.spare_time_s, every, why_over=left_over(os.environ, now_s))
+        stopping = Stopping(left_s, config.mpi.spare_time_s, every)
         if threading.current_thread() is threading.main_thread():
             stopping.listen(print_line)  # loading torch takes seconds
         repeatable_cublas()
         from fedmpi.mpi.starting import world
 
-        comm = world(_startup_limit_s(config, os.environ, time.time()))
+        comm = world(config.mpi.startup_timeout_s)
         import fedmpi.experiment  # noqa: F401 - `run` needs it, and a run's clock is not to count its loading
 
         return cls(config, comm, stopping, new_advice(config))
@@ -72,13 +67,11 @@ class Job:
         return f"{line}\n{self.advice.how_to_continue()}" if self.advice.run_dir else line
 
     def end_all(self, error: BaseException) -> None:
-        """Prints what has failed here and how to continue, and ends all ranks. One process raises SystemExit."""
+        """Prints what has failed here first and how to continue, and ends all ranks. One process raises SystemExit."""
         if self.advice.note_failure(error):
             say(f"{describe_failure(error, self.comm)}\n{self.advice.how_to_continue(error)}")
         else:
-            if not isinstance(cause_of(error), DivergenceError):  # the rank that failed first has printed that
-                say(shorten_failure(error, self.comm))
-            time.sleep(OTHER_ENDS_S)
+            time.sleep(OTHER_ENDS_S)  # the rank that failed first has printed its failure, and ends the job
         self.comm.abort(error.exit_code if isinstance(error, UserError) else FAILED)
 
 
@@ -102,12 +95,3 @@ def repeatable_cublas() -> None:
     """Sets the variable with which cuBLAS gives the same bits in every run; to be called before CUDA starts."""
     if os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in (":4096:8", ":16:8"):
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-
-
-def _startup_limit_s(config: Config, environment: Mapping[str, str], now_s: float) -> float:
-    """Seconds after which ranks give up the start of MPI (0: never), while the job can still be requeued."""
-    limit_s = config.mpi.startup_timeout_s
-    left_s = seconds_left(0.0, environment, now_s)
-    if left_s is None:
-        return limit_s
-    return min(limit_s or math.inf, max(left_s - config.mpi.spare_time_s, _LEAST_STARTUP_S))

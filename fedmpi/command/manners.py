@@ -47,15 +47,12 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Notes in `repeated` which of two values of a setting counts, and of steps and epochs: scripts add words to
-        their own."""
+        """Notes in `repeated` which of two values of a setting counts: scripts add words to their own."""
         words = sys.argv[1:] if args is None else args
         settings = [word.partition("=")[::2] for word in words if "=" in word and not word.startswith("--")]
         last = dict(settings)
         repeated = dict.fromkeys(key for key, value in settings if value != last[key])
         self.repeated = [f"{key}: given twice; {last[key]} counts" for key in repeated]
-        if "train.local_epochs" in last and last.get("train.local_steps", "0") != "0":
-            self.repeated.append("train.local_epochs: does not count beside train.local_steps")
         return super().parse_intermixed_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -146,26 +143,16 @@ def say(text: str) -> None:
 
 def describe_failure(error: BaseException, comm: Communicator) -> str:
     """Returns a block of text: rank, host, round, client, stage and cause, then the place in the code."""
-    head, text, cause = _head_and_cause(error, comm)
-    is_explained = isinstance(cause, (UserError, DivergenceError))  # a full disk, or a high learning rate
-    frames = [] if is_explained else traceback.extract_tb(cause.__traceback__)[-4:]
-    places = (f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)
-    return "\n".join(wrapped(head, *f"  {text}".splitlines(), *places))
-
-
-def shorten_failure(error: BaseException, comm: Communicator) -> str:
-    """Returns the first lines of `describe_failure`, for a rank that fails after another one."""
-    head, text, _ = _head_and_cause(error, comm)
-    return "\n".join(wrapped(f"{head}; {text.splitlines()[0]}"))
-
-
-def _head_and_cause(error: BaseException, comm: Communicator) -> tuple[str, str, BaseException]:
     where = f"rank {comm.started_as} on {comm.host}"
     if isinstance(error, RoundError):
         where = f"{where}, {error.where()}"
     cause = cause_of(error) or error
     text = f": {cause}".replace("\n", "\n    ") if str(cause) else ""
-    return f"fedmpi: failed on {where}", f"cause: {type(cause).__name__}{text}", cause
+    is_explained = isinstance(cause, (UserError, DivergenceError))  # a full disk, or a high learning rate
+    frames = [] if is_explained else traceback.extract_tb(cause.__traceback__)[-4:]
+    places = (f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)
+    head = f"fedmpi: failed on {where}"
+    return "\n".join(wrapped(head, *f"  cause: {type(cause).__name__}{text}".splitlines(), *places))
 
 
 def _forget(stream: int) -> None:

@@ -282,8 +282,8 @@ class Mpi(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
     server_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where factorization and lifting run; `auto` takes GPUs if every worker trains on one and rank 0 sees one, and in
-    a run that continues what it has had. Results depend on it.
+    """Where factorization and lifting run; `auto` takes GPUs if every worker trains on one and rank 0 sees one. Results
+    depend on it.
     """
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
@@ -428,7 +428,7 @@ def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tup
 
 class Config(Section):
     """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round, on devices of the
-    same kinds. What `auto` has come to is no part of a config: the run records it, and a resume keeps the server's.
+    same kinds. What `auto` has come to is no part of a config: the run records it.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
@@ -505,14 +505,9 @@ class Config(Section):
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def diff(self, saved: Mapping[str, Any]) -> list[str]:
-        """Returns a line for each key that changes results and differs from a saved `to_dict()`.
-
-        `mpi.server_device: auto` is no difference: it takes what the run has had.
-        """
+        """Returns a line for each key that changes results and differs from a saved `to_dict()`."""
         ours = self._deciding(self.to_dict())
         theirs = self._deciding(saved)
-        if "auto" in (ours.get(_SERVER_DEVICE), theirs.get(_SERVER_DEVICE)):
-            ours[_SERVER_DEVICE] = theirs[_SERVER_DEVICE] = "auto"
         changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
         # A section of another name has other keys: its name says it all.
         renamed = [key[:-1] for key in changed if key[-1] == "name"]

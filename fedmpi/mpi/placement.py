@@ -60,18 +60,10 @@ def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
     return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
 
 
-def resolve_server(want: str, train: str, gpus_of_server: int, had: str = "") -> str:
-    """Returns the kind for `mpi.server_device`. `auto` means a GPU if workers train on GPUs and rank 0 sees one. A run
-    that continues keeps the kind that it `had`. Raises `DeviceError` where that is missing.
-    """
-    if had == "cuda" and not gpus_of_server:
-        raise DeviceError(
-            "mpi.server_device",
-            "the server's part of this run was computed on a GPU so far, but rank 0 sees none; ask the scheduler for "
-            "one, or begin a new run from its last state: --init-from, with mpi.server_device=cpu",
-        )
-    if had or want != "auto":
-        return had or want
+def resolve_server(want: str, train: str, gpus_of_server: int) -> str:
+    """Returns the kind for `mpi.server_device`. `auto` means a GPU if workers train on GPUs and rank 0 sees one."""
+    if want != "auto":
+        return want
     return "cuda" if train == "cuda" and gpus_of_server > 0 else "cpu"
 
 

@@ -46,7 +46,7 @@ def filled(text: str) -> str:
 
 def folded(text: str) -> str:
     """Returns `to continue: COMMAND`; of a text that is longer than 80 columns the command stands on its own line."""
-    if len(text) <= COLUMNS:
+    prose, colon, command = text.partition(": ")
+    if len(text) <= COLUMNS or not colon:
         return text
-    prose, _, command = text.partition(": ")
     return "\n".join([*wrapped(f"{prose}:"), f"  {command}"])

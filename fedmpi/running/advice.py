@@ -10,8 +10,8 @@ from pathlib import Path
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train, named_in_full
 from fedmpi.config.yaml_text import dotted
-from fedmpi.errors import STANDARDIZE, DivergenceError, UserError, cause_of, message_of, one_line
-from fedmpi.report.terminal import folded, wrapped
+from fedmpi.errors import STANDARDIZE, DivergenceError, cause_of, message_of, one_line
+from fedmpi.report.terminal import folded
 from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import NOTE_DIVERGED, NOTE_FAILED, RunDir
 
@@ -75,27 +75,23 @@ class Advice:
 
     def how_to_continue(self, error: BaseException | None = None) -> str:
         """Returns the last lines of a message about the end of a run, which `error` has ended, or a signal (None)."""
-        caution, command = self._how_to_continue(error)
-        return "\n".join([*wrapped(f"  {caution}"), folded(command) if command.startswith("to continue") else command])
+        return folded(self._next_step(error))
 
-    def _how_to_continue(self, error: BaseException | None) -> tuple[str, str]:
-        """Returns what to mind first, '' for nothing, and what to do."""
-        cause = cause_of(error)
+    def _next_step(self, error: BaseException | None) -> str:
         if self.run_dir is None:
-            return "", self.what_is_saved()
+            return self.what_is_saved()
         if not self.run_dir.holds_run():  # it is gone, or has not begun
-            return "", f"nothing is left to continue in {self.run_dir.path}"
-        if not isinstance(cause, DivergenceError):
-            return _before_a_resume(cause), f"to continue: {self.resume_command()}"
+            return f"nothing is left to continue in {self.run_dir.path}"
+        if not isinstance(cause_of(error), DivergenceError):
+            return f"to continue: {self.resume_command()}"
         # A resume computes the same bits, so it diverges at the same place, as a new start would.
         if unscaled := next((note for note in self.config.data.info().notes if STANDARDIZE in note), ""):
-            return f"{self.what_is_saved()}; a lower learning rate may diverge, too: {unscaled}", "then begin a new run"
+            return f"a lower learning rate may diverge, too; then begin a new run: {unscaled}"
         lower = min(self.config.train.lr * _LOWER, Train().lr)
-        if not self.run_dir.checkpoints():
-            again = f"to continue from round 1 with a lower learning rate: {self.resume_command(lower)}"
-            return f"{self.what_is_saved()}, and the same settings diverge again", again
-        again = f"to continue in a new run from the last state, with a lower learning rate: {self.init_command(lower)}"
-        return f"{self.what_is_saved()}; a resume computes the same bits, so it would diverge again", again
+        how = f"from round 1 with a lower learning rate: {self.resume_command(lower)}"
+        if self.run_dir.checkpoints():
+            how = f"in a new run from the last state, with a lower learning rate: {self.init_command(lower)}"
+        return f"the same settings would diverge again; to continue {how}"
 
     # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
     # fails, nor rank 0 when the launcher ends it with a signal.
@@ -108,8 +104,7 @@ class Advice:
         if self.run_dir is None or not self.run_dir.holds_run():
             return True
         kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
-        advice = "; ".join(filter(None, self._how_to_continue(error)))
-        lines = [kind, *([one_line(message_of(error)), advice] if error else [])]
+        lines = [kind, *([one_line(message_of(error)), self._next_step(error)] if error else [])]
         with contextlib.suppress(OSError):
             try:
                 with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
@@ -121,13 +116,3 @@ class Advice:
     def has_failed(self) -> bool:
         """Returns whether a rank has noted that it ends the job."""
         return self.run_dir is not None and os.path.exists(self.run_dir.failure_path)
-
-
-def _before_a_resume(cause: BaseException | None) -> str:
-    """Returns what to do first where a plain resume may end in the same way; '' for what the surroundings have
-    caused."""
-    if isinstance(cause, MemoryError) or type(cause).__name__ == "OutOfMemoryError":  # torch's has no common base
-        return "a resume needs as much memory again: start fewer ranks on a machine, or give the job more memory first"
-    if cause is None or isinstance(cause, (UserError, OSError)) or not isinstance(cause, (Exception, SystemExit)):
-        return ""
-    return "a resume computes the same bits: change what caused this first, if it lies in the code, config or data"

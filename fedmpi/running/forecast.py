@@ -3,8 +3,7 @@
 Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way; a run's are summed
 over the cohorts that it will draw, without clients that miss a deadline. Compute is that of arXiv:2111.14655, section
 4: MACs of a forward pass x local epochs (or steps) x samples x rounds, with the mean samples of a client and its mean
-share of the work. Tests are counted beside it: every tested net passes the test examples and, for BatchNorm, the
-clients' training examples. Memory is what fedmpi allocates, without the few hundred MB of libraries and without client
+share of the work. Memory is what fedmpi allocates, without the few hundred MB of libraries and without client
 memories, of which one at a time is read.
 """
 
@@ -21,16 +20,13 @@ import psutil
 
 from fedmpi import costs, methods
 from fedmpi.config.schema import VALIDATION_SHARE, Config
-from fedmpi.data.dataset import DataInfo, Dataset, load_data
-from fedmpi.data.partition import Partition, make_partition
-from fedmpi.data.personal import hold_out
+from fedmpi.data.dataset import DataInfo, load_data
 from fedmpi.data.subset import Ints
 from fedmpi.devices.expected import Expectation, Expected
 from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import ConfigError, DataError, counted
 from fedmpi.federation.assignment import Task, worker_ranks
 from fedmpi.federation.participation import Participation
-from fedmpi.learning.bn import num_statistics
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
 from fedmpi.models.trial import examples_of
@@ -38,15 +34,11 @@ from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
 from fedmpi.rounds.exchange import PART_BYTES
-from fedmpi.rounds.state import draw_tasks, reestimates
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
 from fedmpi.store.units import si, size
 from fedmpi.tensors import Layout, frozen_values, specs_of
 
-_LARGE_SHARE = 1 / 3
-_PASSES_OF_A_STEP = 3
-"""A step of training beside a test: forward, and backward for inputs and for weights."""
 _ELEMENT_BYTES = {"image": 1, "vector": 4, "tokens": 2}
 
 
@@ -85,8 +77,6 @@ class Forecast:
     bytes_per_run: int
     training_macs_per_run: float
     tests_per_run: int
-    test_macs_per_run: float
-    """Of all tests of a run, BatchNorm's re-estimation included."""
     model_bytes_worker: int
     model_bytes_server: int
     frozen_bytes_node: int
@@ -98,12 +88,6 @@ class Forecast:
     warnings: tuple[str, ...]
     devices: Expected | None = None
     """Time, energy and memory on the clients' devices, where they have a clock."""
-
-    @property
-    def test_share(self) -> float:
-        """Returns the part of a run's compute that tests take."""
-        training = _PASSES_OF_A_STEP * self.training_macs_per_run
-        return self.test_macs_per_run / max(self.test_macs_per_run + training, 1.0)
 
     def __repr__(self) -> str:
         return _text(self)
@@ -126,7 +110,9 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
     method, nets = _tried(config, info, sizes if are_known else None)
     fleet = Fleet.of(config, method, nets, blocks)
     participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
-    rounds = _draw_rounds(_Rounds(method, participation, are_known, Expectation(fleet) if fleet else None), fleet)
+    rounds = _Rounds(method, participation, are_known, Expectation(fleet) if fleet else None)
+    for tasks in start.drawn_rounds(config, method, participation, fleet):
+        rounds.add(tasks)
     clients = [present for present, _ in rounds.turnout]
     tiers = []
     fraction = samples / max(1, round(samples))  # a step has whole examples
@@ -150,7 +136,6 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
             )
         )
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
-    num_tests, test_macs = _tests(config, info, method, nets, blocks, samples)
     plan = Forecast(
         method=config.method.name,
         model=config.model.name,
@@ -163,8 +148,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         up_bytes_per_round=rounds.up_bytes / config.rounds,
         bytes_per_run=rounds.down_bytes + rounds.up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
-        tests_per_run=num_tests,
-        test_macs_per_run=test_macs,
+        tests_per_run=_tested_rounds(config),
         **_memory(config, info, start.method_on(fleet, method), num_ranks),
         tiers=tuple(tiers),
         defaults=defaults(config, method),
@@ -203,9 +187,7 @@ def _client_sizes(config: Config, info: DataInfo) -> tuple[Ints, bool]:
     are there. Raises `UserError`.
     """
     if config.data.reads_to_know:
-        dataset, partition = _divided(config)
-        start.check_targets(info, dataset.test_y)
-        return partition.sizes, True
+        return start.divided(config, load_data(config.data))[1].sizes, True
     count = config.clients.count
     holds_out = config.evaluation.on == "validation"
     known = config.partition.sizes_without_data(info, count, config.seed)
@@ -213,19 +195,9 @@ def _client_sizes(config: Config, info: DataInfo) -> tuple[Ints, bool]:
         return known, True
     if config.devices.is_on:
         with contextlib.suppress(DataError):
-            return _divided(config)[1].sizes, True
+            return start.divided(config, load_data(config.data))[1].sizes, True
     mean = config.partition.mean_examples(info, count) * (1 - VALIDATION_SHARE * holds_out)
     return np.full(count, max(1, round(mean))), False
-
-
-def _divided(config: Config) -> tuple[Dataset, Partition]:
-    """Returns the examples, and which of them the clients train on. Raises `DataError` where the data are not there."""
-    dataset = load_data(config.data)
-    count = config.clients.count
-    partition = make_partition(config.partition, dataset.train_y, count, config.seed, dataset.groups)
-    if config.evaluation.on == "validation":
-        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)[:2]
-    return dataset, partition
 
 
 def _warnings(plan: Forecast, *, fits: bool) -> Iterator[str]:
@@ -234,22 +206,6 @@ def _warnings(plan: Forecast, *, fits: bool) -> Iterator[str]:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
     if plan.devices:
         yield from plan.devices.warnings(plan.rounds, fits=fits)
-    if plan.test_share > _LARGE_SHARE and plan.tests_per_run > 1:
-        yield f"tests take {100 * plan.test_share:.0f} % of the compute; a larger evaluation.every makes it less"
-
-
-def _draw_rounds(rounds: _Rounds, fleet: Fleet | None) -> _Rounds:
-    """Draws the clients of all rounds, and adds them."""
-    participation = rounds.participation
-    method = rounds.method
-    config = participation.config
-    blocks = start.blocks(config)
-    for number in range(1, config.rounds + 1):
-        tasks = []
-        for phase in method.phases(number):
-            tasks += draw_tasks(participation, blocks, method, (), fleet, number, phase)
-        rounds.add(tasks)
-    return rounds
 
 
 @dataclass
@@ -287,31 +243,10 @@ class _Rounds:
         return self.expectation.result(samples, share, sizes_are_known=self.sizes_are_known)
 
 
-def _tests(
-    config: Config,
-    info: DataInfo,
-    method: methods.Method,
-    nets: Sequence[costs.Costs],
-    blocks: Sequence[int],
-    samples: float,
-) -> tuple[int, float]:
-    """Returns the number of tested rounds of a run, and the MACs of all tests and re-estimations of BatchNorm."""
-    evaluation = config.evaluation
-    count = config.clients.count
-    tested_rounds = {*range(evaluation.every, config.rounds + 1, evaluation.every), config.rounds}
-    num_restats = sum(reestimates(config, number) for number in tested_rounds)
-    # Of each tested net: how many are tested, its number, its test examples, and those that re-estimate its statistics.
-    tests = [(1.0, net.net, float(info.num_test), samples * count) for net in method.tested()]
-    if evaluation.personal == "on" or (evaluation.personal == "auto" and method.personal):
-        share = (evaluation.clients or count) / count
-        own_tests = samples * info.num_test / info.num_train
-        tests += [(share * clients, tier, own_tests, samples) for tier, clients in enumerate(blocks)]
-    macs = 0.0
-    for times, number, test_examples, restat_examples in tests:
-        has_norms = num_statistics(method.net(number, empty=True)) > 0
-        passed = len(tested_rounds) * test_examples + has_norms * num_restats * restat_examples
-        macs += times * nets[number].macs * passed
-    return len(tested_rounds), macs
+def _tested_rounds(config: Config) -> int:
+    """Returns how many rounds of a run are tested."""
+    every = config.evaluation.every
+    return len({*range(every, config.rounds + 1, every), config.rounds})
 
 
 def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:
@@ -370,8 +305,7 @@ def _text(plan: Forecast) -> str:
         "compute: MACs x examples that pass in training, of a mean client in a round",
         f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
         f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs",
-        f"tests:     {plan.tests_per_run:,}, {si(plan.test_macs_per_run)} MACs, {100 * plan.test_share:.0f} % of the "
-        f"compute (a step of training is {_PASSES_OF_A_STEP} passes)",
+        f"tests:     {plan.tests_per_run:,}",
         f"clients per worker and round: {high}" if low == high else f"clients per worker and round: {low} to {high}",
         f"memory: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0; "
         f"{size(plan.data_bytes_node)} data on a node"

@@ -115,8 +115,7 @@ def continue_round(context: RunContext, setup: Setup, server: Server | None, num
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
     # Rank 0 is alone now, and has to train.
-    had = setup.computed_with["server_device"]
-    alone = start.prepare(context.config, context.comm, context.folder(), context.training_data(), had)
+    alone = start.prepare(context.config, context.comm, context.folder(), context.training_data())
     if other_bits := made_with.changes(setup.computed_with, alone.computed_with):
         warn(other_bits)
     return replace(alone, show_progress=setup.show_progress, clock=setup.clock)

@@ -110,9 +110,8 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
     """Returns what the manifest notes of code that is not built in: an entry for each section (or `aggregate`,
     `sampling`, `loss`, `metric` with its name) that names some.
 
-    It has the name, the module that defines it, and, if that is a file, the file and the digest of what was loaded: of
-    that file and of those below its folder that it takes functions or classes from. Without `as_loaded` the digest is
-    that of the files as they are now, which another process would load.
+    It has the name, the module that defines it, and, if that is a file, the file and the digest of what was loaded.
+    Without `as_loaded` the digest is that of the file as it is now, which another process would load.
     """
     names = {}
     for (section, key), name in named_in_full(config.to_dict(), trains=False).items():
@@ -122,23 +121,19 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
     for key, name in names.items():
         module = str(getattr(registry.import_object(name), "__module__", name.partition(":")[0]))
         sources[key] = {"name": name, "module": module}
-        if found := registry.note_sources(module):
-            digest = found.digest if as_loaded else found.digest_now()
-            sources[key] |= {"file": found.files[module], "digest": digest}
+        if digest := registry.loaded_digest(module) if as_loaded else registry.file_digest(module):
+            sources[key] |= {"file": registry.file_of(module), "digest": digest}
     return sources
 
 
 def stale_sources(config: Config) -> Iterator[str]:
     """Yields a line for each module of the user's whose file is another than this process has loaded."""
     for module in sorted({entry["module"] for entry in user_code(config).values()}):
-        known = registry.note_sources(module)
-        if known and known.digest_now() != known.digest:
-            files = known.files
-            again = "; ".join(f"importlib.reload({name})" for name in files)
-            words = f"import importlib, {', '.join(files)}; {again}"
+        if registry.file_digest(module) != registry.loaded_digest(module):
+            again = f"import importlib, {module}; importlib.reload({module})"
             yield (
-                f"the source of {module} ({files[module]}) has changed since this process has loaded it; the run has "
-                f"what was loaded; for the file as it is now start Python again, or: {words}"
+                f"the source of {module} ({registry.file_of(module)}) has changed since this process has loaded it; "
+                f"the run has what was loaded; for the file as it is now start Python again, or: {again}"
             )
 
 

@@ -59,35 +59,24 @@ def turnout(tasks: Sequence[Task]) -> tuple[int, int]:
 
 
 def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    """Returns a line for each reason why some of the rounds (`turnout`) change nothing. Raises `ConfigError` where no
-    round changes anything."""
+    """Returns a line that says how many of the rounds (`turnout`) change nothing, and what makes the first of them so.
+    Raises `ConfigError` where no round changes anything."""
     clients = config.clients
     rule = config.method.aggregate
     least = least_uploads(rule)
-    found: dict[str, list[int]] = {}
-    for number, (present, arrived) in enumerate(rounds, 1):
-        why = f"no client takes part ({' and '.join(_away(config))})"
-        if present:
-            why = f"no upload arrives (clients.dropout={clients.dropout:g}, clients.per_round={clients.per_round})"
-        if arrived:
-            why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs (method.aggregate)"
-        if arrived < least:
-            found.setdefault(why, []).append(number)
-    if sum(map(len, found.values())) == config.rounds:
-        todo = f"have {counted(least, 'client')} or more take part in one of them"
-        most = max(present for present, _ in rounds)
-        if most == clients.per_round:
-            todo = "raise clients.per_round, or lower clients.dropout"
-        elif most:
-            todo = f"{todo} ({' and '.join(_away(config))})"
-        problem = f"in each of {counted(config.rounds, 'round')} {' or '.join(found)}"
-        raise ConfigError("clients", f"{problem}; a run would change nothing; {todo}")
-    lines = []
-    for why, numbers in found.items():
-        lines.append(
-            f"in {len(numbers)} of {config.rounds} rounds (the first: {numbers[0]}) {why}: nothing changes then"
-        )
-    return tuple(lines)
+    thin = [number for number, (_, arrived) in enumerate(rounds, 1) if arrived < least]
+    if not thin:
+        return ()
+    present, arrived = rounds[thin[0] - 1]
+    why = f"no client takes part ({' and '.join(_away(config))})"
+    if present:
+        why = f"no upload arrives (clients.dropout={clients.dropout:g}, clients.per_round={clients.per_round})"
+    if arrived:
+        why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs (method.aggregate)"
+    if len(thin) < config.rounds:
+        return (f"in {len(thin)} of {config.rounds} rounds (the first: {thin[0]}) {why}: nothing changes then",)
+    problem = f"in each of {counted(config.rounds, 'round')} {why}; a run would change nothing"
+    raise ConfigError("clients", f"{problem}; have {counted(least, 'upload')} or more arrive in one of them")
 
 
 def _away(config: Config) -> list[str]:

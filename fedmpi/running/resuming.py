@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from fedmpi import methods
-from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
@@ -36,11 +35,8 @@ from fedmpi.tensors import specs_of
 
 # Settings that shape what clients remember.
 _SHAPING = ("method.", "model.", "clients.", "data.", "partition.", "seed:")
-_FILES = (
-    (made_with.FROZEN, "model.weights", "the file of values that are not trained"),
-    (made_with.DEVICES, PATH, "the file of the clients' devices"),
-)
-"""Files beside the data that a run is computed with: the key of the digest, the option, and words."""
+_FILES = {made_with.FROZEN: "model.weights", made_with.DEVICES: PATH}
+"""Files beside the data that a run is computed with: the key of the digest, and the option."""
 
 
 def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
@@ -51,24 +47,17 @@ def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
     snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(config, info, found))
     if snapshot is None:
         return None
-    where = str(run_dir.path)
-    by = f"by its checkpoint of round {snapshot.round}"
-    begin_anew = f"--init-from={shlex.quote(where)} begins a new run from that state"
-    asked = config.mpi.server_device
-    had = snapshot.versions.get("server_device", "auto")
-    if asked not in ("auto", had):
-        device = "a GPU" if had == "cuda" else "the CPU"
-        problem = f"the run has computed the server's part on {device}, {by}, and you ask mpi.server_device={asked}"
-        raise RunDirError(where, f"{problem}; {had} or auto continues it; {begin_anew}, with {asked}")
-    if differences := _as_begun(config, snapshot).diff(snapshot.config):
+    if differences := config.diff(snapshot.config):
+        where = str(run_dir.path)
+        by = f"by its checkpoint of round {snapshot.round}"
         problem = f"was run with another config, {by}: {'; '.join(differences)}; --resume needs the same"
-        raise RunDirError(where, f"{problem}; {begin_anew} with these settings")
+        new_run = f"--init-from={shlex.quote(where)} begins a new run from that state with these settings"
+        raise RunDirError(where, f"{problem}; {new_run}")
     return snapshot
 
 
 def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
     """Says why this run cannot continue from a checkpoint that is whole; '' for another config, which is refused."""
-    config = _as_begun(config, snapshot)
     if config.diff(snapshot.config):
         return "" if snapshot.config.keys() & {"seed", "method"} else "holds a config that is none"
     if (snapshot.seed, snapshot.config_hash) != (config.seed, config.hash()):
@@ -76,27 +65,15 @@ def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
     return checkpoint.unfit(snapshot.server, methods.create(method_context(config, info)).state_specs())
 
 
-def _as_begun(config: Config, snapshot: Snapshot) -> Config:
-    """Returns the config with the word for the server's device that the run was begun with."""
-    return _with_server_device(config, snapshot.config.get("mpi", {}).get("server_device", "auto"))
-
-
-def _with_server_device(config: Config, asked: str) -> Config:
-    return config.model_copy(update={"mpi": config.mpi.model_copy(update={"server_device": asked})})
-
-
-def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[Config, str, int, bool]:
-    """Returns, on all ranks, what rank 0 has read: the config with the run's own word for the server's device, the kind
-    that was taken so far ('' for a new run), the rounds that are done, and whether their tests end the run (`stop`).
-    """
-    found: list[object] = [config.mpi.server_device, "", 0, False]
+def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[int, bool]:
+    """Returns, on all ranks, how many rounds are done, and whether their tests end the run (`stop`); rank 0 has read
+    them."""
+    is_over = False
     if saved:
         best = Best.of(record for record in read_records(run_dir) if record["round"] <= saved.round)
-        had = saved.versions.get("server_device", "auto")
         is_over = bool(best.why_over(config.stop))
-        found = [_as_begun(config, saved).mpi.server_device, had, saved.round, is_over]
-    asked, had, done, is_over = json.loads(comm.allgather_text(json.dumps(found))[0])
-    return _with_server_device(config, asked), had, done, is_over
+    done, is_over = json.loads(comm.allgather_text(json.dumps([saved.round if saved else 0, is_over]))[0])
+    return done, is_over
 
 
 def begin(
@@ -121,31 +98,23 @@ def begin(
 
 
 def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
-    """Raises `RunDirError` if a run was computed with other data, or another partition of them, than `setup` has."""
-    digests = {snapshot.data_digest}
-    saved = None
+    """Raises `RunDirError` if a run was computed with other data, another partition of them, or other files than
+    `setup` has."""
+    found = [("data", place_of(setup.config.data), snapshot.data_digest, setup.data_digest)]
+    for what, where in _FILES.items():
+        found.append((what, where, snapshot.versions.get(what, ""), setup.computed_with.get(what, "")))
+    for what, where, before, now in found:
+        if before != now:
+            has = f"holds other {what} (digest {short_digest(now) or 'of none'})"
+            was = f"the run in {run_dir.path} was computed with (digest {short_digest(before) or 'of none'})"
+            todo = "give it those of the run, or begin another run with another --run-dir"
+            raise RunDirError(where, f"{has} than {was}; {todo}")
     if run_dir.partition_path.exists():
         saved, digest = partition.saved(run_dir.partition_path)
-        digests.add(digest)
-    for key, where, what in _FILES:
-        before = snapshot.versions.get(key, "")
-        now = setup.computed_with.get(key, "")
-        if before != now:
-            has = f"digest {now or 'of none'}; that of the run: {before or 'none'}"
-            todo = "put back the file, or begin another run with another --run-dir"
-            raise RunDirError(where, f"{what} has changed since the run began ({has}); {todo}")
-    if digests != {setup.data_digest}:
-        data = snapshot.config["data"]
-        key = next((key for key in DATA_PLACES if key in data), "")
-        was = f"digest {short_digest(snapshot.data_digest)}" + (f", data.{key}={data[key]}" if key else "")
-        advice = f"set data.{key} to the run's data" if key else "install the packages that the run had"
-        has = short_digest(setup.data_digest)
-        problem = f"holds other data (digest {has}) than the run in {run_dir.path} was computed with ({was})"
-        where = place_of(setup.config.data)
-        raise RunDirError(where, f"{problem}; {advice}, or begin another run with another --run-dir")
-    if saved and not all(np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)):
-        problem = "is not the partition that this config gives with this numpy and these data; use those of the run"
-        raise RunDirError(str(run_dir.partition_path), problem)
+        parts = [np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)]
+        if digest != setup.data_digest or not all(parts):
+            problem = "is not the partition that this config gives with this numpy and these data; use those of the run"
+            raise RunDirError(str(run_dir.partition_path), problem)
 
 
 def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 10) -> tuple[Snapshot, dict[str, Any]]:

@@ -8,10 +8,9 @@ same lines and exit code 2.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,13 @@ from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData, batch_bounds, with_examples
-from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, short_digest
+from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.devices.fleet import Fleet
-from fedmpi.devices.profiles import PATH
 from fedmpi.errors import ConfigError, StartupError, counted, one_line
 from fedmpi.federation.assignment import Task, worker_ranks
-from fedmpi.federation.participation import AVAILABILITY, SAMPLING, Participation
+from fedmpi.federation.participation import Participation
 from fedmpi.learning import loss_scale, metrics, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
@@ -56,6 +54,7 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 
+_DIGEST_BYTES = 6
 _COPIES = 12
 """So many copies of the largest net training a client twice holds at most: values, gradients, moments and results."""
 
@@ -73,11 +72,11 @@ class TrainingData:
     nets: Sequence[costs.Costs]
     """What they cost."""
     participation: Participation
-    frozen: str = ""
-    """The digest of what is not trained of the model; empty if all of it is."""
-    fleet: Fleet | None = None
-    validation: Partition | None = None
-    """Where validation data have taken the place of the test examples: whose they are."""
+    fleet: Fleet | None
+    personal_tests: Partition | None
+    """Each client's own test examples; None if clients are not tested."""
+    digests: Mapping[str, str]
+    """Of the files beside the data that the run is computed with, by the names in `made_with`."""
 
 
 def load_material(config: Config, comm: Communicator) -> TrainingData:
@@ -87,21 +86,32 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
     trial = together(comm, lambda: check_model(config, info))
-    _check_trials(comm, config, trial)
+    on_cpu = made_with.computed_with("cpu", "cpu", placement.Device("cpu", "cpu", ""))
+    # Ranks of unlike processors or packages may have other outputs; a name that only one has is compared with none.
+    outputs = f"outputs for the first examples (of ranks with {_digest_of(on_cpu)})"
+    _check_alike(comm, {"parameters": trial.parameters, outputs: trial.outputs})
     _share_frozen(comm)
     material = together(comm, lambda: _material(config, dataset, info, trial))
-    _check_participation(comm, material.participation, material.fleet)
+    participation = material.participation
+    clients = sorted(participation.named(1)) if participation.function else []
+    _check_alike(comm, {"sampling": clients, **material.digests})
     return material
+
+
+def divided(config: Config, dataset: Dataset) -> tuple[Dataset, Partition, Partition | None]:
+    """Returns the examples, which of them each client trains on, and, where validation data have taken the place of the
+    test examples, whose these are."""
+    partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
+    if config.evaluation.on == "validation":
+        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
+    return dataset, partition, None
 
 
 def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) -> TrainingData:
     """Divides the data and makes the method, on this rank alone."""
-    partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
-    validation = None
-    if config.evaluation.on == "validation":
-        dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
+    dataset, partition, validation = divided(config, dataset)
+    if validation is not None:
         info = replace(info, num_test=len(dataset.test_y))
-    check_targets(info, dataset.test_y)
     check_batches(config, info, partition.sizes)
 
     def present(client: int) -> np.ndarray:
@@ -114,9 +124,14 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     tier = fleet.tier if fleet and fleet.decides_tiers else None
     participation = Participation.of(config, partition.sizes, tier)
     method = method_on(fleet, method)
-    return TrainingData(
-        info, dataset, partition, method, skeletons, nets, participation, trial.frozen, fleet, validation
-    )
+    tests = own_tests(config, method, partition, dataset, validation)
+    digests = {
+        "availability": participation.availability.digest if participation.availability else "",
+        made_with.FROZEN: trial.frozen,
+        made_with.DEVICES: fleet.digest if fleet else "",
+    }
+    used = {name: digest for name, digest in digests.items() if digest}
+    return TrainingData(info, dataset, partition, method, skeletons, nets, participation, fleet, tests, used)
 
 
 def checked_fleet(config: Config, method: methods.Method, nets: Sequence[costs.Costs]) -> Fleet | None:
@@ -132,18 +147,6 @@ def method_on(fleet: Fleet | None, method: methods.Method) -> methods.Method:
     if fleet is None or not fleet.decides_tiers:
         return method
     return methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
-
-
-def _check_participation(comm: Communicator, participation: Participation, fleet: Fleet | None) -> None:
-    """Refuses ranks that have read different files of availability, or whose functions choose other clients.
-
-    Raises `StartupError` on all ranks together.
-    """
-    own = {AVAILABILITY: participation.availability.digest} if participation.availability else {}
-    own |= {SAMPLING: str(sorted(participation.named(1)))} if participation.function else {}
-    own |= {PATH: fleet.digest} if fleet and fleet.digest else {}
-    for key, found in made_with.differences(comm, own):
-        raise StartupError("start", one_line(f"{key}: ranks differ, {found}; give all ranks the same file"))
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
@@ -167,7 +170,7 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
             return Dataset(**arrays, digest=digest) if arrays else None
 
         dataset = together(comm, lambda: mapped() or own or load_data(config.data))
-    _check_alike(config, comm, (own or dataset).digest)
+    _check_alike(comm, {"config": _settings(config), "data": (own or dataset).digest})
     return dataset
 
 
@@ -180,38 +183,26 @@ def _share_frozen(comm: Communicator) -> None:
         together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
 
 
-def _check_alike(config: Config, comm: Communicator, data_digest: str) -> None:
-    """Refuses ranks that have read another config or other data, as where a node has files of its own. Raises
+def _check_alike(comm: Communicator, own: Mapping[str, object]) -> None:
+    """Refuses ranks of which one has something else than the others, as where a node has files of its own. Raises
     `StartupError` on all ranks together.
     """
+    digests = {name: _digest_of(value) for name, value in own.items()}
+    for name, found in made_with.differences(comm, digests):
+        todo = "give all the same files, and code that does the same in each process (a set has another order in each)"
+        raise StartupError("start", one_line(f"ranks have different {name}, by digest: {found}; {todo}"))
+
+
+def _digest_of(value: object) -> str:
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def _settings(config: Config) -> dict[str, Any]:
+    """Returns what all ranks must have alike in their configs."""
     settings = config.to_dict()
     settings["output"] = None  # only rank 0 writes
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
-    own = blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=6).hexdigest()
-    for name, found in made_with.differences(comm, {"config": own, "data": short_digest(data_digest)}):
-        where = config.where if name == "config" else place_of(config.data)
-        problem = f"ranks have read different {name}, by digest: {found}; give all ranks the same files"
-        raise StartupError("start", one_line(f"{where}: {problem}"))
-
-
-def _check_trials(comm: Communicator, config: Config, trial: Trial) -> None:
-    """Refuses ranks whose nets have other parameters, have them in another order, or give other outputs although the
-    ranks compute with the same. Raises `StartupError`."""
-    on_cpu = made_with.computed_with("cpu", "cpu", placement.Device("cpu", "cpu", ""))
-    own = {"parameters": json.dumps(trial.parameters), "outputs": trial.outputs, "with": json.dumps(on_cpu)}
-    own[made_with.FROZEN] = trial.frozen
-    first, *others = made_with.gathered(comm, own)
-    for other in others:
-        pairs = zip_longest(*(json.loads(row["parameters"]) for row in (first, other)), fillvalue="no parameter")
-        how = next((f"has {after} where {before} is" for before, after in pairs if before != after), "")
-        if not how and other["outputs"] != first["outputs"] and other["with"] == first["with"]:
-            how = "gives other outputs for the first examples"
-        if other[made_with.FROZEN] != first[made_with.FROZEN]:
-            how = "has other values that are not trained"
-        if how:
-            which = f"'{config.model.name}' differs on {other['who']} from {first['who']}"
-            todo = "make it and compute with it alike in each process (a set has another order in each)"
-            raise StartupError("start", one_line(f"model.name: {which}: it {how}; {todo}"))
+    return settings
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
@@ -233,13 +224,6 @@ def check_model(config: Config, info: DataInfo) -> Trial:
     with settings_kept():
         make_deterministic(config.mpi.threads)
         return tried(config.model, info)
-
-
-def check_targets(info: DataInfo, test_y: np.ndarray) -> None:
-    """Refuses test targets that are one number, which have no variance."""
-    if info.task == "regression" and (test_y == test_y[:1]).all():
-        problem = f"the {len(test_y)} test targets are the same number, and r2 divides by their variance"
-        raise ConfigError("data", f"{problem}; test with others, or more")
 
 
 def check_batches(config: Config, info: DataInfo, sizes: np.ndarray | None) -> None:
@@ -283,33 +267,15 @@ def check_twice(
         twice.check_nets(trainers, method.net, macs, np.arange(len(x)), config.seed, config.model.name)
 
 
-def prepare(
-    config: Config, comm: Communicator, run_dir: RunDir, material: TrainingData | None = None, server_device: str = ""
-) -> Setup:
-    """Makes everything that a rank is given once. Raises `StartupError` on all ranks together.
-
-    `server_device` is the kind that the run's server has computed on so far, '' if it has not.
-    """
+def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: TrainingData | None = None) -> Setup:
+    """Makes everything that a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
-    kinds, device = _devices(config, comm, server_device)
+    kinds, device = _devices(config, comm)
     computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
-    if material.participation.availability:
-        computed_with["availability"] = material.participation.availability.digest
-    if material.frozen:
-        computed_with[made_with.FROZEN] = material.frozen
-    if material.fleet and material.fleet.digest:
-        computed_with[made_with.DEVICES] = material.fleet.digest
-    partition = material.partition
     method = material.method
     skeletons = material.skeletons
-
-    def checked_tests() -> Partition | None:
-        _check_precision(config, skeletons, kinds[0])
-        _check_memory(config, comm, skeletons, device.train)
-        return own_tests(config, method, partition, material.dataset, material.validation)
-
-    personal_tests = together(comm, checked_tests)
+    together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
     resident = DeviceData(material.info, material.dataset, device.train, config.train.augment)
     return Setup(
         config=config,
@@ -318,9 +284,9 @@ def prepare(
         method=method,
         data=resident,
         data_digest=material.dataset.digest,
-        computed_with=computed_with,
+        computed_with={**computed_with, **material.digests},
         labels=material.dataset.classes("train"),
-        partition=partition,
+        partition=material.partition,
         participation=material.participation,
         blocks=blocks(config),
         nets=material.nets,
@@ -329,7 +295,7 @@ def prepare(
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
         fleet=material.fleet,
-        personal_tests=personal_tests,
+        personal_tests=material.personal_tests,
     )
 
 
@@ -369,17 +335,17 @@ def blocks(config: Config) -> tuple[int, ...]:
     return config.clients.tier_blocks or own
 
 
-def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, str], placement.Device]:
+def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], placement.Device]:
     """Returns the kinds of device that all workers train on and that the server's part runs on, and this rank's own
     devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.rank, comm.here, server_trains=trains)
-    asks = config.mpi.device != "cpu" or "cuda" in (config.mpi.server_device, had)
+    asks = config.mpi.device != "cpu" or config.mpi.server_device == "cuda"
     gpus = placement.visible_gpus() if asks else ()
     counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
-    server_kind = together(comm, lambda: placement.resolve_server(config.mpi.server_device, kind, counts[0], had))
+    server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
     needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []
@@ -387,14 +353,6 @@ def _devices(config: Config, comm: Communicator, had: str) -> tuple[tuple[str, s
     if device.has_gpu:  # what does not name a device (pinned memory) must not open the first GPU in every rank
         torch.cuda.set_device(device.train if device.train != "cpu" else device.server)
     return (kind, server_kind), device
-
-
-def _check_precision(config: Config, nets: Sequence[nn.Module], worker_device: str) -> None:
-    """Raises `ConfigError` where the workers cannot compute these nets in the precision."""
-    has_rnn = any(isinstance(part, nn.RNNBase) for net in nets for part in net.modules())
-    if has_rnn and config.train.precision == "fp16" and worker_device == "cpu":
-        no_lstm = "but torch has no recurrent layers in half precision on CPUs"
-        raise ConfigError("train.precision", f"fp16, {no_lstm}; allowed here: fp32, bf16")
 
 
 def _check_memory(config: Config, comm: Communicator, nets: Sequence[nn.Module], worker_device: str) -> None:
@@ -472,18 +430,24 @@ def check_nets(setup: Setup) -> tuple[str, ...]:
 
 
 def _thin_rounds(setup: Setup) -> tuple[str, ...]:
-    """Returns a line for each reason why rounds change nothing, on rank 0. Raises `ConfigError` if all do."""
+    """Returns what `thin_rounds` says, on rank 0. Raises `ConfigError`."""
     chosen = setup.participation
     is_full = chosen.is_uniform and not setup.config.clients.dropout
     if is_full or not setup.comm.is_root:
         return ()
-    rounds = []
-    for number in range(1, setup.config.rounds + 1):
+    rounds = drawn_rounds(setup.config, setup.method, chosen, None)
+    return thin_rounds(setup.config, [turnout(tasks) for tasks in rounds])
+
+
+def drawn_rounds(
+    config: Config, method: methods.Method, participation: Participation, fleet: Fleet | None
+) -> Iterator[list[Task]]:
+    """Draws the clients of each round, in all its phases."""
+    for number in range(1, config.rounds + 1):
         tasks: list[Task] = []
-        for phase in setup.method.phases(number):
-            tasks += draw_tasks(chosen, setup.blocks, setup.method, (), None, number, phase)
-        rounds.append(turnout(tasks))
-    return thin_rounds(setup.config, rounds)
+        for phase in method.phases(number):
+            tasks += draw_tasks(participation, blocks(config), method, (), fleet, number, phase)
+        yield tasks
 
 
 def _crowded_hosts(setup: Setup) -> tuple[str, ...]:

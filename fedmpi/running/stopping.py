@@ -54,19 +54,9 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
     return min(limits_s, default=None)
 
 
-def left_over(environment: Mapping[str, str], now_s: float) -> str:
-    """Returns what to say of Slurm's end of the job where it lies in the past; '' where it does not."""
-    left_s = seconds_left(0.0, environment, now_s)
-    if left_s is None or left_s > 0:
-        return ""
-    ago = timedelta(seconds=round(-left_s))
-    return f"SLURM_JOB_END_TIME says that the job's time was over {ago} h ago; if that was another job, unset it"
-
-
 class Stopping:
     """One rank's vote after each round. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay
-    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved); `why_over`
-    says why no time was left from the start.
+    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
     """
 
     def __init__(
@@ -75,11 +65,11 @@ class Stopping:
         spare_s: float = 0.0,
         every: int = 1,
         now: Callable[[], float] = time.monotonic,
-        why_over: str = "",
     ) -> None:
         self._now = now
-        self._why_over = why_over
         self._end_s = math.inf if left_s is None else now() + left_s - spare_s
+        self._over_s = max(0, round(-(left_s or 0)))
+        """How long the job's time was over at the start: that of another job."""
         self._recent_s: deque[float] = deque(maxlen=max(_NUM_RECENT, every))
         self._is_signalled = False
 
@@ -107,8 +97,9 @@ class Stopping:
         """Returns the vote that was agreed on, in words; '' for continuing."""
         if vote != OUT_OF_TIME:
             return SIGNAL.name if vote == SIGNALLED else ""
-        if self._why_over:
-            return self._why_over
+        if self._over_s:
+            over = f"the job's time was over {timedelta(seconds=self._over_s)} h ago"
+            return f"SLURM_JOB_END_TIME says that {over}; if that was another job, unset it"
         return f"the time that is left would not be enough for another round ({self._next_round_s():.0f} s)"
 
     def _next_round_s(self) -> float:

@@ -7,10 +7,10 @@ import pytest
 import torch
 from fast import fast
 from method_cases import CASES
-from small_runs import one_round, small_config, small_setup, undisturbed
+from small_runs import one_round, run_alone, small_setup, undisturbed
 from torch import nn
 
-from fedmpi.errors import ConfigError
+from fedmpi.errors import StartupError
 from fedmpi.learning import loss_scale
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.learning.local import TrainOutcome, outcome_of
@@ -163,9 +163,6 @@ def test_a_net_that_is_no_flat_net_s_can_have_scaled_outputs(tmp_path: Path) -> 
     assert losses["fp16"] != losses["fp32"] and losses["fp16"] == pytest.approx(losses["fp32"], rel=0.02)
 
 
-def test_recurrent_nets_on_a_cpu_are_refused() -> None:
-    nets = [nn.LSTM(2, 2)]
-    with pytest.raises(ConfigError, match="train.precision"):
-        start._check_precision(small_config("train.precision=fp16"), nets, "cpu")
-    for precision, device in (("fp16", "cuda"), ("bf16", "cpu")):
-        start._check_precision(small_config(f"train.precision={precision}"), nets, device)
+def test_recurrent_nets_on_a_cpu_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(StartupError, match="it fails as the method trains it: .*LSTM"):
+        run_alone(tmp_path / "run", "model.name=mynets:Lstm", "method.name=fedavg", "train.precision=fp16")

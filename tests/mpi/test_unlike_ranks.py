@@ -57,7 +57,8 @@ def test_one_rank_that_knows_other_clients(
     Path("sampling_of_rank.py").write_text(f"def turn(round, seed): return [{int(last)}]")
     for word in ("clients.availability=times.csv", "clients.sampling=sampling_of_rank:turn"):
         line = refused(comm, tmp_path, word)
-        ok = f"{word.partition('=')[0]}: ranks differ, " in line and f" on rank {comm.size - 1} (" in line
+        key = word.partition("=")[0].removeprefix("clients.")
+        ok = f"ranks have different {key}, " in line and f" on rank {comm.size - 1} (" in line
         on_all_ranks(ok, f"refused with: {line}")
 
 
@@ -69,22 +70,15 @@ def test_one_rank_with_another_config(comm: Communicator, tmp_path: Path, on_all
     start.load_material(small_config(*own), comm)
 
 
-@pytest.mark.parametrize(
-    ("net", "how"),
-    [
-        ("Ordered", "it has b.weight (64, 64) where a.weight (64, 64) is; make"),
-        ("Grown", "it has more.weight (3, 3) where no parameter is"),
-        ("Sums", "it gives other outputs for the first examples"),
-    ],
-)
+@pytest.mark.parametrize(("net", "what"), [("Ordered", "parameters"), ("Sums", "outputs for the first examples")])
 def test_one_rank_whose_net_differs(
-    net: str, how: str, comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
+    net: str, what: str, comm: Communicator, tmp_path: Path, on_all_ranks: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where a set gives names in the order of PYTHONHASHSEED: one line, before there is a run folder."""
     monkeypatch.setenv("ORDER", str(int(comm.rank == comm.size - 1)))
     line = refused(comm, tmp_path, f"model.name=mynets:{net}", "method.name=fedavg")
-    is_named = f"'mynets:{net}' differs on rank {comm.size - 1} (" in line and "from rank 0 (" in line
-    on_all_ranks(is_named and how in line and "\n" not in line, f"refused with: {line}")
+    ok = f"different {what}" in line and f" on rank {comm.size - 1} (" in line and "\n" not in line
+    on_all_ranks(ok, f"refused with: {line}")
 
 
 def test_one_rank_with_other_kernels(

@@ -45,7 +45,7 @@ def test_round_trip_through_yaml_and_json(tmp_path: Path) -> None:
     "override",
     """
         rounds=3 mpi.exchange=reduce mpi.server_trains=true output.dir=x output.checkpoint_every=5
-        method.tau=auto mpi.server_device=cpu
+        method.tau=auto
     """.split(),
 )
 def test_what_a_resumed_run_may_change(override: str) -> None:

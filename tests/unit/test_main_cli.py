@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 from golden_file import Told
 
-from fedmpi.command import job
 from fedmpi.command.plan import main as plan
-from fedmpi.config.load import load
 from fedmpi.errors import ConfigError
 from fedmpi.main import main, parse, read_config
 
@@ -193,12 +191,3 @@ def test_nobody_can_read_it(to: str, code: int, tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
     line = "stdout: cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (code, line if code else "")
-
-
-@pytest.mark.parametrize(
-    ("startup_timeout_s", "end", "limit_s"), [(0, "", 0.0), (600, "1300", 270.0), (100, "1300", 100.0)]
-)
-def test_mpi_has_started_while_the_job_can_be_requeued(startup_timeout_s: float, end: str, limit_s: float) -> None:
-    """Now is 1000; `mpi.spare_time_s` is 30."""
-    config = load(None, [f"mpi.startup_timeout_s={startup_timeout_s}"])
-    assert job._startup_limit_s(config, {"SLURM_JOB_END_TIME": end}, 1000.0) == limit_s

@@ -16,10 +16,9 @@ import fedmpi
 
 NET = """
 from torch import nn
-from parts import SIZE
 
 def net(num_classes, example_shape):
-    return nn.Sequential(nn.Flatten(), nn.Linear(7, SIZE), nn.Linear(SIZE, num_classes))
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, 5), nn.Linear(5, num_classes))
 """
 SET = """
 import numpy as np
@@ -31,14 +30,13 @@ def stored():
 
 @pytest.fixture(autouse=True)
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In a folder with the user's modules `nets`, which takes a size of `parts`, and `sets`."""
+    """In a folder with the user's modules `nets` and `sets`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    Path("nets.py").write_text(NET + "\nfrom parts import helper\n")
-    Path("parts.py").write_text("SIZE = 5\n\ndef helper(): ...\n")
+    Path("nets.py").write_text(NET)
     Path("sets.py").write_text(SET)
     yield
-    for name in ("nets", "parts", "sets"):
+    for name in ("nets", "sets"):
         sys.modules.pop(name, None)
 
 
@@ -106,19 +104,18 @@ def noted(run: fedmpi.Run) -> str:
     return str(json.loads((run.path / "manifest.json").read_text())["starts"][-1]["brought"]["model"]["digest"])
 
 
-def digest(*names: str) -> str:
-    return blake2b(b"".join(Path(name).read_bytes() for name in names), digest_size=16).hexdigest()
+def digest(name: str) -> str:
+    return blake2b(Path(name).read_bytes(), digest_size=16).hexdigest()
 
 
-@pytest.mark.parametrize("changed", ["nets.py", "parts.py"])
-def test_the_manifest_has_the_digest_of_what_ran(changed: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The warning's advice, as it is written, loads what the files have now."""
+def test_the_manifest_has_the_digest_of_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    """The warning's advice, as it is written, loads what the file has now."""
     write(30)
     data = {"name": "npz", "path": "mine.npz"}
     first = trained(config(**data), "first")
-    before = digest("parts.py", "nets.py")
+    before = digest("nets.py")
     assert noted(first) == before and capsys.readouterr().err == ""
-    Path(changed).write_text(Path(changed).read_text().replace("SIZE = 5", "SIZE = 6") + "# changed\n")
+    Path("nets.py").write_text(NET.replace("5", "6"))
     assert noted(trained(config(**data), "second")) == before
     said = " ".join(capsys.readouterr().err.split())
     assert "source of nets" in said and "has changed since this process has loaded it" in said
@@ -127,8 +124,8 @@ def test_the_manifest_has_the_digest_of_what_ran(changed: str, capsys: pytest.Ca
     exec(said.partition(", or: ")[2], {})
     sys.dont_write_bytecode = kept
     third = trained(config(**data), "third")
-    assert noted(third) == digest("parts.py", "nets.py") != before and capsys.readouterr().err == ""
-    assert third.net()[1].out_features == (6 if changed == "parts.py" else 5)
+    assert noted(third) == digest("nets.py") != before and capsys.readouterr().err == ""
+    assert third.net()[1].out_features == 6
 
 
 def test_a_plan_sees_an_array_that_was_replaced() -> None:

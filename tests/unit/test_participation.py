@@ -183,11 +183,8 @@ def test_rounds_in_which_nobody_is_there_or_nothing_arrives(tmp_path: Path, caps
     assert "unchanged" not in records[1 - lost.index(4) + 1] and records[1]["unchanged"] == "no client took part"
     (line,) = incidents(records)
     assert line == "3 of 4 rounds changed nothing (the first: 1, no upload of its clients arrived)"
-    thin = [f"in 2 of 4 rounds (the first: 2) no client takes part (clients.availability={file}): nothing"]
-    thin += [f"in 1 of 4 rounds (the first: {lost.index(4) + 1}) no upload arrives (clients.dropout=0.97, "]
-    planned = "\n".join(forecast(small_config(*words), 1).warnings)
-    assert all(line in planned for line in thin)
-    assert all(line in unfolded(said) for line in thin)
+    thin = "in 3 of 4 rounds (the first: 1) no upload arrives (clients.dropout=0.97, "
+    assert thin in "\n".join(forecast(small_config(*words), 1).warnings) and thin in unfolded(said)
     total = sum(record["protocol_down_bytes"] + record["protocol_up_bytes"] for record in records)
     assert forecast(small_config(*words), 1).bytes_per_run == total
     setup = small_setup(tmp_path, *words)

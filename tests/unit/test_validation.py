@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from small_runs import finished, run_all, small_config, small_setup
 
-from fedmpi.data.dataset import Dataset
+from fedmpi.data.dataset import Dataset, load_data
 from fedmpi.data.partition import Partition
 from fedmpi.data.personal import hold_out
 from fedmpi.data.sets.synthetic import Synthetic
@@ -54,13 +54,14 @@ def test_refused_where_no_client_has_enough() -> None:
 def test_the_partition_is_divided_not_made_anew() -> None:
     """Each client's training and validation examples are those that it trains on in a run with test data."""
     plain, held = (start.load_material(small_config(*more), SerialComm()) for more in ((), ON_VALIDATION))
-    assert held.validation is not None and plain.validation is None
+    _, _, validation = start.divided(small_config(*ON_VALIDATION), plain.dataset)
+    assert validation is not None
     assert len(plain.dataset.test_y) == 48 and held.info.num_test == len(held.dataset.test_y) < 48
     x = plain.dataset.train_x
     for client in range(8):
         own = {x[number].tobytes() for number in plain.partition.client(client)}
         trains = {x[number].tobytes() for number in held.partition.client(client)}
-        tests = {held.dataset.test_x[number].tobytes() for number in held.validation.client(client)}
+        tests = {held.dataset.test_x[number].tobytes() for number in validation.client(client)}
         assert trains | tests == own and not trains & tests
 
 
@@ -89,7 +90,8 @@ def test_no_bit_depends_on_the_test_data(method: str, tmp_path: Path, monkeypatc
 
 def test_clients_are_tested_on_their_own_share(tmp_path: Path) -> None:
     setup = small_setup(tmp_path, *ON_VALIDATION, "evaluation.personal=on", "evaluation.clients=3")
-    held = start.load_material(setup.config, SerialComm()).validation
+    _, _, held = start.divided(setup.config, load_data(setup.config.data))
+    assert held is not None
     tested = np.flatnonzero(setup.personal_tests.sizes)
     assert len(tested) == 3
     assert all(setup.personal_tests.client(one).tolist() == held.client(one).tolist() for one in tested)
@@ -99,5 +101,4 @@ def test_plan_knows_both_parts() -> None:
     """120 examples of 8 clients, a fifth held out: 12 train, 24 test, against 15 and 48."""
     plain, held = (forecast(small_config("partition.name=iid", *more), 1) for more in ((), ON_VALIDATION))
     assert (plain.tiers[0].training_examples, held.tiers[0].training_examples) == (15, 12)
-    assert held.test_macs_per_run < plain.test_macs_per_run
     assert [len([line for line in one.warnings if "evaluation.on" in line]) for one in (plain, held)] == [0, 1]

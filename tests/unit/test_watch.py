@@ -1,8 +1,5 @@
 """A rank's watchdog counts its own work only; a limit to the start of MPI ends the process with a word."""
 
-import signal
-import subprocess
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -94,21 +91,3 @@ def test_a_thread_looks_while_the_block_runs(watched: Watched) -> None:
         watched.settings.round_timeout_s = 1e-3
         watched.of_a_round()
         assert threading.active_count() == before + 1
-
-
-SLOW_START = """
-import sys, time
-from fedmpi.mpi.starting import at_most
-with at_most(float(sys.argv[1]), "too slow"):
-    time.sleep(float(sys.argv[2]))
-print("started")
-"""
-
-
-@pytest.mark.parametrize(("limit_s", "takes_s"), [(0.3, 600.0), (300.0, 0.1)])
-def test_a_start_has_a_limit(limit_s: float, takes_s: float) -> None:
-    words = [sys.executable, "-c", SLOW_START, str(limit_s), str(takes_s)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=300)
-    is_too_slow = takes_s > limit_s
-    assert (done.returncode, done.stdout) == ((-signal.SIGKILL, "") if is_too_slow else (0, "started\n"))
-    assert done.stderr == ("too slow\n" if is_too_slow else "")
