@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import psutil
 
-from fedmpi import costs, methods
+from fedmpi import methods
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data.dataset import DataInfo, load_data
 from fedmpi.data.subset import Ints
@@ -29,7 +29,6 @@ from fedmpi.federation.assignment import Task, worker_ranks
 from fedmpi.federation.participation import Participation
 from fedmpi.methods.protocol import all_nets
 from fedmpi.methods.values import ClientLoad
-from fedmpi.models.trial import examples_of
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
@@ -107,7 +106,9 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
     sizes, are_known = _client_sizes(config, info)
-    method, nets = _tried(config, info, sizes if are_known else None)
+    trial = start.check_model(config, info)
+    method, skeletons, nets = start.built(config, info, sizes if are_known else None, None, trial)
+    start.check_twice(config, info, method, skeletons, nets)
     fleet = Fleet.of(config, method, nets, blocks)
     participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
     rounds = _Rounds(method, participation, are_known, Expectation(fleet) if fleet else None)
@@ -155,21 +156,13 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
         warnings=(),
         devices=rounds.on_devices(samples),
     )
-    said = [*remarks(config, info, method, num_workers, sizes if are_known else None, fleet)]
-    said += thin_rounds(config, rounds.turnout)
-    said += _warnings(plan, fits=config.clients.tier_assignment == "fits")
-    return replace(plan, warnings=(*said, *_refusal(fleet)))
-
-
-def _tried(config: Config, info: DataInfo, sizes: Ints | None) -> tuple[methods.Method, list[costs.Costs]]:
-    """Tries what the user brings, as a start does; returns the method and what its nets cost. Raises `ConfigError`."""
-    trial = start.check_model(config, info)
-    start.check_batches(config, info, sizes)
-    method = methods.create(start.method_context(config, info, trial=trial))
-    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
-    nets = [costs.measure(net, examples_of(info)) for net in skeletons]
-    start.check_twice(config, info, method, skeletons, nets)
-    return method, nets
+    said = (
+        *remarks(config, info, method, num_workers, sizes if are_known else None, fleet),
+        *thin_rounds(config, rounds.turnout),
+        *_warnings(plan, fits=config.clients.tier_assignment == "fits"),
+        *_refusal(fleet),
+    )
+    return replace(plan, warnings=said)
 
 
 def _refusal(fleet: Fleet | None) -> Iterator[str]:

@@ -55,6 +55,8 @@ from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 
 _DIGEST_BYTES = 6
+Present = Callable[[int], np.ndarray]
+"""Returns the classes that a client's training examples have."""
 _COPIES = 12
 """So many copies of the largest net training a client twice holds at most: values, gradients, moments and results."""
 
@@ -112,15 +114,14 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     dataset, partition, validation = divided(config, dataset)
     if validation is not None:
         info = replace(info, num_test=len(dataset.test_y))
-    check_batches(config, info, partition.sizes)
 
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method = methods.create(method_context(config, info, present, trial))
-    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
-    nets = [costs.measure(net, examples_of(info)) for net in skeletons]
-    fleet = checked_fleet(config, method, nets)
+    method, skeletons, nets = built(config, info, partition.sizes, present, trial)
+    fleet = Fleet.of(config, method, nets, blocks(config))
+    if fleet:
+        fleet.check()
     tier = fleet.tier if fleet and fleet.decides_tiers else None
     participation = Participation.of(config, partition.sizes, tier)
     method = method_on(fleet, method)
@@ -134,12 +135,15 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     return TrainingData(info, dataset, partition, method, skeletons, nets, participation, fleet, tests, used)
 
 
-def checked_fleet(config: Config, method: methods.Method, nets: Sequence[costs.Costs]) -> Fleet | None:
-    """Returns the clients' devices, None where `devices` is off. Raises `ConfigError` where memory is too small."""
-    fleet = Fleet.of(config, method, nets, blocks(config))
-    if fleet:
-        fleet.check()
-    return fleet
+def built(
+    config: Config, info: DataInfo, sizes: np.ndarray | None, present: Present | None, trial: Trial
+) -> tuple[methods.Method, list[nn.Module], list[costs.Costs]]:
+    """Makes the method and its nets without values, and counts what these cost. `sizes` as for `check_batches`; a plan
+    has no labels (`present`). Raises `ConfigError`."""
+    check_batches(config, info, sizes)
+    method = methods.create(method_context(config, info, present, trial))
+    skeletons = [method.net(number, empty=True) for number in all_nets(method)]
+    return method, skeletons, [costs.measure(net, examples_of(info)) for net in skeletons]
 
 
 def method_on(fleet: Fleet | None, method: methods.Method) -> methods.Method:
@@ -300,10 +304,7 @@ def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Train
 
 
 def method_context(
-    config: Config,
-    info: DataInfo,
-    present_labels: Callable[[int], np.ndarray] | None = None,
-    trial: Trial | None = None,
+    config: Config, info: DataInfo, present_labels: Present | None = None, trial: Trial | None = None
 ) -> methods.MethodContext:
     """Returns what the config's method is built from; a forecast has no labels. Without a `trial` the model is tried
     when the method first asks for its classifier."""
