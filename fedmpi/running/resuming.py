@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedmpi import methods
+from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
@@ -101,12 +102,14 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
     """Raises `RunDirError` if a run was computed with other data, another partition of them, or other files than
     `setup` has."""
     found = [("data", place_of(setup.config.data), snapshot.data_digest, setup.data_digest)]
+    data = snapshot.config["data"]
     for what, where in _FILES.items():
         found.append((what, where, snapshot.versions.get(what, ""), setup.computed_with.get(what, "")))
     for what, where, before, now in found:
         if before != now:
             has = f"holds other {what} (digest {short_digest(now) or 'of none'})"
-            was = f"the run in {run_dir.path} was computed with (digest {short_digest(before) or 'of none'})"
+            place = "".join(f", data.{key}={data[key]}" for key in DATA_PLACES if key in data and what == "data")
+            was = f"the run in {run_dir.path} was computed with (digest {short_digest(before) or 'of none'}{place})"
             todo = "give it those of the run, or begin another run with another --run-dir"
             raise RunDirError(where, f"{has} than {was}; {todo}")
     if run_dir.partition_path.exists():
