@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import statistics
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +63,8 @@ class RunRecord:
 
 def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
     """Reads the folder of a finished run."""
+    import pandas as pd  # takes a second to load
+
     folder = job.run()
     records = folder.records
     kept = []
@@ -72,16 +72,13 @@ def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
         with_diagnostics = all_diagnostics or record is records[-1]
         keys = (*_KEYS_OF_A_ROUND, "method") if with_diagnostics else _KEYS_OF_A_ROUND
         kept.append({key: record[key] for key in keys if key in record})
-    seconds = [record["seconds"] for record in records if "seconds" in record]
-    means = {}
-    for stage in dict.fromkeys(chain.from_iterable(seconds)):
-        means[stage] = round(statistics.fmean(of_round.get(stage, 0.0) for of_round in seconds), 6)
+    seconds = pd.DataFrame([record["seconds"] for record in records if "seconds" in record])
     return RunRecord(
         run=run,
         config=fingerprint(job.config, manifest.user_code(job.folder)),
         data=folder.data_digest,
         made_with=folder.made_with,
-        seconds=means,
+        seconds=seconds.fillna(0.0).mean().round(6).to_dict(),
         nets=[{"name": net.get("name"), "params": net.get("params"), "macs": net.get("macs")} for net in folder.nets],
         records=kept,
     )
