@@ -84,20 +84,6 @@ class BasicBlock(nn.Module):
         return self.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
-def post_activation(info: Inputs, width: Width, blocks: Sequence[int]) -> nn.Sequential:
-    """Makes a net of `blocks` BasicBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
-    widths = stage_widths(len(blocks), width)
-    return chained(
-        conv1=conv3x3(info.example_shape[0], widths[0], 1),
-        bn1=batch_norm(widths[0]),
-        relu=nn.ReLU(inplace=True),
-        stages=make_stages(BasicBlock, blocks, widths),
-        pool=nn.AdaptiveAvgPool2d(1),
-        flatten=nn.Flatten(),
-        fc=nn.Linear(widths[-1], info.num_classes),
-    ).apply(kaiming_normal)
-
-
 class PreBlock(nn.Module):
     """BN, ReLU, conv, BN, ReLU, conv, plus the shortcut; (B, m, H, W) -> (B, n, H/stride, W/stride).
 
@@ -120,18 +106,17 @@ class PreBlock(nn.Module):
         return self.conv2(self.relu(self.bn2(self.conv1(out)))) + kept
 
 
-def pre_activation(info: Inputs, width: Width, blocks: Sequence[int]) -> nn.Sequential:
-    """Makes a net of `blocks` PreBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
+def resnet(info: Inputs, width: Width, blocks: Sequence[int], *, is_pre: bool) -> nn.Sequential:
+    """Makes a net of `blocks` BasicBlocks or PreBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
     widths = stage_widths(len(blocks), width)
-    return chained(
-        conv1=conv3x3(info.example_shape[0], widths[0], 1),
-        stages=make_stages(PreBlock, blocks, widths),
-        bn=batch_norm(widths[-1]),
-        relu=nn.ReLU(inplace=True),
-        pool=nn.AdaptiveAvgPool2d(1),
-        flatten=nn.Flatten(),
-        fc=nn.Linear(widths[-1], info.num_classes),
-    ).apply(kaiming_normal)
+    parts: dict[str, nn.Module] = {"conv1": conv3x3(info.example_shape[0], widths[0], 1)}
+    if not is_pre:
+        parts |= {"bn1": batch_norm(widths[0]), "relu": nn.ReLU(inplace=True)}
+    parts["stages"] = make_stages(PreBlock if is_pre else BasicBlock, blocks, widths)
+    if is_pre:
+        parts |= {"bn": batch_norm(widths[-1]), "relu": nn.ReLU(inplace=True)}
+    fc = nn.Linear(widths[-1], info.num_classes)
+    return chained(**parts, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=fc).apply(kaiming_normal)
 
 
 class ResNet18(Normalized, ScaledNet):
@@ -155,8 +140,7 @@ class ResNet18(Normalized, ScaledNet):
             yield "model.blocks", f"{counted(sum(self.blocks), 'block')}; allowed: at most {MAX_BLOCKS} in all"
 
     def net(self, info: Inputs, width: Width) -> nn.Module:
-        make = post_activation if self.order == "post" else pre_activation
-        return self.normalized(make(info, width.times(self.width), self.blocks))
+        return self.normalized(resnet(info, width.times(self.width), self.blocks, is_pre=self.order == "pre"))
 
 
 class ResNet34(ResNet18):
