@@ -79,8 +79,12 @@ def loss_of(train: Train, task: Task, present: Tensor | None = None) -> Loss:
 
 
 def plain_step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-    """Computes the gradients of one mini-batch's loss into the net's gradient buffer; returns the loss (0-dim)."""
-    value = loss(net.module(inputs), targets)
+    """Adds the gradients of one mini-batch's loss to the net's gradient buffer; returns the loss (0-dim)."""
+    return gradients(loss(net.module(inputs), targets))
+
+
+def gradients(value: Tensor) -> Tensor:
+    """Adds the gradients of a loss to those of the parameters it was computed with; returns it detached."""
     torch.autograd.backward(value)
     return value.detach()
 

@@ -40,8 +40,7 @@ from torch.nn.functional import cross_entropy
 from fedmpi.config.fields import Positive, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, num_steps, step_sizes
-from fedmpi.methods.protocol import gradients
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, gradients, num_steps, step_sizes
 from fedmpi.methods.values import Client, ClientLoad, LocalWork, Passes, Training, generator_of
 from fedmpi.methods.widths import WidthMethod, WidthOptions
 from fedmpi.models.surgery.groups import Index

@@ -25,8 +25,8 @@ from torch.nn import functional as F
 from fedmpi.config.fields import NotNegative, Positive
 from fedmpi.errors import ConfigError
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
-from fedmpi.methods.protocol import Method, copy_into, gradients
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients
+from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions
 from fedmpi.tensors import Params
 

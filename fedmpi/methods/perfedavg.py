@@ -39,8 +39,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedmpi.config.fields import Count, NotNegative, Positive
 from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
-from fedmpi.methods.protocol import Method, gradients
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, plain_step
+from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training, counted_once
 
 
@@ -154,4 +154,4 @@ def _add_curvature(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, al
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """Computes one batch's gradient at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
     net.zero_gradient()
-    return gradients(loss(net.module(inputs), targets))
+    return plain_step(net, inputs, targets, loss)

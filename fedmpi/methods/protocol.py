@@ -280,12 +280,6 @@ def net_specs(net: nn.Module) -> dict[str, Spec]:
     return specs_of(net.named_parameters(), channels_last=True)
 
 
-def gradients(value: Tensor) -> Tensor:
-    """Adds the gradients of a loss to those of the parameters it was computed with; returns it detached."""
-    torch.autograd.backward(value)
-    return value.detach()
-
-
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
     """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one; what lies
     on another device comes in one piece. Raises ValueError where the two have not the same shape, because torch would

@@ -38,9 +38,9 @@ from fedmpi import seeds
 from fedmpi.config.fields import MAX_NUMBER, MAX_TIERS, Positive, Share
 from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.protocol import copy_into, gradients, net_specs
+from fedmpi.methods.protocol import copy_into, net_specs
 from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions, counted_once
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning

@@ -13,8 +13,7 @@ from torch import nn
 from fedmpi.errors import StartupError
 from fedmpi.learning import loss_scale
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
-from fedmpi.learning.local import TrainOutcome, outcome_of
-from fedmpi.methods.protocol import gradients
+from fedmpi.learning.local import TrainOutcome, gradients, outcome_of
 from fedmpi.rounds.state import ServerState
 from fedmpi.running import start
 from fedmpi.running.results import untrained
