@@ -103,7 +103,8 @@ class _Loader(yaml.SafeLoader):
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML's types leave it out
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
-            raise YamlError(line, f"aliases (*{event.anchor}) are not read; write the value out (or quote the text)")
+            todo = f'write the value, or quotes around the text: ["*{event.anchor}"]'
+            raise YamlError(line, f"aliases (*{event.anchor}) are not read; {todo}")
         if anchor := getattr(event, "anchor", None):
             raise YamlError(line, f"anchors (&{anchor}) are not read; remove it (or quote the text)")
         if getattr(event, "tag", None) not in (None, "!"):

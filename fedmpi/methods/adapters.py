@@ -47,7 +47,9 @@ class AdapterOptions(MethodOptions):
     rank, so that a prefix of A and B means the same to all tiers.
     """
     targets: Patterns = ("*",)
-    """Name patterns (fnmatch) of the linear layers that get adapters; `model.trained` must not name their weights."""
+    """Name patterns (fnmatch), as ["*query"], of the linear layers that get adapters; `model.trained` must not name
+    their weights.
+    """
     weighting: Literal["uniform", "samples"] = "samples"
     """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all. `hetlora` weighs
     by norms instead.

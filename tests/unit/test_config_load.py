@@ -172,7 +172,7 @@ clients.count (command line)  Input should be a valid integer, got true
         ("seed: 1\nrounds: [", "a.yaml: line 2: not valid YAML: expected the node content, but found '<stream end>'"),
         ("seed: 1\nseed: 2", "a.yaml: line 2: the key 'seed' is given twice, first on line 1; remove one"),
         ("seed: &a 1\nrounds: *a", "a.yaml: line 1: anchors (&a) are not read; remove it (or quote the text)"),
-        ("seed: *a", "a.yaml: line 1: aliases (*a) are not read; write the value out (or quote the text)"),
+        ("seed: *a", 'a.yaml: line 1: aliases (*a) are not read; write the value, or quotes around the text: ["*a"]'),
         ("seed: !!python/none x", "a.yaml: line 1: tags (tag:yaml.org,2002:python/none) are not read; remove it"),
         ("x: " + "[" * 2000, "a.yaml: line 1: not valid YAML: maximum recursion depth exceeded"),
         (b"seed: 1\nx: \xff", "a.yaml: line 2: not valid UTF-8 (byte 0xff)"),
