@@ -60,6 +60,7 @@ _TARGETS = (
     "expected classes, whole numbers (N,); numbers to predict, float (N,) or (N, outputs); labels, rows of 0 and 1 "
     "(N, labels); or classes of tokens, whole numbers in their shape (N, length)"
 )
+_NUMBERED = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
 _PARTITION_ARGUMENTS = ("labels", "num_clients", "seed")
 
 
@@ -181,7 +182,8 @@ def _notes(kind: Kind, task: Task, dataset: Dataset) -> Iterator[str]:
         yield f"numbers to predict reach far from 0 ({unscaled}); {STANDARDIZE}"
     numbers = np.unique(targets)
     if targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
-        yield "targets 0.0, 1.0, ... are numbers to predict (regression); if they are classes, give whole numbers"
+        todo = "if they are classes, give y.ravel().astype(int)"
+        yield f"targets 0.0, 1.0, ... are numbers to predict (regression); {todo}"
 
 
 def _unscaled(values: NDArray[Any]) -> str:
@@ -209,11 +211,17 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
     unknown = [name[:40] for name in arrays if name not in (*allowed, NOTES)]
     if missing or unknown:
         wrong = f"has no {missing[0]}" if missing else f"has {unknown[0]!r}, which means nothing"
-        raise DataError(where, f"{wrong}; known: {', '.join(allowed)}")
+        has = ", ".join(sorted(arrays)[:12]) or "nothing"
+        raise DataError(where, f"{wrong}; it holds {has}; known: {', '.join(allowed)}")
     if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
-        todo = f"give {objects[0]}.astype(str) for names, or an array of one type of numbers"
-        raise DataError(where, f"{objects[0]} holds Python objects, as of pandas; {todo}")
+        raise objects_in(objects[0], where)
     return arrays
+
+
+def objects_in(name: str, where: str) -> DataError:
+    """Returns the error of an array of Python objects."""
+    todo = f"give {name}.astype(str) for names, or an array of one type of numbers"
+    return DataError(where, f"{name} holds Python objects, as of pandas; {todo}")
 
 
 def _kind(where: str, arrays: Arrays) -> Kind:
@@ -229,10 +237,27 @@ def _kind(where: str, arrays: Arrays) -> Kind:
         elif array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
             kinds["tokens"] = name
         else:
-            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}")
+            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{_remedy(array)}")
     if len(kinds) > 1:
         raise DataError(where, f"train_x and test_x are not of one kind; {_EXPECTED}")
     return next(iter(kinds))
+
+
+def _remedy(array: NDArray[Any]) -> str:
+    """Returns what makes examples of these numbers, '' for what are none."""
+    if array.dtype.kind not in "biuf" or array.ndim < 1:
+        return ""
+    if array.ndim == 2:
+        return f"; {WHOLE_NUMBERS}"
+    rows = "x.reshape(len(x), -1).astype('float32') makes rows of features"
+    if array.ndim not in (3, 4) or not array.size or not np.isfinite(array).all():
+        return f"; {rows}"
+    low = min(0.0, float(array.min()))
+    shifted = f"(x + {-low:.6g})" if low else "x"
+    scaled = f"({shifted} / {float(array.max()) - low or 1.0:.6g} * 255).clip(0, 255).astype('uint8')"
+    is_channels_first = array.ndim == 4 and array.shape[1] < min(array.shape[2:])
+    axes = ".transpose(0, 2, 3, 1)" if is_channels_first else ""
+    return f"; {scaled}{axes} makes pictures, {rows}"
 
 
 def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
@@ -273,7 +298,10 @@ def _targets(where: str, part: str, arrays: Arrays, kind: Kind) -> NDArray[Any]:
     task = _task(arrays, part, kind)
     targets: NDArray[Any] = arrays[f"{part}_y"]
     if task is None:
-        raise DataError(where, f"{part}_y is {targets.dtype} {targets.shape}; {_TARGETS}")
+        todo = f"; {_NUMBERED}" if targets.ndim == 1 else ""
+        if targets.ndim > 1 and targets.size == len(targets):
+            todo = f"; give {part}_y.ravel()"
+        raise DataError(where, f"{part}_y is {targets.dtype} {targets.shape}; {_TARGETS}{todo}")
     if task == "classification":
         return targets.astype(np.int64)
     if task == "token_classification":
@@ -288,8 +316,7 @@ def _num_classes(where: str, labels: Ints) -> int:
     classes = np.unique(labels)
     if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
         found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
-        todo = "np.unique(y, return_inverse=True)[1] numbers classes from 0 without gaps"
-        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {todo}")
+        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
     return len(classes)
 
 

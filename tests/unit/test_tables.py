@@ -134,7 +134,7 @@ def test_whole_numbers_as_floats_are_said_to_be_numbers_to_predict(tmp_path: Pat
     TABLE.assign(label=[0.0, 1.0, 2.0, 0.0, 1.0, 2.0]).drop(columns="hospital").to_csv(tmp_path / "a.csv", index=False)
     TABLE.assign(label=[0.0, 1.5, 1.5, 0.0, 1.5, 2.5]).drop(columns="hospital").to_csv(tmp_path / "b.csv", index=False)
     (note,) = options(tmp_path / "a.csv", "data.test_share=0.34").used().notes
-    assert "if they are classes, give whole numbers" in note
+    assert "if they are classes, give y.ravel().astype(int)" in note
     assert options(tmp_path / "b.csv", "data.test_share=0.34").used().notes == ()
 
 

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.data.files import guarded, track
-from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize
+from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
 from fedmpi.store.files import user_path
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
-ADVICE_NPZ = "write numbers, or names by x.astype(str), by numpy.savez; data.path is the path of an .npz file"
+ADVICE_NPZ = "write it by numpy.savez; data.path is the path of an .npz file"
 ADVICE = "replace it or take it out; 'data.size=[height,width]' resizes pictures of other sizes"
 Side = Annotated[int, Field(ge=1, le=8192)]
 
@@ -43,8 +43,15 @@ class Npz(FileOptions):
         with guarded(path, ADVICE_NPZ, "cannot be read"):
             if path.exists() and not zipfile.is_zipfile(path):  # numpy would say how to load it as a pickle
                 raise ValueError("it is no .npz file")
+            arrays = {}
             with np.load(path, allow_pickle=False) as archive:
-                arrays = dict(archive)
+                for name in archive.files:
+                    try:
+                        arrays[name] = archive[name]
+                    except ValueError as error:
+                        if "allow_pickle" not in str(error):
+                            raise
+                        raise objects_in(name, str(path)) from None
         return self.divided(arrays)
 
 
