@@ -24,7 +24,7 @@ from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import VALIDATION_SHARE, Config
 from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData, batch_bounds, with_examples
-from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of
+from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, task_of
 from fedmpi.data.partition import Partition, make_partition, present_labels
 from fedmpi.data.personal import hold_out
 from fedmpi.devices.fleet import Fleet
@@ -102,11 +102,16 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
 
 def divided(config: Config, dataset: Dataset) -> tuple[Dataset, Partition, Partition | None]:
     """Returns the examples, which of them each client trains on, and, where validation data have taken the place of the
-    test examples, whose these are."""
+    test examples, whose these are. Raises `ConfigError` for test targets that have no variance, by which r2 divides."""
     partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
+    validation = None
     if config.evaluation.on == "validation":
-        return hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
-    return dataset, partition, None
+        dataset, partition, validation = hold_out(dataset, partition, VALIDATION_SHARE, config.seed)
+    targets = dataset.test_y
+    if task_of(targets) == "regression" and (targets == targets[:1]).all():
+        problem = f"the {len(targets)} test targets are the same number, and r2 divides by their variance"
+        raise ConfigError("data", f"{problem}; test with others, or more")
+    return dataset, partition, validation
 
 
 def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) -> TrainingData:

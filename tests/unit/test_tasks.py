@@ -240,6 +240,13 @@ def test_targets_for_nothing(name: str, message: str) -> None:
         small_config(*MLP, "data.name=other_tasks:given", f"data.kind={name}")
 
 
+def test_one_test_target_has_no_r2(tmp_path: Path) -> None:
+    words = (*MLP, "method.name=fedavg", NUMBERS, "data.num_test=1")
+    for made in (lambda: run_alone(tmp_path / "run", *words), lambda: forecast(small_config(*words), 1)):
+        with pytest.raises(UserError, match="the 1 test targets are the same number"):
+            made()
+
+
 @pytest.mark.parametrize(
     ("loss", "message"),
     [
