@@ -183,7 +183,7 @@ def test_the_advice_of_a_run_that_diverged_before_its_first_save_works(run_main:
     code, _, errors = run_main(*SMALL, *DIVERGES, "--run-dir", str(tmp_path / "run"))
     assert code not in (0, 2) and "DivergenceError" in errors
     assert Run(tmp_path / "run").state == "diverged"
-    (advice,) = re.findall(r"; to continue[^:\n]*: python -m fedmpi.main (.*)", errors)
+    (advice,) = re.findall(r"; to continue[^:]*:\s+python -m fedmpi.main (.*)", errors)
     code, _, errors = run_main(*shlex.split(advice))
     assert code == 0, errors
     assert [record["lr"] for record in finished(tmp_path / "run").records] == [0.1, 0.1, 0.1]
