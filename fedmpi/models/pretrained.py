@@ -111,6 +111,8 @@ def _refuse_unfit(values: Mapping[str, Tensor], needed: Mapping[str, Tensor], op
     if checkpoint := _of_run(options.weights):
         run = checkpoint.parents[1]
         todo += f"; fedmpi export {run} --format safetensors writes a net alone and whole, whatever method made it"
+    if unknown and len(missing) > len(given):
+        todo = "its names are another net's; read it in your class or function (from_pretrained)"
     if any(name.endswith(_STATISTICS) for name in missing):
         todo = "model.norm=frozen keeps running statistics; a run's checkpoint has none, an export of it has"
     for what, names in (("lacks", missing), ("has", differing), ("has what the net has not:", unknown)):

@@ -99,10 +99,11 @@ def publish_late(setup: Setup, state: ServerState, number: int, published: Publi
 def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
     """Returns whether no net can do without what is late and takes long, so that all ranks compute parts of it.
 
-    Not where rank 0 has a GPU for it, whose bits are others.
+    Not where rank 0 has a GPU for it, whose bits are others; all ranks know its kind, whatever device is their own.
     """
     method = setup.method
-    return any(method.late.values()) and method.late_nets.issuperset(nets) and setup.device.server == "cpu"
+    is_on_cpu = setup.computed_with["server_device"] == "cpu"
+    return is_on_cpu and any(method.late.values()) and method.late_nets.issuperset(nets)
 
 
 def _parts(setup: Setup, published: Published) -> list[Layout]:

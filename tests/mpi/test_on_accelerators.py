@@ -14,7 +14,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("case", fast("fedhm", "hermes-all", of=method_cases.CASES, slow=()))
+@pytest.mark.parametrize("case", fast("fedhm", "fedhm-delta-low", "hermes-all", of=method_cases.CASES, slow=()))
 def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
     """Two rounds by gather and, resumed, a third by reduce; the server shares a worker's device."""
     words = (*method_cases.CASES[case], "evaluation.personal=on")

@@ -108,6 +108,10 @@ def test_statistics_that_are_kept_must_be_there(tmp_path: Path) -> None:
         (lambda values: values | {"features.0.bias": torch.ones(99)}, r"has features.0.bias as \(99,\) fl.*net's is"),
         (lambda values: values | {"features.0.bias": values["features.0.bias"].int()}, r"as \(\d+,\) integers, the"),
         (lambda values: values | {"features.0.bias": values["features.0.bias"] / 0}, "in features.0.bias that are not"),
+        (
+            lambda values: {f"net.{name}": value for name, value in values.items()},
+            "names are another net's; read it in your",
+        ),
         (lambda values: [1], "holds a list, no state dict; where it was made, write torch.save"),
         (lambda values: {"epoch": 3, "net": values}, r"holds a dict \(epoch, net\), no state dict"),
         (lambda values: nn.Linear(1, 1), "holds torch.nn.modules.linear.Linear, more than tensors"),
