@@ -153,8 +153,8 @@ class Adapters(Method):
     # What it costs, and what it tells of a round.
 
     def costs(self, turn: ClientLoad) -> Costs:
-        """Counts what is trained, both ways; where changes are sent, as the adapters that they are made of, for a client
-        that takes part in every round and so lacks those of the last one only."""
+        """Counts what is trained, both ways; where changes are sent, as the adapters that they are made of, for a
+        client that takes part in every round and so lacks those of the last one only."""
         costs = super().costs(turn)
         down = costs.up_bytes
         if "change" in self.sends:
