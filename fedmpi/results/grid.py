@@ -322,7 +322,8 @@ def _report(folder: GridFolder) -> None:
     from fedmpi.results import figure, grid_report
 
     results = folder.collect()
-    archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
+    if archive.read(folder.results) != (folder.grid.digest, results.runs):  # else the file stays as it was written
+        archive.write(make_folder(folder.results), folder.grid.digest, results.runs)
     figures = grid_report.figures_of(results)
     for name, panels in figures.items():
         drawn = figure.compose(panels, share_y=name.endswith(("-curves.svg", "-energy.svg")))
