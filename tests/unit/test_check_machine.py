@@ -152,7 +152,7 @@ def test_the_page(ranks: int, tmp_path: Path) -> None:
     """The exit code is 0 unless something is wrong with this machine."""
     words = command(ranks, f"output.dir={tmp_path}", program=("-m", "fedmpi.check"))
     done = subprocess.run(words, capture_output=True, text=True, env=environment(), timeout=600, check=False)
-    found = re.findall(r"^(ok|warning|problem) +(\w+(?: \w+)?)  ", done.stdout, re.MULTILINE)
+    found = re.findall(r"^(ok|warning|problem) +(\w+(?: \w+)?)(?:  |$)", done.stdout, re.MULTILINE)
     assert [name for _, name in found] == ["software", "mpi", "cores", "gpus", "run folder", "same bits"], done.stderr
     assert {state for state, name in found if name in ("mpi", "run folder", "same bits")} == {"ok"}
     assert done.returncode == any(state == "problem" for state, _ in found)
