@@ -108,7 +108,8 @@ def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
 
 def _parts(setup: Setup, published: Published) -> list[Layout]:
     """Returns the late tensors that each rank computes."""
-    comm, costs = setup.comm, setup.method.late
+    comm = setup.comm
+    costs = setup.method.late
     groups = list(costs)
     tasks = [Task(place, 0, 0, "", 0, costs[names]) for place, names in enumerate(groups)]
     parts = []
@@ -121,7 +122,8 @@ def _computed(
     setup: Setup, state: ServerState, number: int, published: Published, parts: Sequence[Layout], layout: Layout
 ) -> torch.Tensor:
     """Returns a buffer of `layout`, on rank 0 with what is late."""
-    rank, num_bytes = setup.comm.rank, [part.num_bytes for part in parts]
+    rank = setup.comm.rank
+    num_bytes = [part.num_bytes for part in parts]
     own = slice(sum(num_bytes[:rank]), sum(num_bytes[: rank + 1]))
     on_host, buffer = _buffers(setup, layout)
     with setup.clock.stage("svd", number):

@@ -136,7 +136,8 @@ def _features(folder: Path) -> Examples:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
     parts = [_distributed(home, part) for part in ("train", "test")]
     x, y, subjects = (np.concatenate(column) for column in zip(*parts, strict=True))
-    rows, is_test = [], []
+    rows = []
+    is_test = []
     for subject, activity in np.unique(np.stack([subjects, y], axis=1), axis=0).tolist():
         own = np.flatnonzero((subjects == subject) & (y == activity))
         first = first_of_test(len(own), TEST_SHARE)
