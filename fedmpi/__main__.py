@@ -4,8 +4,6 @@ mpirun -n 5 fedmpi configs/fedhm_digits.yaml rounds=10     the same as mpirun -n
 fedmpi plan configs/fedhm_digits.yaml
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import signal

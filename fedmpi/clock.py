@@ -4,8 +4,6 @@ Stages are named as in PriSM's Table 3 (sub-model creation, local training, aggr
 communication, evaluation, saving and idle (waiting for other ranks).
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

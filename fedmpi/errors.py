@@ -5,8 +5,6 @@ code 2, no traceback. Everything else that happens inside a round is a `RoundErr
 where (rank, round, client, stage) and ends every rank. Asserts are for our own mistakes only.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -10,8 +10,6 @@ number, and float64's own rounding of w * x. With B = 64 (the least that is used
 weight 1, 2^-(k+1) is 2.2e-16, far below float32's spacing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A run outlives its ranks where the launcher lets it: see `running/losses.py`.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path

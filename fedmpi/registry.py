@@ -5,8 +5,6 @@ A thing is built in (a line of `BUILT_IN`), or the user names it in full, as `pa
 it is named.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

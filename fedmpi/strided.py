@@ -1,7 +1,5 @@
 """Convs that oneDNN computes wrongly, and what computes the same."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -28,8 +28,6 @@ What happens if a rank dies here. Under plain `mpirun` the job ends, and `--resu
     checkpoint. With fewer ranks than `mpi.min_ranks` the run saves and stops (`running/losses.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The reference of every key, out of the schema: `python jobs/reference.py > configs/README.md`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 

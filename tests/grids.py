@@ -1,7 +1,5 @@
 """A grid of two methods for the tests of `fedmpi grid`, and runs of it as if they were made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -17,8 +17,6 @@ a run would have (mpirun -n 5 fedmpi check output.dir=/scratch/me/runs): a line 
 Exit code 0: all holds, or no problem; 1: something does not; 2: a mistake in the words.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Compares the bits of a run on several ranks, of another exchange and of a resumed one with those of a plain one."""
 
-from __future__ import annotations
-
 import io
 import sys
 from collections.abc import Sequence

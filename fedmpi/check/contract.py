@@ -3,8 +3,6 @@
 Each check is a function of a `Trial` that raises `BrokenError`, with one line that says what is wrong.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """Findings about the machine: each function looks at one thing. `Seen` is one rank's view of its host."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import platform

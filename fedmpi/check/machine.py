@@ -1,7 +1,5 @@
 """Says whether this machine, container or allocation is ready for a run, alone or under the launcher of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import sys

@@ -1,7 +1,5 @@
 """The small federation in which things are tried: its config, its set-up in this process, and the results of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

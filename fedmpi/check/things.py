@@ -1,7 +1,5 @@
 """Finds the kind of a named thing and the small federation that it is tried in, and lists the checks of each kind."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import re

@@ -1,7 +1,5 @@
 """The config that a command is given, and where its run begins."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Names every method, model, data set and partition that a config can use, a line each.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

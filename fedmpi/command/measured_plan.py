@@ -5,8 +5,6 @@ estimate divides training and tests by the workers that train at once here: as m
 GPUs. It leaves out the network, and that ranks share memory bandwidth.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import time

@@ -4,8 +4,6 @@ Says what a run will cost: parameters, MACs, bytes and memory of every tier. Tra
 built-in data set. Under mpirun it plans for that many ranks.
 """
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

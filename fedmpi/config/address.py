@@ -1,7 +1,5 @@
 """The address of a config: a YAML file, or a run of a grid file, as `papers/fedhm.yaml@cifar10_iid/fedhm`."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Turns pydantic's errors into one line each: pydantic's own words, what was found, and what may have been meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

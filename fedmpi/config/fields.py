@@ -3,8 +3,6 @@
 This module imports pydantic and nothing heavier.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from ctypes import c_float

@@ -6,8 +6,6 @@ An override of a section's `name`, by the command line or by a file that extends
 own defaults; the section's other overrides then apply on top, wherever they stand.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Exit code 2 for what the user can fix, 1 if network or server fail after all retries, 130 after Ctrl-C.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

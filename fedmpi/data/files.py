@@ -3,8 +3,6 @@
 `files.txt` has the addresses and checksums of all files to download.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shlex

@@ -9,8 +9,6 @@ writes ends by SIGBUS. MPI's shared windows are such files, too, and ULFM does n
 The memory counts once, for the process that has written it, and so once in the cgroup of a Slurm job.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

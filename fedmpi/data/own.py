@@ -4,8 +4,6 @@ README.md of this folder says what the arrays may be. A function of a partition 
 (and `groups`, if it goes by these). A function's other arguments are options of the config (`config.keywords`).
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import math

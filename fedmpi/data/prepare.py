@@ -4,8 +4,6 @@ Arrays are stored whole and uncompressed, so reading is a copy from the page cac
 attribute `digest` is `digest_of` the arrays, computed once, when the file is written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Shows the examples and classes of the clients, as a table and as a heat map, for any number of clients."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

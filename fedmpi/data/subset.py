@@ -5,8 +5,6 @@ A subset takes examples class by class, in proportion, and at least one of each 
 examples. Both choices are functions of the arrays and the generator alone.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

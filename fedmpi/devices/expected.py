@@ -1,7 +1,5 @@
 """What a plan says of devices: a turn on each tier and class, who holds a round up, and the hours of the run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

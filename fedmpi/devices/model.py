@@ -11,8 +11,6 @@ transfer takes its latency, and its bytes over the slower of the device's link a
 the time of each part times its watts. Times round up; energies and shares of the server's link round down.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

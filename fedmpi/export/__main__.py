@@ -24,8 +24,6 @@ to load it and to prepare its inputs, its accuracy, size, latency on one thread 
 Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 

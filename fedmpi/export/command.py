@@ -1,7 +1,5 @@
 """One export, as the command does it: choose, write, measure, check, print."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from argparse import Namespace

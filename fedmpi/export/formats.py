@@ -1,7 +1,5 @@
 """Packs a net into a file, and loads the file: pt2, safetensors and ONNX."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import io

@@ -7,8 +7,6 @@ that the round was tested with. Where these were each test batch's own, or are n
 here as a test does it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A saved round of a finished or running run, with everything that its test had: read, never written."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

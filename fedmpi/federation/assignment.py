@@ -6,8 +6,6 @@ full-rank client may cost twice a low-rank one. Greedy longest-processing-time a
 4/3 of the best makespan (Graham, SIAM J. Appl. Math. 17(2), 1969), where no client waits for rank 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest

@@ -5,8 +5,6 @@ capacity first; under the dynamic one every client draws its tier anew in each r
 blocks' shares as probabilities and independently of the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate

@@ -6,8 +6,6 @@ layer's statistics are the plain mean over the batches of that batch's mean and 
 what torch computes with momentum=None. The mean is an exact sum, so batches may be spread over ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

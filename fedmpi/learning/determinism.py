@@ -1,7 +1,5 @@
 """Everything in torch that could make two equal runs differ: threads, kernels, the global generators."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from operator import attrgetter

@@ -1,7 +1,5 @@
 """Memory that a process has freed: what it will need again in the next step stays, the rest goes back to Linux."""
 
-from __future__ import annotations
-
 import ctypes
 
 # mallopt(3): M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, and the largest values that glibc takes for them on 64 bits.

@@ -3,8 +3,6 @@
 A counter in a plain attribute changes no result for a while, so comparing results does not find it.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set

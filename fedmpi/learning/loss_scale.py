@@ -11,8 +11,6 @@ all of one that has few. Such a client has not diverged: its loss is finite, its
 another `train.lr` would not help. It contributes as a client without steps does; the run warns and its records count.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

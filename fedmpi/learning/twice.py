@@ -9,8 +9,6 @@ The check takes two steps with two real examples each, through the same `LocalTr
 a net that is built anew and trains another client first, so that it also finds what a net keeps from its first batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

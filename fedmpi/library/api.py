@@ -1,7 +1,5 @@
 """The functions of `import fedmpi`: load a config, see what it will cost, make the run, open one that was made."""
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Stands between a program and fedmpi: checks arguments, words errors for Python, gives the process back as it was."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import os

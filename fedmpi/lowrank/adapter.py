@@ -4,8 +4,6 @@ E. J. Hu et al.: LoRA: Low-Rank Adaptation of Large Language Models, arXiv:2106.
 random and B (out, r) zero at the start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 

@@ -8,8 +8,6 @@ lambda U (V V^T) for U and lambda (U^T U) V for V.
 Differences from the paper: none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch

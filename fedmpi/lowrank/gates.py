@@ -7,8 +7,6 @@ a gate's place must have a `weight`. As in the authors' code, this saves paramet
 but no computation.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

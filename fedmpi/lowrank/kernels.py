@@ -7,8 +7,6 @@ holds r of them, and of `v` the leading q rows.
 Differences from the paper: sigma is not a parameter of its own but merged, as in the authors' code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import torch

@@ -4,8 +4,6 @@ Each half of a conv carries the stride, padding and dilation of its own directio
 nothing stands between the two. At full rank that is the dense layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ The server factorizes a layer once a round, at the largest r that some tier need
 these.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -15,8 +15,6 @@ By name: `overrides` beat position and type, so a 1x1 conv or the last Linear ca
 first pattern that matches counts.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping

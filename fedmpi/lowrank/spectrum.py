@@ -3,8 +3,6 @@
 For the record of a round. The energy of a matrix is its squared Frobenius norm, the sum of its squared singular values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from torch import Tensor

@@ -19,8 +19,6 @@ Differences from the paper: none in the mathematics; the paper does not say how 
 Here the entry of largest magnitude in each column of u is positive (the first such on a tie).
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

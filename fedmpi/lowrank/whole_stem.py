@@ -5,8 +5,6 @@ narrower net of the same kind, except that the first conv keeps all its outputs,
 all of them, and a residual stream that starts there continues its leading channels.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -1,7 +1,5 @@
 """The methods, one file each: what the server publishes and how it aggregates, what a client trains and sends back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedmpi import registry

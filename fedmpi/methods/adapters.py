@@ -7,8 +7,6 @@ A, B and the change of a weight are parts of a layer, `a`, `b` and `change`. A m
 averages, which it sends, and which clients hold without training them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

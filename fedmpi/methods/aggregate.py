@@ -4,8 +4,6 @@
 `method.aggregate: package.module:Class` names such a class; `tests/examples/trimmed_mean.py` is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Protocol
 

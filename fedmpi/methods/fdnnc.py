@@ -30,8 +30,6 @@ Differences from the paper:
   `train.local_epochs`, `train.local_steps`, `clients.work` and `train.momentum` have nothing to act on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal

@@ -13,8 +13,6 @@ methods (`train`, `evaluation`).
 (arXiv:2208.13141, section 4.3, Figures 1 and 6).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedmpi.lowrank.kernels import effective_number

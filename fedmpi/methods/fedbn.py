@@ -13,8 +13,6 @@ Differences from the paper:
   before it comes, has the server's first scale and shift: 1 and 0.
 """
 
-from __future__ import annotations
-
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedmpi.errors import ConfigError

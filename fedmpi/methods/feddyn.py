@@ -16,8 +16,6 @@ Differences from the paper:
 - The argmin is what the steps of `train` come to; weight decay counts as a part of L_k.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -25,8 +25,6 @@ The paper's mean in time leaves all tiers one net: `RANK_COLLAPSE.md` has why. `
 option `aggregation: delta`, and server optimizers on low-rank updates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace

@@ -8,8 +8,6 @@ Where no client is ever dense, the server changes U V^T instead of W: what lies 
 random start has left it, where no client can change it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 

@@ -21,8 +21,6 @@ Differences from the paper:
 - A client that is back at its last finite parameters sends nothing, because how many steps those took is not known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import ClassVar

@@ -22,8 +22,6 @@ Differences from the papers:
 - A round that brings nothing, because all its clients were dropped, takes no step.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 import torch

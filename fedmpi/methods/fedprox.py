@@ -14,8 +14,6 @@ Differences from the paper:
   `weighting: uniform`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

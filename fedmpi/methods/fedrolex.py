@@ -32,8 +32,6 @@ statistics that `evaluation.bn` chooses: a narrow net is another one in each rou
 clients are tested with the windows of the round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedmpi.config.fields import Shares

@@ -22,8 +22,6 @@ Differences from the paper, and from its authors' baseline (adap/flower, baselin
   labels' loss. The loss in the records is p_max's.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

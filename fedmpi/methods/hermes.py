@@ -38,8 +38,6 @@ with the same symbols, whose code keeps a remaining share:
   class. A client with fewer than 4 examples validates on what it trains on.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping

@@ -18,8 +18,6 @@ Differences from the paper, and from its code (dem123456789/HeteroFL):
   `evaluation.bn`); the statistics are re-estimated for each width's net.
 """
 
-from __future__ import annotations
-
 from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.width import Rounding
 

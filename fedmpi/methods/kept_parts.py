@@ -4,8 +4,6 @@ A client remembers its own part and is tested with it; there is no global net to
 time starts from the server's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

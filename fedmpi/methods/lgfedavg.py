@@ -18,8 +18,6 @@ Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
 - Optimizer, epochs and schedule are those of `train`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import takewhile

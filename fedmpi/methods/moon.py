@@ -14,8 +14,6 @@ Differences from the paper:
 - A client that comes for the first time has no net of before, so no contrastive term, as in the authors' code.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -20,8 +20,6 @@ Differences from the paper, and from its code (yuehniu/modeldecomp-fl):
 - No Scaler, no class rows of one's own: neither is in the code.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from fedmpi.lowrank.whole_stem import with_whole_stem

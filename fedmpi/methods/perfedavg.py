@@ -26,8 +26,6 @@ Differences from the paper:
 - The reported loss is that at w~.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal

@@ -24,8 +24,6 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 - Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -17,8 +17,6 @@ Differences from the paper:
   diverges in 5 rounds. Weight decay counts as part of the gradient, as if it were in the loss.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar

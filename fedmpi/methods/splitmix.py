@@ -22,8 +22,6 @@ Differences from the paper, and from its code (illidanlab/SplitMix):
   over a client's bases.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -19,8 +19,6 @@ Differences from the paper:
 - A model begins each of its client's rounds with a fresh optimizer, at the round's learning rate.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace

@@ -21,8 +21,6 @@ Differences from the paper, and from public codes:
   depend on nothing else.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ entry is the weighted mean over the clients that hold it; one that nobody holds 
 follows from `held`; a method adds its widths, its weights and its training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -5,8 +5,6 @@ averaged. So nothing else may change in training, and every tensor of a net is a
 trained or a registered buffer that stays as it is.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

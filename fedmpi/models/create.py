@@ -1,7 +1,5 @@
 """A net out of its options: with values on the CPU (`build`), or without those of parameters (`skeleton`)."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from contextlib import suppress

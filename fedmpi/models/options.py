@@ -1,7 +1,5 @@
 """What the options of all nets have in common; those of a built-in net stand beside it in `nets/`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol

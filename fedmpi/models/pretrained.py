@@ -5,8 +5,6 @@ net computes with it as before. Every rank makes these values (from the file, or
 digest, and on a node they lie in memory once.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping

@@ -4,8 +4,6 @@ Plans, `fedmpi check`, the start of a run and the search for narrower nets all c
 nobody trains, so that buffers and whatever else it keeps may change. It answers from its cache the second time.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress

@@ -12,8 +12,6 @@ where it is annotated so. A net without this keyword is made narrower layer by l
 The user's module is imported when a config names it, before anything else is checked.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from functools import lru_cache

@@ -4,8 +4,6 @@ Needed before MPI starts: one rank must report a mistake in a config within seco
 working MPI. One table, so that a new launcher is one line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -3,8 +3,6 @@
 python -m fedmpi.mpi.mpirun 5      prints that environment for 5 ranks, for a shell to read (jobs/setup.sh)
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -5,8 +5,6 @@ computes on a GPU (`mpi.server_device`) takes the last one of its node that is l
 where there are more GPUs than workers.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The communicator of this job, and a limit to MPI's own start."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 

@@ -4,8 +4,6 @@ The stages of the time split are those of PriSM's Table 3 (sub-model creation, l
 ones that a simulation has besides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sys

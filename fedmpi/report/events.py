@@ -4,8 +4,6 @@ Written as the record comes, by tensorboard's own coding of events: its `Summary
 traceback of its own where the disk is full, and then waits for ever for its queue.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time

@@ -8,8 +8,6 @@ Records, TensorBoard's events, the progress line and the best rounds have these 
 as `output.observers: [package.module:Class]` and made without arguments: see the README of this folder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy

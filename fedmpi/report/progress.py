@@ -2,8 +2,6 @@
 the clients that are done. A run outlives its terminal.
 """
 
-from __future__ import annotations
-
 import errno
 import sys
 import time

@@ -1,7 +1,5 @@
 """Tables of text: for a terminal, and for Markdown."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from typing import TextIO

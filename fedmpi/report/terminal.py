@@ -1,7 +1,5 @@
 """Lines of at most 80 columns, for messages and logs."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

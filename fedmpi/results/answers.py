@@ -13,8 +13,6 @@ pair, so as worse than any that does. Where neither does, the pair has no differ
 pair alike, so the sign-flip test stays exact.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The report is made from this file alone. The same runs give the same bytes. It h
 the digest of the grid file, and the `fingerprint` of each config.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

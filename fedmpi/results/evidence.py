@@ -6,8 +6,6 @@ those whose mean is at least as far from 0. So six seeds give 2/64 = 0.031 at be
 symmetry.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 differ by nothing but their seed are one setting.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence

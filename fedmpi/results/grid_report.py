@@ -5,8 +5,6 @@ by round and by bytes, and of the energy that each tier lacks of methods whose t
 and the tables.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial

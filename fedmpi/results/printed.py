@@ -6,8 +6,6 @@ value that the paper's text has lost; a value that was only drawn is left out. A
 run, [RUN, net, value], or a mapping. A column that is a list [RUN, net] is a curve.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from typing import Annotated, Any, Literal

@@ -6,8 +6,6 @@ ends the job leaves a note (`.failed`): a word, then a line with the failure and
 run that was killed leaves none. Accuracies are shares.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Workers are stateless: any of them may train any client in any round, with the same bits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a run that ends before its last round tells its user to do next: one command, which works as it is printed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

@@ -7,8 +7,6 @@ share of the work. Memory is what fedmpi allocates, without the few hundred MB o
 memories, of which one at a time is read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections import Counter

@@ -5,8 +5,6 @@ lowest rank that is left becomes the server, and all start again with the newest
 fewer ranks than `mpi.min_ranks` the run stops. `experiment` has the loop, `mpi.comm` finds out who is left.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 

@@ -4,8 +4,6 @@ The ranks of a start compare theirs with each other, a resumed run compares its 
 the source of what is not built in (`user_code`) with what the manifest notes of its last start.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """What is legal in a config but may not be meant: said before a run and in its plan."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

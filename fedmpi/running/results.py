@@ -1,7 +1,5 @@
 """What a round and a run came to, as `rounds.jsonl` and the closing table show it."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ settings. Its manifest names RUN. What the clients remember comes along where th
 RUN. RUN is only read, and may run.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from contextlib import suppress

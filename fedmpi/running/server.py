@@ -1,7 +1,5 @@
 """Rank 0's part beside the rounds: records, checkpoints, observers, the closing table. Nothing here is a collective."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack

@@ -5,8 +5,6 @@ run directory) is done by all ranks together: a rank that fails tells the others
 same lines and exit code 2.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

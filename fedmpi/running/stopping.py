@@ -7,8 +7,6 @@ start always makes one round: a job that is put back into the queue again and ag
 are longer than its time ends by the time limit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

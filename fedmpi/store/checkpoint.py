@@ -12,8 +12,6 @@ holds. Layout of `checkpoints/round-000012.h5`:
 `server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever their ranks, exchange or output.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping

@@ -4,8 +4,6 @@ Other people may write to a shared run directory, too. So only regular files are
 symbolic link, and what is read is bounded. A folder may be a link: many users link `runs` to a larger disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -11,8 +11,6 @@ Tensors are arrays in groups. Their file has the attributes `<group>_digest` and
 bits of another type, `torch_dtypes` (JSON). Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Which command ran where and with what: `manifest.json`, one entry for each start of the run."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

@@ -5,8 +5,6 @@ is written once and never changed, so a checkpoint needs to name it only and a l
 before. Nothing is cached: a rank's memory does not grow with the number of clients.
 """
 
-from __future__ import annotations
-
 from fedmpi.errors import RunDirError
 from fedmpi.store import hdf5
 from fedmpi.store.files import wait_until_visible, write_atomic

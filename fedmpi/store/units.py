@@ -1,7 +1,5 @@
 """Numbers for people: 11.17 M, 44.70 MB, 1:15. Files keep the exact ones."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

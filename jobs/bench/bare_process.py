@@ -4,8 +4,6 @@
 file in the folder and waits for the end of its input, so that several of them hold their memory at the same time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -11,8 +11,6 @@ beside. Mini-batches of 32 and of 4 tell fixed costs from traffic. The yardstick
 FedHM's turns with mini-batches of 32; all others that it predicts have these, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import time

@@ -10,8 +10,6 @@ workers  images per second of whole rounds of 1, 2 and 3 workers on the one GPU
 The tests that need a GPU are another command: python -m pytest -m gpu.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import tempfile

@@ -1,7 +1,5 @@
 """Helps the benchmarks: cases, command lines, measurements in turn, processes on several ranks, and a bare loop."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import itertools

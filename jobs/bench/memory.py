@@ -8,8 +8,6 @@ the most that all ranks of a run have together, beside as many bare loops. Both 
 prints what a perceptron of that size that is not trained, beside small adapters, adds to the same run of a tiny one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -7,8 +7,6 @@ prints the median ratio, where the round's time went, and rank 0's CPU time. Wit
 nothing. The bare loop is what one would write without fedmpi: no broadcast, no aggregation.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Sequence

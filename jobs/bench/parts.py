@@ -6,8 +6,6 @@ aggregate  nanoseconds to lift and add a number of an upload, against plain copi
 steps      a training step of each tier against the dense tier's and a bare PyTorch loop's; --precision fp32,bf16
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

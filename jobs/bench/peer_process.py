@@ -3,8 +3,6 @@
 `peers.py` starts it in an environment of the simulator's own, and reads the seconds of each round from its last line.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -8,8 +8,6 @@ seconds of a round, its ratio to the bare loop of the same turn with its spread,
 processes have together (PSS).
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

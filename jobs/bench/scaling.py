@@ -8,8 +8,6 @@ and then receives as many messages into one buffer, without looking at them. The
 busiest worker worked themselves, too, and the messages and bytes moved (`wire_messages` of `fedmpi/store/README.md`).
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 import sys

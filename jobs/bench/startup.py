@@ -8,8 +8,6 @@ first round and up to the end of that round. Processes that import mpi4py are ti
 MPI, all others until they have ended.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import subprocess

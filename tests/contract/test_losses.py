@@ -1,7 +1,5 @@
 """A loss of ranks at every call that could tell of one: the round is trained again, to the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -9,8 +9,6 @@ After a change of jobs/tutorial.py:
 What stands above the first cell is for the script alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import runpy

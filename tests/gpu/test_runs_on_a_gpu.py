@@ -1,7 +1,5 @@
 """Whole runs on a real GPU: the same bits whatever the exchange, and after a resume."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -6,8 +6,6 @@ not round to the printed digits is on record as `ours`, in the same unit, so tha
 with `slip`, the paper's mistake, or `not_reproduced`.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The nets behind the runs of a paper, as `fedmpi plan` builds them: on the meta device."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -10,8 +10,6 @@ from smaller operators has their rounding: scaled dot product attention. It has 
 Strict where CUDA copies silently: index tensors must be on the device.
 """
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator, Sequence

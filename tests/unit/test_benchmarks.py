@@ -1,7 +1,5 @@
 """The programs of `jobs/bench`: each runs once in a tiny setting, and its numbers by hand."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which layers are factorized, at which rank, and the nets that come out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

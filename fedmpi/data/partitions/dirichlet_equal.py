@@ -8,8 +8,6 @@ others' grow by 1e-5, and all are renormalised; so a client whose own classes ar
 Difference: where the clients' number does not divide that of the examples, sizes differ by one.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

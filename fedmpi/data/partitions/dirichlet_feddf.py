@@ -3,8 +3,6 @@
 Source: FedHM's code (pcode/datasets/partition_data.py, derived from T. Lin et al., FedDF, arXiv:2006.07242).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedmpi.config.fields import Positive

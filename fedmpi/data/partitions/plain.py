@@ -1,7 +1,5 @@
 """Partitions as the files have the examples: in their order, or by whose they are."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedmpi.config.fields import Count

@@ -1,7 +1,5 @@
 """Shards of one class each, taken in file order: HeteroFL's and LotteryFL's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

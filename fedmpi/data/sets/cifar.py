@@ -5,8 +5,6 @@ file's md5 is checked before it is opened as a pickle, so it holds nothing but w
 reader gives the same arrays (the tests compare), but does not name the file that is damaged.
 """
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 import warnings

@@ -4,8 +4,6 @@ The file is read where the installed package keeps it; importing scikit-learn it
 1.5 s of every rank's start. A pixel v of 0..16 becomes v * 255 / 16, rounded half up.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

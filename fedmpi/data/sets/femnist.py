@@ -6,8 +6,6 @@ documentation of its `simulation.datasets.emnist` has the counts. In LEAF's JSON
 and y. In both, ink is dark on paper of 1, and pixels are used as they are.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -16,8 +16,6 @@ each subject and activity, in the order of the file, which is that of time. Neig
 example before the test part is in neither.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias

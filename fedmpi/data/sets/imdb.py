@@ -15,8 +15,6 @@ words of equal frequency are in the order of the alphabet, not of their first ap
 The film of a review is in urls_pos.txt and urls_neg.txt, line i for the review with the number i.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

@@ -8,8 +8,6 @@ Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist. EMNIST's
 https://www.nist.gov/itl/products-and-services/emnist-dataset.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 from dataclasses import replace

@@ -4,8 +4,6 @@ Pickled objects are never read. Pictures come class after class, sorted by name;
 followed. Which bits a JPEG decodes to, and what resizing makes of them, depends a little on Pillow's version.
 """
 
-from __future__ import annotations
-
 import zipfile
 from itertools import chain
 from pathlib import Path

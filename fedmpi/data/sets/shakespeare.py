@@ -12,8 +12,6 @@ character later. Every STRIDE-th is taken.
 Tokens are the position in an alphabet that is fixed (ALPHABETS); any other character is an error.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase

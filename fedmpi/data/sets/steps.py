@@ -3,8 +3,6 @@
 Pictures are decoded by Pillow. Which bits a JPEG decodes to depends a little on the library's version.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

@@ -4,8 +4,6 @@ A pixel is pattern + noise, both of 0..127, so it fits uint8. The patterns are 4
 survive crops; classes are equally frequent (to one example) and in random order.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

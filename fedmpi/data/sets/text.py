@@ -5,8 +5,6 @@ are the tokens shifted by one: (a, b), (c, d) of a, b, c, d, e have the targets 
 fill the last block.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -4,8 +4,6 @@ Source: http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation picture
 have no labels. Normalization and crops are FedHM's. Which bits a JPEG decodes to depends a little on the library.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -6,8 +6,6 @@ finds all four and may put something else in their place, which then really runs
 "Attention is all you need", arXiv:1706.03762, 3.2.2.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -9,8 +9,6 @@ Initialisation: AlexNet as torch does it; VGG-16 Kaiming normal, fan-in, on ever
 torch's default its logits differ by less than 1e-7 between images, and it stays at chance.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import nn

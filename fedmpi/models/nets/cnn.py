@@ -10,8 +10,6 @@ with the kernels, widths and 62 classes of its code; `cnn_prism` as the table pr
 code does. Initialisation: torch's default.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -13,8 +13,6 @@ and peepholes, which torch's LSTM does not have.
 Initialisation: torch's default.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import ClassVar
 

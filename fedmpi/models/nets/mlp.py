@@ -1,7 +1,5 @@
 """A multi-layer perceptron. Initialisation: torch's default."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar

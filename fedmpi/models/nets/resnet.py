@@ -12,8 +12,6 @@ arXiv:2010.01264: the stem is a bare conv, shortcuts have no BatchNorm, and one 
 before the pooling. Initialised alike.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 

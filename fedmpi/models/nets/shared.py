@@ -1,7 +1,5 @@
 """What several nets share: layers that fit images of any size to nets of a fixed one, stacks, norms, initial values."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Nets that nobody prepared for federated learning: torchvision's, by name."""
 
-from __future__ import annotations
-
 import difflib
 from pathlib import Path
 

@@ -9,8 +9,6 @@ Initialisation: torchvision's, but for the classifier, which has DeiT's truncate
 torchvision's zeros its two factors would be zero, too, and no gradient would ever move them.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor, nn

@@ -7,8 +7,6 @@ pruned such a channel keeps zeros for it, so the cut net may hold more numbers t
 and fewer where a layer reads channels that nobody writes.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch

@@ -8,8 +8,6 @@ bias along, and a norm's entry goes when all layers that write its channel have 
 channel is exactly zero from there on, and `surgery.cutting` can leave it out.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ in `forward`; nothing passes that a method would narrow wrongly. Norm layers cou
 biases alone here: each net takes statistics of its own channels.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping

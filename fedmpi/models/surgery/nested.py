@@ -8,8 +8,6 @@ an attention are stacked likewise: a narrow net has the leading numbers of every
 code for its transformer (src/fed.py), so that all heads stay.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 import torch

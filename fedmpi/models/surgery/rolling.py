@@ -6,8 +6,6 @@ k: those of numbers offset, offset + 1, ..., offset + k - 1, modulo K. Layers th
 channels; a linear layer behind a flattened image reads the columns of all places of each channel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ same as a larger eps: (x/p - mean/p) / sqrt(var/p^2 + eps) = (x - mean) / sqrt(v
 costs no pass over the activations.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
