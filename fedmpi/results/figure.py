@@ -37,7 +37,7 @@ X_LABELS = {
     "simulated_s": "simulated time",
     "simulated_j": "simulated energy",
 }
-_UNITS = {"bytes": "B", "macs": "", "simulated_s": "s", "simulated_j": "J"}
+_UNITS = {"bytes": "B", "macs": "", "simulated_s": "s", "simulated_j": "J", "uploaded_parameters": ""}
 _MARKERS = "osD^vPX*"
 _STEPS = (1, 2, 2.5, 5, 10)
 """Multiples of these may stand at ticks."""
@@ -71,12 +71,12 @@ def colour_of(place: int) -> str:
     return COLOURS[place % len(COLOURS)]
 
 
-def draw_line(axes: Axes, line: Line, place: int, *, is_joined: bool = True) -> None:
-    """Draws a curve and its band in the style of its place among the others; points alone if they are not joined."""
+def draw_line(axes: Axes, line: Line, place: int) -> None:
+    """Draws a curve and its band in the style of its place among the others."""
     colour = colour_of(place)
     lap = place // len(COLOURS)  # lines of one colour differ in dashes and marker
     dashes = DASHES[(place + lap) % len(DASHES)]
-    style: dict[str, Any] = {"color": colour, "linestyle": dashes if is_joined else "none"}
+    style: dict[str, Any] = {"color": colour, "linestyle": dashes}
     marker = _MARKERS[(place + 3 * lap) % len(_MARKERS)]
     every = max(1, len(line.x) // _MOST_MARKED)
     first = place % every  # so that no marker covers one of another curve
@@ -101,7 +101,7 @@ class Panel:
         for place, line in self.lines.items():
             draw_line(axes, line, place)
         axes.set_title(self.title)
-        axes.set_xlabel(X_LABELS.get(self.x, self.x))
+        axes.set_xlabel(X_LABELS.get(self.x, self.x.replace("_", " ")))
         axes.set_ylabel(self.label)
         format_numbers(axes.xaxis, self.x)
         format_numbers(axes.yaxis, self.y)
@@ -161,19 +161,10 @@ def _wrapped(text: str, inches: float) -> str:
 
 
 def _fit(axes: Axes, width: float, height: float) -> None:
-    """Breaks the panel's texts into lines that fit; ticks that are words stand aslant where they do not."""
-    from matplotlib.ticker import FixedLocator
-
+    """Breaks the panel's texts into lines that fit."""
     axes.set_title(_wrapped(axes.get_title(), width))
     axes.set_xlabel(_wrapped(axes.get_xlabel(), width))
     axes.set_ylabel(_wrapped(axes.get_ylabel(), height))
-    if not isinstance(axes.xaxis.get_major_locator(), FixedLocator):
-        return
-    labels = axes.get_xticklabels()
-    longest = max((len(label.get_text()) for label in labels), default=0)
-    if longest * len(labels) * _CHARACTER_INCHES > 0.9 * width:
-        for label in labels:
-            label.set(rotation=30, horizontalalignment="right", rotation_mode="anchor")
 
 
 def _add_legend(figure: Figure) -> None:

@@ -20,9 +20,6 @@ from fedmpi.results.grid_file import GridRun, Measure
 from fedmpi.results.run import Run
 
 _FLOAT32_BYTES = 4
-# FedHM's "GB" are 1024 million parameters, not bytes: Fig. 4a has 2 x 10 x 11.17 x 100 / 1024 = 21.82 for 100 rounds
-# of 10 clients with 11.17 million parameters each.
-_MEGA = 1024 * 1e6
 SIMULATED = ("simulated_s", "simulated_j")
 """Keys of a record: time and energy of the round on the clients' devices."""
 _KERNEL_KEYS = {"kernels_needed": "effective_kernels", "clients_per_kernel": "clients_per_kernel"}
@@ -37,8 +34,8 @@ def nets_of(records: Sequence[Record], net: str) -> list[str]:
 
 def spent(records: Sequence[Record], cost: str) -> pd.Series:
     """Returns what was spent up to each of these rounds: `rounds`, `bytes` that real clients would have moved down and
-    up, training `macs`, `mega_parameters` both ways, `uploaded_parameters`, or simulated seconds and joules on the
-    clients' devices (NaN without a clock).
+    up, training `macs`, `uploaded_parameters`, or simulated seconds and joules on the clients' devices (NaN without a
+    clock).
     """
     if cost == "rounds":
         return pd.Series([float(record["round"]) for record in records])
@@ -49,8 +46,7 @@ def spent(records: Sequence[Record], cost: str) -> pd.Series:
     up = pd.Series([float(record["protocol_up_bytes"]) for record in records])
     if cost == "uploaded_parameters":
         return (up / _FLOAT32_BYTES).cumsum()
-    moved = up + [float(record["protocol_down_bytes"]) for record in records]
-    return (moved / {"bytes": 1, "mega_parameters": _FLOAT32_BYTES * _MEGA}[cost]).cumsum()
+    return (up + [float(record["protocol_down_bytes"]) for record in records]).cumsum()
 
 
 def _number(record: Record, net: str, quantity: str) -> float | None:
@@ -90,21 +86,16 @@ def points(records: Sequence[Record], net: str, quantity: str = "accuracy", x: s
 
 
 def curve(
-    label: str,
-    runs: Iterable[Sequence[Record]],
-    net: str,
-    quantity: str = "accuracy",
-    x: str = "rounds",
-    scale: float = 1.0,
+    label: str, runs: Iterable[Sequence[Record]], net: str, quantity: str = "accuracy", x: str = "rounds"
 ) -> Line:
-    """Averages the curves of several seeds, with y times `scale`, in the rounds that all of them have. The band is from
-    the lowest to the highest. Seeds that have no point are left out.
+    """Averages the curves of several seeds in the rounds that all of them have. The band is from the lowest to the
+    highest. Seeds that have no point are left out.
     """
     of_seeds = [found for records in runs if len(found := points(records, net, quantity, x))]
     if not of_seeds:
         return Line(label, [], [])
     shared = pd.concat(of_seeds, axis=1, join="inner")
-    ys = scale * shared[["y"]]
+    ys = shared[["y"]]
     band = (ys.min(axis=1), ys.max(axis=1)) if len(of_seeds) > 1 else ()
     return Line(label, *(each.tolist() for each in (shared[["x"]].mean(axis=1), ys.mean(axis=1), *band)))
 

@@ -280,7 +280,7 @@ def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) 
     for run in runs:
         is_named = has_words(f"{run.phase} {run.setting} {run.method} seed{run.seed}", arguments.only)
         if grid.printed:
-            is_named = f"{run.setting}/{run.method}" in pairs
+            is_named = run.address in pairs
         if is_named and (not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds):
             chosen.append(run)
     if runs and not chosen:

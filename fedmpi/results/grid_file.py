@@ -234,7 +234,6 @@ class Grid(Section):
                 yield ("methods",), f"with `tuning` all methods have a grid of as many trials; found: {found}"
             if shared := {*self.seeds} & {*self.tuning.seeds}:
                 yield ("tuning", "seeds"), f"{sorted(shared)} are final seeds, too; take others"
-        yield from printed.mistakes(self.printed, self.settings, self.methods)
 
     def _names(self) -> Iterator[tuple[yaml_text.Path, str, Collection[str]]]:
         """Yields each name that stands for another entry of the file: its path, itself, and the known ones."""
@@ -254,6 +253,7 @@ class Grid(Section):
                 others = [other for other in section if name not in _chain(other, section)]
                 if base := _base(name, section):
                     yield (key, name, "extends"), base, others
+        yield from printed.names(self.printed, self.settings, self.methods)
 
 
 def _base(name: str, section: Mapping[str, Any]) -> str:
@@ -344,6 +344,10 @@ class GridRun:
     def name(self) -> str:
         trial = f"-trial{self.trial}" if self.phase == "tuning" else ""
         return f"{self.phase}-{self.setting}-{self.method}{trial}"
+
+    @property
+    def address(self) -> str:
+        return f"{self.setting}/{self.method}"
 
     @property
     def folder_name(self) -> str:

@@ -33,10 +33,7 @@ _DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "int
 def texts(results: Results) -> dict[str, str]:
     """Returns the content of each file of the report but the figures. The CSV has every run's numbers, exact."""
     values_csv = str(results.values.to_csv(index=False))
-    found = {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv}
-    if results.grid.printed:
-        found["printed.csv"] = printed_report.comma_separated(results.grid, results.runs)
-    return found
+    return {"report.md": markdown(results), "table.tex": latex(results), "values.csv": values_csv}
 
 
 def tables(results: Results) -> dict[str, TextTable]:
@@ -44,7 +41,7 @@ def tables(results: Results) -> dict[str, TextTable]:
     grid = results.grid
     if not grid.printed:
         return {setting: _table(results, setting) for setting in grid.settings}
-    finished = {f"{run.run.setting}/{run.run.method}" for run in results.runs}
+    finished = {run.run.address for run in results.runs}
     shown = {}
     for name in grid.printed:
         if any(cell.run in finished for cell in cells_of(grid.printed, name)):

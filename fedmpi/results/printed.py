@@ -3,11 +3,12 @@
 A table has blocks (a figure's panels), a block has columns, a column has rows. Each cell names its run as
 SETTING/METHOD, the net in that run's records, and the printed value as it is printed, without its unit. `lost` is a
 value that the paper's text has lost; a value that was only drawn is left out. A cell is [net, value] of its column's
-run, [RUN, net, value], or a mapping. A column that is a list [RUN, net] is a curve.
+run, [RUN, net, value], or a mapping. A column that is a list [RUN, net] is a curve of a figure; points of a figure
+stand in a table.
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
@@ -92,17 +93,6 @@ class Column(Section):
     cells: dict[str, Annotated[Given, BeforeValidator(_cell_of_list)]] = Field(min_length=1)
 
 
-class Axes(Section):
-    """The axes of a figure; y is the quantity."""
-
-    x: Literal["rounds", "mega_parameters", "uploaded_parameters", "kernel", "relative_cost", "params", "row"]
-    """`mega_parameters` are those moved both ways, in 1024 millions; `params` is the size of the net. `row` places a
-    point by its row's label, a number or a word.
-    """
-    x_label: str
-    y_label: str
-
-
 class Table(Section):
     """A table or figure of a paper."""
 
@@ -114,11 +104,13 @@ class Table(Section):
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     """Ours is divided by it: FedHM's "GB" are 4.096e9 bytes."""
     baseline: str = ""
-    """What others in the same block are compared with: the cell of this column, or of this row in the same column."""
+    """The method whose run in the same setting each run is compared with."""
+    baseline_net: Text = "largest"
+    """The net of that run."""
     targets: dict[str, Share] = {}
     """The accuracy to reach, by block."""
-    axes: Axes | None = None
-    """Those of a figure; a table has none."""
+    x: Literal["", "rounds", "bytes", "uploaded_parameters", "kernel"] = ""
+    """The x axis of a figure; a table has none."""
     note: str = ""
     blocks: dict[str, dict[str, Annotated[Column, BeforeValidator(_curve_of_list)]]] | str
     """The blocks, or the name of another table whose blocks these are."""
@@ -156,35 +148,24 @@ def cells_of(printed: Printed, name: str) -> list[Cell]:
     return found
 
 
-def mistakes(
+def names(
     printed: Printed, settings: Collection[str], methods: Collection[str]
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yields (path in the file, problem) of what no single key tells."""
-    known = {f"{setting}/{method}" for setting in settings for method in methods}
+) -> Iterator[tuple[tuple[str, ...], str, Collection[str]]]:
+    """Yields each name that stands for another entry of the file: its path, itself, and the known ones."""
+    own_blocks = [name for name, table in printed.items() if not isinstance(table.blocks, str)]
     for name, table in printed.items():
         path = ("printed", name)
-        if isinstance(table.blocks, str) and isinstance(getattr(printed.get(table.blocks), "blocks", ""), str):
-            yield (*path, "blocks"), f"no table {table.blocks!r} that has blocks of its own"
-            continue
-        cells = cells_of(printed, name)
-        for run in dict.fromkeys(cell.run for cell in cells):
-            if run and run not in known:
-                yield (*path, "blocks"), f"no run {run!r}; expected SETTING/METHOD of this file"
-        blocks = dict.fromkeys(cell.block for cell in cells)
-        compared = {cell.block for cell in cells if baseline_of(table, cells, cell)}
-        for block in blocks if table.baseline else ():
-            if block not in compared:
-                yield (*path, "baseline"), f"{table.baseline!r} is neither a column nor a row of block {block!r}"
-        if table.quantity.endswith("_to_target") and set(table.targets) != set(blocks):
-            yield (*path, "targets"), f"`targets` must name the blocks: {', '.join(blocks)}"
-
-
-def baseline_of(table: Table, cells: Sequence[Cell], cell: Cell) -> Cell | None:
-    """Returns the cell that this one is compared with; if the baseline has several rows, the one of this row."""
-    block = [other for other in cells if other.block == cell.block and other.run]
-    found = [other for other in block if other.column == table.baseline]
-    found = found or [other for other in block if (other.column, other.row) == (cell.column, table.baseline)]
-    return next((other for other in found if other.row == cell.row), found[0] if found else None)
+        if table.baseline:
+            yield (*path, "baseline"), table.baseline, methods
+        if isinstance(table.blocks, str):
+            yield (*path, "blocks"), table.blocks, own_blocks
+        for cell in cells_of(printed, name) if name in own_blocks else ():
+            if cell.run:
+                setting, _, method = cell.run.partition("/")
+                yield (*path, "blocks"), setting, settings
+                yield (*path, "blocks"), method, methods
+            if table.quantity.endswith("_to_target"):
+                yield (*path, "targets"), cell.block, table.targets
 
 
 def has_words(text: str, words: str) -> bool:
@@ -197,12 +178,17 @@ def runs(printed: Printed, only: str = "") -> list[str]:
     """Returns SETTING/METHOD of the runs that the cells with all words of `only` and their baselines need, each once,
     in the paper's order. The words are those of the table's name, the block, the column, the row or the run.
     """
-    needed: dict[str, None] = {}
+    needed = []
     for name, table in printed.items():
-        cells = cells_of(printed, name)
-        for cell in cells:
+        for cell in cells_of(printed, name):
             text = " ".join((name, cell.block, cell.column, cell.row, cell.run.replace("/", " "), cell.run))
-            if has_words(text, only):
-                other = baseline_of(table, cells, cell) if table.baseline else None
-                needed |= dict.fromkeys(one.run for one in (other, cell) if one is not None and one.run)
-    return list(needed)
+            if cell.run and has_words(text, only):
+                if table.baseline:
+                    needed.append(baseline_of(table, cell))
+                needed.append(cell.run)
+    return list(dict.fromkeys(needed))
+
+
+def baseline_of(table: Table, cell: Cell) -> str:
+    """Returns SETTING/METHOD of the run that the cell's run is compared with."""
+    return f"{cell.run.partition('/')[0]}/{table.baseline}"

@@ -52,14 +52,6 @@ def span(numbers: tuple[float, float], text: Callable[[float], str]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def as_number(text: str) -> float | None:
-    """Returns the number that a text is; None if it is none."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
 def percent(share: float | None) -> str:
     """Returns 0.9123 as `91.23 %`; None as `-`."""
     return "-" if share is None else f"{100 * share:.2f} %"

@@ -315,8 +315,7 @@ settings: {iid: {}}
 methods: {one: {}, two: {}}
 printed:
   table1: {title: Accuracy, quantity: accuracy, blocks: {IID: {FedAvg: {cells: {11M: [iid/one, 0, "0.95"]}}}}}
-  figure1:
-    {title: Curves, quantity: accuracy, axes: {x: rounds, x_label: x, y_label: y}, blocks: {IID: {A: [iid/one, 0]}}}
+  figure1: {title: Curves, quantity: accuracy, x: rounds, blocks: {IID: {A: [iid/one, 0]}}}
   table2: {title: Cost, quantity: bytes, blocks: {IID: {FedHM: {cells: {11M: [iid/two, 0]}}}}}
 """
 
@@ -331,7 +330,7 @@ def test_the_report_of_a_paper_has_its_tables_and_figures(tmp_path: Path, called
     archive.write(make_folder(results), "", [made(run, 0.9) for run in finals(read(path), {}) if run.method == "one"])
     code, shown, error = called(*words, "--report")
     assert code == 0 and "table1: Accuracy" in shown, error
-    names = {"report.md", "table.tex", "values.csv", "printed.csv", archive.FILE, "figure1.svg"}
+    names = {"report.md", "table.tex", "values.csv", archive.FILE, "figure1.svg"}
     assert {file.name for file in results.iterdir()} == names
     report = (results / "report.md").read_text()
     assert "2 final runs missing" in report and "table2" not in report and "![figure1.svg](figure1.svg)" in report
