@@ -119,5 +119,5 @@ def save(options: PreparedOptions, dataset: Dataset) -> None:
 
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
     make_folder(options.path.parent)
-    with writing(options.path, sum(array.nbytes for array in arrays.values())), replacing(options.path) as file:
+    with writing(options.path), replacing(options.path) as file:
         hdf5.write(file, KIND, {"digest": digest_of(arrays), **_counts_of(dataset)}, arrays)

@@ -57,7 +57,7 @@ class Records:
         on disk.
         """
         line = _line(record).encode()
-        with writing(self._path, len(line)), open(open_file(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
+        with writing(self._path), open(open_file(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())

@@ -32,7 +32,6 @@ STOPPED = "stopped"
 INTERRUPTED = "interrupted"
 # A run on another host touches its lock once a second, unless its file system is slow: a few rounds' time more.
 _PATIENCE = 3.0
-_MOST_NOTE_BYTES = 65_536
 _RECENT_ROUNDS = 20
 _IN_WORDS = {
     RUNNING: "is still running",
@@ -144,7 +143,7 @@ class Run:
     @cached_property
     def _note(self) -> list[str]:
         """Reads the lines of `.failed`; [] where there is none."""
-        content = read_whole(self.dir.failure_path, _MOST_NOTE_BYTES) or b""
+        content = read_whole(self.dir.failure_path) or b""
         return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()]
 
     @cached_property
@@ -155,11 +154,10 @@ class Run:
         """
         if self.is_finished:
             return ""
-        patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in self._recent_s)])
-        _, lives = lock.seen(self.dir, patience_s) or (None, False)
         if self._note:
             return NOTE_DIVERGED if self._note[0] == NOTE_DIVERGED else NOTE_FAILED
-        if lives:
+        patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in self._recent_s)])
+        if lock.is_held(self.dir, patience_s):
             return RUNNING
         return STOPPED if "stopped" in self.last_start else INTERRUPTED
 

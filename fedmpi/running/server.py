@@ -170,7 +170,6 @@ class Server:
         self._warn_of_what_changed_nothing(round_number, record, result)
         ends = bool(stops or over) or round_number == setup.config.rounds
         with setup.clock.stage("saving", round_number), writing(self._folder.path):
-            self._lock.refresh()
             self._records.round_done(record)  # no checkpoint is of a round that has no record
             if ends or round_number % setup.config.output.checkpoint_every == 0:
                 self._save(round_number, state)

@@ -1,15 +1,8 @@
 """The state of a run between two rounds, saved and found again.
 
 The next round needs (config, seed, round, server state, client memories) and nothing else: that is what a checkpoint
-holds. Layout of `checkpoints/round-000012.h5`:
-
-    /server      one dataset per tensor of the server state
-    /clients     client, round, digest: the version of each client's memory that is valid (a file of its own)
-    /statistics  by name of the tested net, the BatchNorm statistics that this round was tested with (float32), if any
-    attributes   round, seed, config (JSON), config_hash, versions (JSON), data_digest,
-                 server_digest, clients_digest, statistics_digest, torch_dtypes (JSON)
-
-`server_digest` is `digest_of(server)`: equal for runs that computed the same, whatever their ranks, exchange or output.
+holds. `README.md` has its layout. The attribute `server_digest` is `digest_of(server)`: equal for runs that computed
+the same, whatever their ranks, exchange or output.
 """
 
 import hashlib
@@ -25,13 +18,10 @@ import torch
 from fedmpi.errors import RunDirError, counted, reason
 from fedmpi.store import hdf5, memory
 from fedmpi.store.files import DIGEST_BYTES, remove, write_atomic
-from fedmpi.store.hdf5 import Params
 from fedmpi.store.run_dir import RunDir
-from fedmpi.tensors import Spec
+from fedmpi.tensors import Params, Spec
 
 KIND = "checkpoint"
-BestOf = Callable[[Collection[int]], int | None]
-"""Returns the best one of these rounds, None where none of them was tested."""
 _JSON = ("config", "versions", "simulated")
 
 
@@ -59,8 +49,13 @@ class Snapshot:
     """`ns` and `uj` since round 1 on the clients' devices, where they have a clock (`devices`)."""
 
 
-def save(run_dir: RunDir, snapshot: Snapshot, keep: int = 2, best: BestOf = lambda saved: None) -> Path:
-    """Writes the checkpoint of `snapshot.round`; once it is in place, deletes all but the newest `keep` and the best.
+def save(
+    run_dir: RunDir,
+    snapshot: Snapshot,
+    keep: int = 2,
+    best: Callable[[Collection[int]], int | None] = lambda saved: None,
+) -> Path:
+    """Writes the checkpoint of `snapshot.round`; once it is in place, deletes all but the newest `keep` and the `best`.
 
     Checkpoints of later rounds go too: they are from before a resume that had to skip them. Raises RunDirError; the
     checkpoints that stood are then untouched.
@@ -95,7 +90,7 @@ def _groups(snapshot: Snapshot) -> dict[str, Params]:
 
 
 def load(path: Path) -> Snapshot:
-    """Reads the snapshot in one file. Raises RunDirError with one line if it is not whole."""
+    """Reads the snapshot in one file. Raises RunDirError if it is not whole."""
     attributes, groups = hdf5.read_tensors(path, KIND)
     try:
         texts = {name: json.loads(str(attributes.get(name, "{}"))) for name in _JSON}
@@ -143,8 +138,8 @@ def load_newest_intact(
     """Loads the newest checkpoint that is whole, its client memories included; None if no round was saved yet.
 
     Looks at that of round `only` if one is given. `warn` gets one line for each file that is skipped: damaged ones, and
-    those of which `problem_of` has something to say. Raises RunDirError if all are: no kill leaves a run like that
-    (files are written whole or not at all), so whether to begin again and lose its records is not ours to decide.
+    those of which `problem_of` has something to say. Raises RunDirError if all are: no kill leaves a run like that, so
+    the user decides whether to begin again and lose its records.
     """
     found = [(number, path) for number, path in run_dir.checkpoints() if only in (None, number)]
     for number, path in found:
@@ -172,9 +167,8 @@ def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path) ->
 
 
 def state_digest(path: Path) -> str:
-    """Returns one digest of the server's state and of all clients' memories, 128 bits in hex. Raises RunDirError.
-
-    It is equal for runs that computed the same bits, whatever their ranks.
+    """Returns one digest of the server's state and of all clients' memories, 128 bits in hex: equal for runs that
+    computed the same bits, whatever their ranks. Raises RunDirError.
     """
     attributes, _ = hdf5.read(path, KIND, None)
     both = f"{attributes['server_digest']} {attributes['clients_digest']}"

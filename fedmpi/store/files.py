@@ -7,15 +7,16 @@ symbolic link, and what is read is bounded. A folder may be a link: many users l
 import contextlib
 import errno
 import json
-import math
 import os
 import secrets
 import shutil
 import stat
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from pydantic_core import to_jsonable_python
 
 from fedmpi.errors import RunDirError, reason
 from fedmpi.store.units import size
@@ -26,21 +27,16 @@ MOST_BYTES = 64 * 2**20
 """A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""
 MISSING = (FileNotFoundError, NotADirectoryError)
 """The errors of opening a file that is not there, or whose folder is none."""
-TEMPORARY = r"\.(.+)\.[0-9a-f]{16}\.tmp"
-"""The pattern of a temporary file's name, with the name that the file is to get."""
 
 _ADVICE = {
     errno.ENOSPC: "free space there",
     errno.EDQUOT: "delete something of yours there, or ask for a larger quota",
-    errno.EFBIG: "the limit on a file's size is too low (ulimit -f)",
     errno.EROFS: "it is read-only now; take a file system that can be written to",
     errno.EACCES: "you may not write there; change its permissions",
     errno.EPERM: "you may not write there; change its permissions",
-    errno.ENOENT: "its folder is gone: it was removed, or the file system is not mounted any more",
-    errno.ESTALE: "the network file system has lost it: it was removed, or the server was restarted",
+    errno.ENOENT: "its folder is gone, or its file system takes no new files; name another",
     errno.ENOTDIR: "a file stands where a folder should be",
     errno.EEXIST: "a symbolic link whose target is missing has its name; remove it",
-    errno.EIO: "the disk, or the connection to it, fails",
     errno.ELOOP: "a symbolic link has its name; remove it",
 }
 
@@ -71,7 +67,7 @@ def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> 
     return handle
 
 
-def read_bytes(path: str | Path, most_bytes: int) -> bytes:
+def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Reads a file of at most `most_bytes`. Raises OSError, also for a longer one."""
     with open(open_file(path), "rb") as file:
         content = file.read(most_bytes + 1) or b""  # None where a file of /proc has nothing to say yet
@@ -113,28 +109,21 @@ def remove(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def writing(path: Path, num_bytes: int = 0) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Turns an OSError into a `RunDirError` of one line: the path, the reason and what to do.
 
-    On a full disk the line says how much is free of the `num_bytes` that are to be written (0: unknown).
+    On a full disk the line says how much is free.
     """
     try:
         yield
     except OSError as error:
         notes = [reason(error)]
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            notes.append(_room(path, num_bytes))
+            with contextlib.suppress(OSError):
+                notes.append(f"{size(shutil.disk_usage(path.parent).free)} free")
         if error.errno in _ADVICE:
             notes.append(_ADVICE[error.errno])
         raise RunDirError(str(path), f"cannot be written: {'; '.join(notes)}") from error
-
-
-def _room(path: Path, num_bytes: int) -> str:
-    """Returns `needs 1.20 MB, 4.10 kB free`, as far as it is known."""
-    parts = [f"needs {size(num_bytes)}"] if num_bytes else []
-    with contextlib.suppress(OSError):
-        parts.append(f"{size(shutil.disk_usage(path.parent).free)} free")
-    return ", ".join(parts) or "how much is free is not known"
 
 
 def make_folder(path: Path) -> Path:
@@ -149,7 +138,7 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
 
     A killed process leaves a temporary file, which the next start of the run deletes (`RunDir.clear_temporaries`).
     """
-    with writing(path, memoryview(content).nbytes), replacing(path) as file:
+    with writing(path), replacing(path) as file:
         file.write(content)
 
 
@@ -169,11 +158,11 @@ def reading(path: Path) -> Iterator[None]:
         raise RunDirError(str(path), f"cannot be read: {reason(error)}") from error
 
 
-def read_whole(path: Path, most_bytes: int = MOST_BYTES) -> bytes | None:
-    """Reads a file; returns None if there is none. Raises RunDirError: a pipe, longer than `most_bytes`, ..."""
+def read_whole(path: Path) -> bytes | None:
+    """Reads a file; returns None if there is none. Raises RunDirError."""
     try:
         with reading(path):
-            return read_bytes(path, most_bytes)
+            return read_bytes(path)
     except MISSING:
         return None
 
@@ -186,29 +175,6 @@ def read_json(path: Path) -> Any:
         return None
 
 
-def wait_until_visible(path: Path, patience_s: float = 10.0) -> None:
-    """Waits until a file that another node has written is there for this node, too; at most `patience_s`.
-
-    A network file system may answer from its cache that a file is missing; listing the folder makes it ask anew.
-    """
-    until_s = time.monotonic() + patience_s
-    pause_s = 0.01
-    while not path.exists() and time.monotonic() < until_s:
-        for folder in (path.parent.parent, path.parent):
-            with contextlib.suppress(OSError):
-                os.listdir(folder)
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.5)
-
-
 def json_safe(value: Any) -> Any:
-    """Returns `value` with NaN and infinities as None, tuples as lists, keys as texts and 0-dim arrays as numbers."""
-    if isinstance(value, Mapping):
-        return {str(key): json_safe(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [json_safe(item) for item in value]
-    if hasattr(value, "item"):
-        return json_safe(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+    """Returns `value` with NaN and infinities as None, tuples as lists, keys as texts, numbers of numpy as Python's."""
+    return to_jsonable_python(value, inf_nan_mode="null", fallback=methodcaller("item"))

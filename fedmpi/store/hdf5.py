@@ -36,19 +36,13 @@ _HEADER = re.compile(rb"(fedmpi ([a-z]+ format \d{1,9}) bytes \d{1,18})")
 _CHUNK_BYTES = 2**20
 # Types that numpy lacks are stored as the bits of another one; its booleans are no numbers in HDF5.
 _AS_BITS = {"bfloat16": "int16", "bool": "uint8"}
-# Everything printable but the slash, which would open an HDF5 group, and the escape sign itself.
-_UNQUOTED = " !\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~"
 
 Attributes = Mapping[str, "str | int"]
 Arrays = Mapping[str, NDArray[Any]]
-Params = Mapping[str, Tensor]
 
 
 def pack(kind: str, attributes: Attributes, arrays: Arrays) -> memoryview:
-    """Returns the bytes of a file of this `kind`. A name like `server/conv.weight` puts the array into a group.
-
-    The file is built in memory, so that Python writes it: a full disk is then an ordinary OSError.
-    """
+    """Returns the bytes of a file of this `kind`. A name like `server/conv.weight` puts the array into a group."""
     buffer = io.BytesIO()
     write(buffer, kind, attributes, arrays)
     return buffer.getbuffer()
@@ -72,8 +66,7 @@ def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays
 
 
 def read(path: Path, kind: str, within: str | None = "") -> tuple[dict[str, str | int], dict[str, NDArray[Any]]]:
-    """Reads the attributes, and the arrays (only of the group `within` if given; none for None). Raises RunDirError in
-    one line.
+    """Reads the attributes, and the arrays: only of the group `within` if given; none for None. Raises RunDirError.
 
     The arrays are the caller's own, and may be written to. O(size of the file).
     """
@@ -124,7 +117,7 @@ def _user_block(signed: bytes, file: BinaryIO | io.BytesIO) -> bytes:
     return line.ljust(USER_BLOCK_BYTES, b"\0")
 
 
-def pack_tensors(kind: str, attributes: Attributes, groups: Mapping[str, Params]) -> memoryview:
+def pack_tensors(kind: str, attributes: Attributes, groups: Mapping[str, Mapping[str, Tensor]]) -> memoryview:
     """Returns the bytes of a file of this `kind`."""
     arrays: dict[str, NDArray[Any]] = {}
     dtypes: dict[str, str] = {}
@@ -132,7 +125,7 @@ def pack_tensors(kind: str, attributes: Attributes, groups: Mapping[str, Params]
     for group, tensors in groups.items():
         digests[f"{group}_digest"] = digest_of(tensors)
         for name, tensor in tensors.items():
-            path = f"{group}/{quote(name, safe=_UNQUOTED)}"
+            path = f"{group}/{quote(name, safe='')}"
             arrays[path] = _to_array(tensor)
             if dtype_name(tensor) in _AS_BITS:
                 dtypes[path] = dtype_name(tensor)
@@ -153,10 +146,9 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, str | int], dict[str,
     return attributes, groups
 
 
-def digest_of(tensors: Params) -> str:
-    """Returns BLAKE2b (128 bits, hex) of names, dtypes, shapes and C-ordered bytes, in the order of the names.
-
-    Equal for equal states whatever the order of the mapping, the device or the memory layout.
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """Returns BLAKE2b (128 bits, hex) of names, dtypes, shapes and C-ordered bytes, in the order of the names, on any
+    device and in any memory layout.
     """
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name in sorted(tensors):

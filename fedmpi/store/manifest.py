@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +19,22 @@ from fedmpi.store.run_dir import RunDir
 
 _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
-SIZES = "sizes"
-"""The key for a row of each tier, as in `report/summary.json`: `name`, `params`, `macs`, `down_bytes` and `up_bytes`,
-None where unknown."""
-LAUNCH = "launch"
-"""The key for the command of a start without the words that say which run it is."""
 DIRTY = "-dirty"
 """The end of the commit of a source that has changed since."""
-INIT_FROM = "init_from"
-"""The key, in the first start, of the `run` and `round` whose state a run begins with, and the `config` it changes."""
+# Keys of a start; `README.md` says what they have.
 DEFAULTS = "defaults"
-"""The key for the line that names what the user has not chosen (`running.remarks.defaults`)."""
+INIT_FROM = "init_from"
+LAUNCH = "launch"
+SIZES = "sizes"
 USER_CODE = "brought"
-"""The key for the things of a start that are not built in."""
 
 
 def versions() -> dict[str, str]:
     """Returns versions of fedmpi, of Python and of the packages that results or files depend on."""
     found = {"fedmpi": fedmpi.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
-        try:
+        with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -57,7 +51,7 @@ def start_entry(**known: Any) -> dict[str, Any]:
 
 
 def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
-    """Appends `entry` to the manifest's `starts`. Raises RunDirError if the file cannot be written."""
+    """Appends `entry` to the manifest's `starts`. Raises RunDirError."""
     _write(run_dir, [*read_starts(run_dir), entry])
 
 
@@ -88,7 +82,7 @@ def _now() -> str:
 
 
 def read_starts(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Reads the starts so far; [] if the file is missing or is no manifest. Raises RunDirError if it cannot be read."""
+    """Returns the starts so far; [] if the file is missing or is no manifest. Raises RunDirError."""
     match read_json(run_dir.manifest_path):
         case {"starts": [*starts]} if all(isinstance(start, dict) for start in starts):
             return starts
@@ -125,8 +119,7 @@ def newest(starts: Sequence[Mapping[str, Any]], key: str, otherwise: Any) -> Any
 def git_commit(folder: Path) -> str | None:
     """Returns the commit of the source in `folder`, with `-dirty` if a module has changed; None without an answer."""
     try:
-        if not git(folder, "ls-files", "--error-unmatch", "__init__.py"):
-            return None
+        git(folder, "ls-files", "--error-unmatch", "__init__.py")  # fails in a repository of something else
         commit = git(folder, "rev-parse", "--verify", "HEAD")
         changed = git(folder, "status", "--porcelain", "--untracked-files=no", "--", "*.py")
         return f"{commit}{DIRTY}" if changed else commit
@@ -135,10 +128,8 @@ def git_commit(folder: Path) -> str | None:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Returns the output of git in `folder`. Raises OSError or SubprocessError.
-
-    Writes nothing into the checkout and starts no monitor there. (`git describe --dirty` takes the lock of the index
-    even without optional locks.)
+    """Returns the output of git in `folder`, where it writes nothing and starts no monitor. Raises OSError or
+    SubprocessError.
     """
     command = ["git", "-C", str(folder), "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     done = subprocess.run(

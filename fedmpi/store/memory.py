@@ -7,8 +7,7 @@ before. Nothing is cached: a rank's memory does not grow with the number of clie
 
 from fedmpi.errors import RunDirError
 from fedmpi.store import hdf5
-from fedmpi.store.files import wait_until_visible, write_atomic
-from fedmpi.store.hdf5 import digest_of
+from fedmpi.store.files import write_atomic
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Params, to_device
 
@@ -32,7 +31,7 @@ class MemoryStore:
     def put(self, client: int, round_number: int, params: Params) -> Version:
         """Writes one version; it is on disk when this returns. Raises RunDirError."""
         params = to_device(params, "cpu")
-        digest = digest_of(params)
+        digest = hdf5.digest_of(params)
         path = self._run_dir.memory_path(client, round_number, digest)
         self._run_dir.make(path.parent)
         attributes = {"client": client, "round": round_number}
@@ -40,16 +39,8 @@ class MemoryStore:
         return round_number, digest
 
     def get(self, client: int, version: Version | None) -> Params | None:
-        """Returns the parameters of that version, None for None. Raises RunDirError if the file is not that version."""
-        if version is None:
-            return None
-        wait_until_visible(self._run_dir.memory_path(client, *version))
-        try:
-            return load(self._run_dir, client, version)
-        except RunDirError as error:
-            # It was whole when the run began. A resume looks at all memories, and skips checkpoints that need this one.
-            advice = "--resume continues from a checkpoint before it"
-            raise RunDirError(error.where, f"{error.problems[0]}; {advice}") from error
+        """Returns the parameters of that version, None for None. Raises RunDirError."""
+        return None if version is None else load(self._run_dir, client, version)
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:

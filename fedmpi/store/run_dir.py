@@ -17,47 +17,42 @@ import re
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from fedmpi.errors import RunDirError
-from fedmpi.store.files import TEMPORARY, make_folder, remove, user_path, writing
+from fedmpi.store.files import make_folder, remove, user_path, writing
 
 CLIENTS_PER_FOLDER = 1000  # keeps every folder small: shared file systems are slow in large ones
 _CHECKPOINT = re.compile(r"round-(\d{6}|[1-9]\d{6,17})\.h5")
 _MEMORY = re.compile(r"(\d{1,18})-([0-9a-f]{32})\.h5")
 # The config of a job may be written while it starts, so its temporary files stay.
-_LEFT_BEHIND = re.compile(r"(?!\.submitted)" + TEMPORARY)
+_LEFT_BEHIND = re.compile(r"\.(?!submitted).+\.[0-9a-f]{16}\.tmp")
 NOTE_DIVERGED = "diverged"
 NOTE_FAILED = "failed"
 
 
-@contextlib.contextmanager
-def _making(path: Path) -> Iterator[None]:
-    """Turns an OSError at making a run directory into a `RunDirError` of one line."""
-    with writing(path):
-        try:
-            yield
-        except FileNotFoundError as error:  # all folders above have just been made
-            raise RunDirError(str(path), "cannot be made: its file system takes no new files; name another") from error
-
-
-class _At:
-    """Gives a path in a run directory, under this name."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, run: RunDir, owner: type[RunDir]) -> Path:
-        return run.path / self._name
-
-
-@dataclass(frozen=True)
 class RunDir:
     """The paths of a run. Making one does no I/O, so every rank can have it; `new` and `open_for` touch the disk."""
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_path = path / "config.yaml"
+        self.manifest_path = path / "manifest.json"
+        self.partition_path = path / "partition.h5"
+        self.records_path = path / "rounds.jsonl"
+        self.lock_path = path / ".lock"
+        self.failure_path = path / ".failed"
+        """The note of a rank that ends the job: a word (`NOTE_DIVERGED`, `NOTE_FAILED`), a line with the failure and
+        its place, and one with what to do. The next start deletes it.
+        """
+        self.checkpoints_dir = path / "checkpoints"
+        self.memory_dir = path / "memory"
+        self.tensorboard_dir = path / "tensorboard"
+        self.report_dir = path / "report"
+        self.page_path = self.report_dir / "report.html"
+        self.submitted_config_path = path / "submitted.yaml"
+        """The config that a grid begins the run with, here or in a batch job."""
 
     @classmethod
     def new(cls, parent: str | os.PathLike[str], label: str) -> RunDir:
@@ -65,7 +60,7 @@ class RunDir:
         name = re.sub(r"[^A-Za-z0-9._-]+", "_", label).strip("._") or "run"
         base = Path(user_path(parent)) / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
         path = base
-        with _making(base):
+        with writing(base):
             base.parent.mkdir(parents=True, exist_ok=True)
             for number in itertools.count(2):
                 try:
@@ -73,7 +68,9 @@ class RunDir:
                     break
                 except FileExistsError:
                     path = base.with_name(f"{base.name}-{number}")
-            return cls(path)._with_folders()
+        run = cls(path)
+        make_folder(run.checkpoints_dir)
+        return run
 
     @classmethod
     def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
@@ -82,15 +79,15 @@ class RunDir:
         Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did not ask for.
         """
         run = cls(Path(path))
-        with _making(run.path):  # of a name too long the system does not even say whether it is there
+        with writing(run.path):  # of a name too long the system does not even say whether it is there
             if run.path.exists() and not run.path.is_dir():
                 raise RunDirError(str(path), "is not a directory; --run-dir wants a folder for the run")
             if not resume:
                 run.refuse_run()
-            run.path.mkdir(parents=True, exist_ok=True)
+            run.checkpoints_dir.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=run.path):
                 pass
-            return run._with_folders()
+        return run
 
     @classmethod
     def of_run(cls, path: str | os.PathLike[str]) -> RunDir:
@@ -108,28 +105,11 @@ class RunDir:
 
     def holds_run(self) -> bool:
         """Returns whether a run has begun here."""
-        return self.config_path.exists() or self.records_path.exists() or bool(self.checkpoints())
+        return any(map(os.path.exists, (self.config_path, self.records_path))) or bool(self.checkpoints())
 
     def has_config(self) -> bool:
         """Returns whether this folder has a run's config that the user can see; False for a name too long."""
         return os.path.isfile(self.config_path)
-
-    config_path = _At("config.yaml")
-    manifest_path = _At("manifest.json")
-    partition_path = _At("partition.h5")
-    records_path = _At("rounds.jsonl")
-    lock_path = _At(".lock")
-    failure_path = _At(".failed")
-    """The note of a rank that ends the job: a word (`NOTE_DIVERGED`, `NOTE_FAILED`), a line with the failure and its
-    place, and one with what to do. The next start deletes it.
-    """
-    checkpoints_dir = _At("checkpoints")
-    memory_dir = _At("memory")
-    tensorboard_dir = _At("tensorboard")
-    report_dir = _At("report")
-    page_path = _At("report/report.html")
-    submitted_config_path = _At("submitted.yaml")
-    """The config that a grid begins the run with, here or in a batch job."""
 
     def checkpoint_path(self, round_number: int) -> Path:
         return self.checkpoints_dir / f"round-{round_number:06d}.h5"
@@ -173,10 +153,6 @@ class RunDir:
             if _LEFT_BEHIND.fullmatch(path.name):
                 remove(path)
 
-    def _with_folders(self) -> RunDir:
-        self.checkpoints_dir.mkdir(exist_ok=True)
-        return self
-
 
 def suggestion(path: Path) -> str:
     """Returns `; did you mean runs/a?` for a path that is no run: the run that it is in, or one of a similar name.
@@ -197,15 +173,9 @@ def _runs_in(folder: Path) -> list[str]:
 
 def runs_below(folder: Path) -> Iterator[RunDir]:
     """Yields all runs in a folder, however deep; the folder itself may be one."""
-    run = RunDir(folder)
-    inner: list[Path] = []
-    try:
-        is_run = run.holds_run()
-        if not is_run:
-            inner = sorted(path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
-    except OSError:
-        is_run = True  # a reader of its state gets the reason
-    if is_run:
-        yield run
-    for path in inner:
-        yield from runs_below(path)
+    for path, folders, _ in os.walk(folder):
+        folders.sort()
+        run = RunDir(Path(path))
+        if run.holds_run():
+            folders.clear()
+            yield run
