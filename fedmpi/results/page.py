@@ -6,10 +6,8 @@ caption and an SVG, and computes what a table needs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -29,7 +27,7 @@ from fedmpi.results.frame import Group, curve, name_of, points, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store import manifest
-from fedmpi.store.files import read_whole, write_text
+from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import joules, percent, short_duration, si, size
 
@@ -60,10 +58,10 @@ def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
 
 
 def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw | None:
-    """Returns None where targets are no classes, as if there were one."""
+    """Returns what draws the classes of each client's examples; None where targets are no classes."""
     if num_classes == 1:
         return None
-    return lambda axes: draw_classes(axes, partition, labels, num_classes)
+    return partial(draw_classes, partition=partition, labels=labels, num_classes=num_classes)
 
 
 def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) -> str:
@@ -93,9 +91,9 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
         texts["The last start"] = json.dumps(run.working_starts[-1], indent=2)
     return _rendered(
         title=run.name,
-        state=f"{run.ending}, {how_far}" if run.ending else "finished",
+        state=f"{run.state}, {how_far}",
         run=run,
-        how_far=how_far if run.ending or run.done < run.num_rounds else f"All {run.num_rounds:,} rounds",
+        how_far=how_far,
         ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
         devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
         notes=[*own_notes, *notes],
@@ -104,7 +102,6 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
         texts=texts,
         charts={
             "accuracy": [*_accuracy(run)],
-            "fairness": [*_fairness(run)],
             "data": [_chart("Examples of each class", classes)] if classes else [],
             "costs": [*_costs(run)],
             "lack": [*_lack(run)],
@@ -158,35 +155,29 @@ def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:
 
 
 def _lines(caption: str, lines: Sequence[Line], y: str = "", x: str = "rounds") -> tuple[str, str]:
-    """Draws curves; `x` and `y` are those of `Panel`. The caption names a line that stands alone."""
-    if len(lines) == 1:
-        caption += f", {lines[0].label}"
-        lines = [replace(lines[0], label="")]
+    """Draws curves; `x` and `y` are those of `Panel`."""
     return _chart(caption, Panel(dict(enumerate(lines)), x, y))
 
 
 def _accuracy(run: Run) -> _Charts:
-    """Draws accuracies and losses by round."""
-    nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in both charts
+    """Draws accuracies, losses and each of `evaluation.metrics` by round, and the last confusion matrix of the largest
+    net.
+    """
+    shared = [net for net in run.tested if net != CLIENTS]
+    nets = [*shared, *(net for net in run.tested if net == CLIENTS)]  # a net has one colour in all charts
     if not nets:
         return
-    records = [run.records]
-    accuracies = [curve(name_of(net), records, net) for net in nets]
-    losses = [curve(name_of(net), records, net, "loss") for net in nets]
-    losses = [line for line in (*losses, curve("training", records, "", "train_loss")) if line.x]
-    yield _lines(f"Test {run.best.score}", accuracies, y="accuracy")
-    if losses:
-        yield _lines("Loss", losses)
-    yield from _metrics(run, [net for net in nets if net != CLIENTS])
 
+    def curves(quantity: str) -> list[Line]:
+        return [line for net in nets if (line := curve(name_of(net), [run.records], net, quantity)).x]
 
-def _metrics(run: Run, nets: Sequence[str]) -> _Charts:
-    """Draws each of `evaluation.metrics` by round, and the last confusion matrix of the largest net."""
+    yield _lines(f"Test {run.best.score}", curves("accuracy"), "accuracy")
+    yield _lines("Loss", [*curves("loss"), curve("training", [run.records], "", "train_loss")])
     last: Mapping[str, Any] = {}
-    for record in run.records if nets else ():
+    for record in run.records:
         last = scores_of(record, nets[0]) or last
     for metric in [name for name in last if name not in ("accuracy", "r2", "loss", "confusion")]:
-        yield _lines(metric, [curve(name_of(net), [run.records], net, metric) for net in nets])
+        yield _lines(metric, curves(metric))
     if "confusion" in last:
         yield _chart(f"Confusion, {name_of(nets[0])}", partial(_confusion, last["confusion"]))
 
@@ -201,28 +192,6 @@ def _confusion(found: Any, axes: Axes) -> None:
     axes.figure.colorbar(image, ax=axes, label="test examples")
 
 
-def _fairness(run: Run) -> _Charts:
-    """Draws how many of the clients' own nets have which accuracy, where the report of the run has them."""
-    content = read_whole(run.dir.report_dir / "clients.csv") if run.is_finished else None
-    if not content:
-        return
-    accuracy = pd.read_csv(io.BytesIO(content)).iloc[:, 1]
-    worst = accuracy.nsmallest(-(-len(accuracy) // 10))
-
-    def draw(axes: Axes) -> None:
-        axes.hist(accuracy, bins=np.linspace(0, 1, 21).tolist(), color=figure.colour_of(1), rwidth=0.9)
-        means = {"mean": accuracy.mean(), "mean of the worst decile": worst.mean()}
-        for dashes, (name, mean) in zip(figure.DASHES, means.items(), strict=False):
-            label = f"{name} {percent(mean)}"
-            axes.axvline(mean, color=figure.colour_of(0), linestyle=dashes, linewidth=1, label=label)
-        figure.format_numbers(axes.xaxis, "accuracy")
-        figure.format_numbers(axes.yaxis, "clients")
-        axes.set_xlabel(f"{accuracy.name} of a client's own net")
-        axes.set_ylabel("clients")
-
-    yield _chart(f"Clients by {accuracy.name}", draw)
-
-
 def _costs(run: Run) -> _Charts:
     """Draws bytes, MACs and simulated time up to each round."""
     if not run.records:
@@ -234,7 +203,7 @@ def _costs(run: Run) -> _Charts:
         yield _lines("Bytes of all clients so far", [down, up], "bytes")
     yield _lines("MACs so far", [training], "macs")
     if "simulated_total_s" in run.records[-1]:
-        so_far = Line("", rounds, [record["simulated_total_s"] for record in run.records])
+        so_far = Line("all devices", rounds, [record["simulated_total_s"] for record in run.records])
         yield _lines(f"Simulated time so far, {joules(run.records[-1]['simulated_total_j'])}", [so_far], "simulated_s")
         yield from _on_devices(run.records)
 
@@ -244,22 +213,10 @@ def _on_devices(records: Sequence[Record]) -> _Charts:
     turns = _turns(records)
     counts = turns.groupby("client")[["slowest", "late"]].sum()
     counts = counts[counts.any(axis=1)].nlargest(_MOST_BARS, ["slowest", "late"])
-    means = turns[~turns["late"]].groupby("client")["seconds"].mean().nlargest(_MOST_BARS)
+    means = turns[~turns["late"]].groupby("client")[["seconds"]].mean().nlargest(_MOST_BARS, "seconds")
     idle = percent(float(np.mean([record["devices"]["idle_share"] for record in records])))
-    yield _chart(f"Mean turn of a client, {idle} of a round waiting", partial(_bars, means.to_frame(""), "seconds"))
-    yield _chart(
-        "How often a client held up its round, or was left out by the deadline", partial(_bars, counts, "rounds")
-    )
-
-
-def _bars(table: pd.DataFrame, label: str, axes: Axes) -> None:
-    """Draws a bar for each client, of the columns on top of each other."""
-    rows = table.sort_index()
-    below = 0 * rows.sum(axis=1)
-    for place, (name, column) in enumerate(rows.items(), 1):
-        axes.bar(rows.index.astype(str), column, bottom=below, color=figure.colour_of(place), label=name)
-        below = below + column
-    axes.set(xlabel="client", ylabel=label)
+    yield _chart(f"Mean turn of a client, {idle} of a round waiting", partial(_bars, means))
+    yield _chart("How many rounds a client held up, or was too late for", partial(_bars, counts))
 
 
 def _turns(records: Sequence[Record]) -> pd.DataFrame:
@@ -267,10 +224,19 @@ def _turns(records: Sequence[Record]) -> pd.DataFrame:
     lines = []
     for record in records:
         devices = record["devices"]
-        late = set(devices.get("late", ()))
         for client, turn_s in zip(record["cohort"], devices["seconds"], strict=True):
-            lines.append((client, turn_s, client == devices["slowest"], client in late))
+            lines.append((client, turn_s, client == devices["slowest"], client in devices.get("late", ())))
     return pd.DataFrame(lines, columns=["client", "seconds", "slowest", "late"])
+
+
+def _bars(table: pd.DataFrame, axes: Axes) -> None:
+    """Draws a bar for each client, of the columns on top of each other."""
+    rows = table.sort_index()
+    below = 0 * rows.sum(axis=1)
+    for place, (name, column) in enumerate(rows.items(), 1):
+        axes.bar(rows.index.astype(str), column, bottom=below, color=figure.colour_of(place), label=name)
+        below = below + column
+    axes.set_xlabel("client")
 
 
 def _lack(run: Run) -> _Charts:

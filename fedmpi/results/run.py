@@ -7,7 +7,6 @@ run that was killed leaves none. Accuracies are shares.
 """
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -156,7 +155,8 @@ class Run:
             return ""
         if self._note:
             return NOTE_DIVERGED if self._note[0] == NOTE_DIVERGED else NOTE_FAILED
-        patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * seconds for seconds in self._recent_s)])
+        walls_s = [float(record.get("seconds", {}).get("wall") or 0.0) for record in self.records[-_RECENT_ROUNDS:]]
+        patience_s = max([lock.STALE_AFTER_S, *(_PATIENCE * wall_s for wall_s in walls_s)])
         if lock.is_held(self.dir, patience_s):
             return RUNNING
         return STOPPED if "stopped" in self.last_start else INTERRUPTED
@@ -202,25 +202,6 @@ class Run:
     def continues_after(self) -> int:
         """Returns the last round that counts: of a run that has ended early, the one after which a resume continues."""
         return self.done if self.state in (RUNNING, FINISHED) else self.dir.last_saved()
-
-    @property
-    def eta_s(self) -> float | None:
-        """Estimates the seconds of work to go by the last rounds; the time in a queue comes on top."""
-        recent_s = self._recent_s
-        if not (self.has_begun() and recent_s) or self.state in (FINISHED, NOTE_DIVERGED, NOTE_FAILED):
-            return None
-        return (self.num_rounds - self.continues_after) * sum(recent_s) / len(recent_s)
-
-    @property
-    def _recent_s(self) -> list[float]:
-        """Returns how long each of the last rounds took."""
-        return [float(record.get("seconds", {}).get("wall") or 0.0) for record in self.records[-_RECENT_ROUNDS:]]
-
-    @property
-    def silent_s(self) -> float | None:
-        """Returns the seconds since the run last touched its lock or wrote a record; None before it began."""
-        times_s = [path.stat().st_mtime for path in (self.dir.lock_path, self.dir.records_path) if path.exists()]
-        return max(0.0, time.time() - max(times_s)) if times_s else None
 
     @property
     def job(self) -> str:

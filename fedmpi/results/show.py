@@ -1,8 +1,8 @@
 """fedmpi show [RUN ...] [--watch | --html [--out FILE] | --figure FILE | --csv FILE]
 
 Shows runs; RUN is a run's folder, finished or not, or a folder of them (by default `runs`). Without options: how far
-they are, in a table with each run's state, job, starts, ranks, rounds, accuracy, time to go, and how long ago it showed
-a sign of life. All is read from the folders, so it needs no Slurm.
+they are, in a table with each run's state, job, starts, ranks, rounds and accuracy. All is read from the folders, so it
+needs no Slurm.
 
 --watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
 RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
@@ -29,12 +29,12 @@ from fedmpi.report.terminal import warn
 from fedmpi.results.run import Run, read_runs
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import runs_below
-from fedmpi.store.units import duration, percent
+from fedmpi.store.units import percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy", "ETA", "seen ago")
+_HEADS = ("run", "state", "job", "starts", "ranks", "round", "accuracy")
 _WATCH_EVERY_S = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -68,13 +68,13 @@ def _show(
 ) -> int:
     if out and not html:
         raise ConfigError("--out", "says where --html writes; add --html")
-    for name, value in options.items():
-        if value is not None and not figure:
-            raise ConfigError(f"--{name}", "belongs to a figure; add --figure FILE.pdf")
+    given = {name: value for name, value in options.items() if value is not None}
+    if given and not figure:
+        raise ConfigError(f"--{next(iter(given))}", "belongs to a figure; add --figure FILE.pdf")
     if html:
         show(str(_write_html(runs, out)))
     elif figure:
-        _write_figure(runs, figure, **options)
+        _write_figure(runs, figure, **given)
         show(figure)
     elif csv:
         path = file_to_write("--csv", csv)
@@ -129,8 +129,6 @@ def _status(name: str, run: Run) -> list[str]:
             ", ".join(map(str, by_ranks(run.records))),
             f"{run.continues_after}/{run.num_rounds if run.has_begun() else '?'}",
             percent(run.best.last[run.tested[0]] if run.tested else None),
-            duration(run.eta_s),
-            "" if run.silent_s is None else duration(run.silent_s),
         ]
     except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:
         text = error.text() if isinstance(error, UserError) else f"{run.path}: {type(error).__name__}: {error}"
@@ -153,14 +151,14 @@ def _write_html(paths: Sequence[Path], out: str | None) -> Path:
     return path
 
 
-def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] | None, **options: Any) -> None:
+def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] = (), **options: Any) -> None:
     from fedmpi.results.figure import FORMATS, save
 
     path = file_to_write("--figure", out)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError("--figure", f"'{out}' ends in none of {', '.join(FORMATS)}, which choose the format")
     runs, left_out = read_runs(paths)
-    save(figure_of(runs, left_out, tiers=tier or (), **options), path)
+    save(figure_of(runs, left_out, tiers=tier, **options), path)
 
 
 def figure_of(
@@ -168,11 +166,11 @@ def figure_of(
     left_out: Sequence[str] = (),
     *,
     tiers: Sequence[str] = (),
-    x: str | None = None,
-    y: str | None = None,
-    names: Sequence[str] | None = None,
+    x: str = "rounds",
+    y: str = "accuracy",
+    names: Sequence[str] = (),
     width: float | None = None,
-    ylim: Sequence[float] | None = None,
+    ylim: Sequence[float] = (),
 ) -> Figure:
     """Draws the runs. Those that are left out, or not drawn to their last round, are named on stderr. Raises
     ConfigError where nothing of it is recorded.
@@ -184,11 +182,10 @@ def figure_of(
     if not any(group.tested for group in groups):
         problem = "no round of these runs has been tested yet, so there is nothing to draw"
         raise ConfigError("command line", "; ".join([problem, *cautions]))
-    panels = frame.panels(groups, tiers, x or "rounds", y or "accuracy", names or ())
+    panels = frame.panels(groups, tiers, x, y, names)
     drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]
-    by = f" by {x}" if x else ""
-    cautions += [f"{name} has no line: it has no {y or 'accuracy'} of these nets{by}" for name in absent]
+    cautions += [f"{name} has no line: it has no {y} of these nets by {x}" for name in absent]
     for line in cautions:
         warn(line)
     composed = figure.compose(panels, share_y=True, width=width)

@@ -561,7 +561,7 @@ def test_where_time_and_energy_show(tmp_path: Path) -> None:
     took = f"{short_duration(records[-1]['simulated_total_s'])}, {joules(records[-1]['simulated_total_j'])}"
     page = (tmp_path / "run" / "report" / "report.html").read_text()
     assert "Simulated time so far" in page and f"<dd>{took}</dd>" in page
-    assert "Mean turn of a client" in page and "How often a client held up its round" in page
+    assert "Mean turn of a client" in page and "How many rounds a client held up" in page
     assert f"the run took {took}." in (tmp_path / "run" / "report" / "summary.md").read_text()
     (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
     times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]

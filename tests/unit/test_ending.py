@@ -58,7 +58,7 @@ def test_a_run_that_diverged(run: RunDir, told: Told) -> None:
 
 def test_a_run_that_failed(run: RunDir, told: Told) -> None:
     found = noted(run, error := OSError(5, "no network"))
-    assert (found.state, found.eta_s, found.cause) == ("failed", None, f"{WHERE}: OSError: {error}")
+    assert (found.state, found.cause) == ("failed", f"{WHERE}: OSError: {error}")
     with RunLock(run):  # the process may take a moment to end
         assert seen(run).state == "failed"
     told(found.paragraph())

@@ -19,11 +19,6 @@ def cells(text: str) -> list[str]:
     return [html.unescape(cell) for cell in re.findall(r"<(?:td|dd)[^>]*>(.*?)</(?:td|dd)>", text, re.DOTALL)]
 
 
-def texts(text: str) -> set[str]:
-    """The texts of all charts."""
-    return set(re.findall(r">[^<>]+<", text))
-
-
 def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     lost = {"rank": 2, "host": "<node>", "round": 1}
     run = a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost])
@@ -46,20 +41,16 @@ def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
     assert "lack" not in page_of(Run(run))
     spectra = [{"beyond": {"0.5": 0.0, "0.25": share}, "learned_beyond": {}} for share in (0.5, 0.25)]
     text = page_of(Run(with_records(run, *({"method": {"spectrum": one}} for one in spectra))))
-    assert "Energy beyond a tier&#39;s rank, tier 0.25" in text
+    assert "Energy beyond a tier&#39;s rank" in text and ">tier 0.25<" in text
     assert "The same of what has changed" not in text and "Predicted factor" not in text
     text = page_of(Run(with_records(run, {"method": {"band_factor": {"0.5": 0.75, "0.25": 1.0}}})))
     assert "What smaller tiers lack" in text and "Predicted factor" in text
 
 
-def test_a_page_shows_classes_and_fairness(tmp_path: Path) -> None:
+def test_a_page_shows_classes(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", [{"clients": 0.5}])
-    (run / "report" / "clients.csv").write_text("client,accuracy\n0,0.25\n1,0.75\n")
     text = page_of(Run(run), lambda axes: axes.set_xlabel("the classes"), ["a note"])
-    assert {">mean 50.00 %<", ">mean of the worst decile 25.00 %<", ">the classes<"} <= texts(text)
-    for caption in ("Examples of each class", "Clients by accuracy"):
-        assert f"<figcaption>{caption}</figcaption>" in text
-    assert "a note" in text and "<figcaption>Loss, training</figcaption>" in text
+    assert ">the classes<" in text and "<figcaption>Examples of each class</figcaption>" in text and "a note" in text
 
 
 @pytest.mark.parametrize("accuracies", [[], [{}], [{"1": 0.5}]])

@@ -109,26 +109,21 @@ def state(run: RunDir) -> str:
 def test_a_run_that_is_to_go_on(stopped: RunDir) -> None:
     run = Run(stopped.path)
     assert (run.state, len(run.starts), run.continues_after, run.num_rounds) == ("stopped", 1, 2, 3)
-    assert run.eta_s == pytest.approx(sum(record["seconds"]["wall"] for record in run.records) / 2)
     with RunLock(stopped):
         assert state(stopped) == "running"
     assert state(stopped) == "stopped"
 
 
 def test_what_is_saved_counts_where_less_is_saved_than_done(stopped: RunDir) -> None:
-    """Killed between a round's record and its checkpoint: a resume continues after the round before. Two rounds are
-    left then, and one while it runs.
-    """
+    """Killed between a round's record and its checkpoint: a resume continues after the round before."""
     record = json.loads(stopped.records_path.read_text().splitlines()[0])
     lines = (json.dumps(record | {"round": number, "seconds": {"wall": 4.0}}) + "\n" for number in (1, 2, 3))
     stopped.records_path.write_text("".join(lines))
     stopped.config_path.write_text(stopped.config_path.read_text().replace("rounds: 3", "rounds: 4"))
-    run = Run(stopped.path)
-    assert (run.continues_after, run.eta_s) == (2, 8.0)
+    assert Run(stopped.path).continues_after == 2
     assert "2 of 4 rounds, stopped" in str(fedmpi.open_run(stopped.path))
     with RunLock(stopped):
-        run = Run(stopped.path)
-        assert (run.continues_after, run.eta_s) == (3, 4.0)
+        assert Run(stopped.path).continues_after == 3
 
 
 def test_a_run_on_another_host(stopped: RunDir) -> None:
