@@ -38,10 +38,10 @@ BUILT_IN: dict[str, dict[str, str]] = {
     },
     "partition": {
         "iid": "fedmpi.data.partitions.plain:Iid",
-        "dirichlet_feddf": "fedmpi.data.partitions.dirichlet_feddf:DirichletFeddf",
+        "dirichlet_feddf": "fedmpi.data.partitions.dirichlet:DirichletFeddf",
         "dirichlet": "fedmpi.data.partitions.dirichlet:Dirichlet",
         "class_dirichlet": "fedmpi.data.partitions.dirichlet:ClassDirichlet",
-        "dirichlet_equal": "fedmpi.data.partitions.dirichlet_equal:DirichletEqual",
+        "dirichlet_equal": "fedmpi.data.partitions.dirichlet:DirichletEqual",
         "shards": "fedmpi.data.partitions.shards:Shards",
         "lottery": "fedmpi.data.partitions.shards:Lottery",
         "natural": "fedmpi.data.partitions.plain:Natural",

@@ -1,12 +1,11 @@
 """Mini-batches on a device: local training, BatchNorm re-estimation and evaluation take theirs here.
 
-Examples live on the device as they are stored (images: uint8, NHWC). Crop, flip and normalization
-are tensor operations over a whole batch. Everything random about one client's training is drawn
-beforehand on the CPU, so every device sees the same examples, crops and flips; a batch itself
-needs no random number and never makes the host wait for the device.
+Examples live on the device as they are stored (images: uint8, NHWC); crop, flip and normalization are tensor
+operations over a whole batch. Everything random of one client's training is drawn beforehand on the CPU, so every
+device sees the same examples, crops and flips, and a batch never makes the host wait for the device.
 
-Padding is added to the images of a batch, not to the stored ones: it costs 0.04 ms for 64 CIFAR
-images on one core, and padded copies would take 1.56 times the memory in every rank.
+Padding is added to the images of a batch, not to the stored ones: it costs 0.04 ms for 64 CIFAR images on one core, and
+padded copies would take 1.56 times the memory in every rank.
 """
 
 from __future__ import annotations
@@ -17,17 +16,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from fedmpi.data.dataset import DataInfo, Dataset
 
 
 def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
-    """Returns (start, stop) of each mini-batch of `num_examples` examples, in order; [] for no examples.
-
-    The last, smaller batch is kept; a single left-over example joins the batch before it, because
-    batch statistics of one vector have no variance.
-    """
+    """Returns (start, stop) of each mini-batch, in order. A single left-over example joins the batch before it, because
+    batch statistics of one vector have no variance."""
     starts = list(range(0, num_examples, batch_size))
     if batch_size > 1 and len(starts) > 1 and num_examples - starts[-1] == 1:
         starts.pop()
@@ -38,9 +35,9 @@ def batch_bounds(num_examples: int, batch_size: int) -> list[tuple[int, int]]:
 class Draws:
     """Everything random of one client's training, E epochs of n examples, on the device.
 
-    `examples` int64 (E, n): numbers of training examples in the order in which they are used.
-    `corners` int64 (E, n, 2): row and column of each crop's corner in the padded image, of
-    0..2 * padding. `flips` bool (E, n): mirror left-right. The last two are None without augmentation.
+    `examples` int64 (E, n): numbers of training examples in the order in which they are used. `corners` int64
+    (E, n, 2): row and column of each crop's corner in the padded image, of 0..2 * padding. `flips` bool (E, n): mirror
+    left-right. The last two are None without augmentation.
     """
 
     examples: Tensor
@@ -53,10 +50,9 @@ class Draws:
 class DeviceData:
     """A data set resident on `device`.
 
-    On the CPU the arrays of `dataset` are used in place, not copied; they must not be changed.
-    With `augment`, images of training batches are cropped at random out of a zero-padded image
-    (padding before normalization, as torchvision's RandomCrop) and mirrored with probability 1/2,
-    as far as `info` allows; other kinds of examples are never augmented.
+    On the CPU the arrays of `dataset` are used in place; they must not be changed. With `augment`, images of training
+    batches are cropped at random out of a zero-padded image (padding before normalization, as torchvision's RandomCrop)
+    and mirrored with probability 1/2, as far as `info` allows.
     """
 
     def __init__(self, info: DataInfo, dataset: Dataset, device: torch.device | str, augment: bool) -> None:
@@ -74,9 +70,8 @@ class DeviceData:
     ) -> Draws:
         """Draws what is random in `epochs` passes over `examples` (int64 (n,), numbers of training examples).
 
-        `generator` is a CPU generator, used in this order: one permutation per epoch (none
-        without `shuffle`), all corners, all flips. BatchNorm re-estimation asks for one pass in
-        the given order.
+        The CPU `generator` is used in this order: one permutation per epoch (none without `shuffle`), all corners, all
+        flips.
         """
         numbers = examples.cpu() if isinstance(examples, Tensor) else torch.from_numpy(np.array(examples, np.int64))
         if shuffle:
@@ -94,8 +89,8 @@ class DeviceData:
         """Returns examples start..stop of one epoch (from 0) of `draws`, and their targets: int64 (B,), of tokens
         (B, length), or float32 (B, outputs).
 
-        Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors:
-        float32 (B, features). Tokens: int64 (B, length).
+        Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors: float32 (B, features).
+        Tokens: int64 (B, length).
         """
         examples = draws.examples[epoch, start:stop]
         x = self.train_x.index_select(0, examples)
@@ -109,7 +104,7 @@ class DeviceData:
         return self._ready(copied), _as_targets(self.test_y[start:stop])
 
     def test_batch_of(self, examples: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the test examples with the numbers `examples`, int64 (B,) on the device: personal test sets."""
+        """Returns the test examples with the numbers `examples`, int64 (B,) on the device, and targets."""
         return self._ready(self.test_x.index_select(0, examples)), _as_targets(self.test_y.index_select(0, examples))
 
     def _ready(self, x: Tensor) -> Tensor:
@@ -134,20 +129,17 @@ def with_examples(info: DataInfo, dataset: Dataset) -> DataInfo:
 
 
 def crop(images: Tensor, corners: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Returns crops of the images' own size out of the images with `padding` zeros on each side.
+    """Returns crops of the images' own size out of the images with `padding` zeros on each side, `flips` mirrored.
 
-    `images` uint8 (B, H, W, C), `corners` int64 (B, 2) of 0..2 * padding, `flips` bool (B,): read
-    the crop's columns from right to left. One gather of whole pixels out of the padded batch; its
-    positions are [image, row, column] in a table of B * (H + 2 padding) * (W + 2 padding) pixels.
+    `images` uint8 (B, H, W, C), `corners` int64 (B, 2) of 0..2 * padding, `flips` bool (B,). One gather of whole pixels
+    at [image, row, column] of the padded batch, a table of B * (H + 2 padding) * (W + 2 padding) pixels.
     """
     count, height, width, channels = images.shape
-    padded_height, padded_width = height + 2 * padding, width + 2 * padding
-    padded = images
-    if padding:
-        padded = images.new_zeros((count, padded_height, padded_width, channels))
-        padded[:, padding : padding + height, padding : padding + width] = images
+    padded = F.pad(images, (0, 0, padding, padding, padding, padding))
+    padded_height, padded_width = padded.shape[1:3]
     device = images.device
-    down, right = torch.arange(height, device=device), torch.arange(width, device=device)
+    down = torch.arange(height, device=device)
+    right = torch.arange(width, device=device)
     columns = corners[:, 1, None] + torch.where(flips[:, None], right.flip(0), right)
     first_pixel = torch.arange(count, device=device) * (padded_height * padded_width)
     rows = (corners[:, 0, None] + down) * padded_width + first_pixel[:, None]
@@ -165,8 +157,6 @@ def _normalization(info: DataInfo, device: torch.device) -> tuple[Tensor, Tensor
     channels, height, width = info.example_shape
     mean = np.array(info.mean or (0.0,) * channels)
     std = np.array(info.std or (1.0,) * channels)
-    scale_row, shift_row = (
-        torch.from_numpy(np.tile(values, height * width).astype(np.float32)).to(device)
-        for values in (1 / (255 * std), -mean / std)
-    )
-    return scale_row, shift_row
+    scale = np.tile(1 / (255 * std), height * width).astype(np.float32)
+    shift = np.tile(-mean / std, height * width).astype(np.float32)
+    return torch.from_numpy(scale).to(device), torch.from_numpy(shift).to(device)

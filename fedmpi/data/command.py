@@ -1,7 +1,4 @@
-"""The command `fedmpi data`: the data sets there are, downloads, decoding, and a look at a partition.
-
-Exit code 2 for what the user can fix, 1 if network or server fail after all retries, 130 after Ctrl-C.
-"""
+"""The command `fedmpi data`: the data sets there are, downloads, decoding, and a look at a partition."""
 
 import argparse
 import json
@@ -19,7 +16,9 @@ from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import FetchedOptions
+from fedmpi.data.partition import make_partition
 from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.show import table
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
 from fedmpi.store.units import size
@@ -56,13 +55,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if name in ("fetch", "prepare"):
             named = "the data set, as data.name in a config; or a config, whose section data is taken"
             command.add_argument("name", metavar="NAME | CONFIG.yaml", help=named)
-            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help="its options")
+            command.add_argument("words", nargs="*", metavar="data.key=value", help="its options")
         if name == "fetch":
             command.add_argument("--force", action="store_true", help="load again what is there")
         if name == "prepare":
-            command.add_argument("--from", dest="given", metavar="FOLDER_OR_ARCHIVE", help="where the originals are")
+            command.add_argument("--from", dest="given", type=Path, metavar="FOLDER_OR_ARCHIVE", help="the originals")
         if name == "show":
-            command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
+            command.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
     arguments, rest = parser.parse_known_args(argv)
     # argparse does not take words that stand behind options of a subcommand.
     for word in rest:
@@ -88,12 +87,11 @@ def state_of(options: DataOptions) -> str:
     """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch`."""
     if not isinstance(options, FetchedOptions):
         return "needs no files"
-    is_prepared = isinstance(options, PreparedOptions)
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
-    if options.are_here():
-        return "here, to be prepared" if is_prepared else "ready"
-    return "to fetch"
+    if not options.are_here():
+        return "to fetch"
+    return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
 
 
 def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> Any:
@@ -141,7 +139,7 @@ def prepare_set(arguments: argparse.Namespace) -> None:
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
-    dataset = prepare.prepare(options, arguments.given and Path(arguments.given))
+    dataset = prepare.prepare(options, arguments.given)
     groups = f", {dataset.num_groups:,} groups" if dataset.num_groups else ""
     examples = f"{len(dataset.train_y):,} to train, {len(dataset.test_y):,} to test{groups}"
     print(f"{options.path}: {examples}, {size(options.path.stat().st_size)}")
@@ -149,13 +147,9 @@ def prepare_set(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Reads the data of a config, divides them as its run would, and says what each client has."""
-    from fedmpi.data import show as shown
-    from fedmpi.data.partition import make_partition
-
     config = _load(*one_config(arguments.words), arguments.data_dir)
     dataset = load_data(config.data)
     labels = dataset.classes("train")
-    num_classes = config.data.used().num_strata
     partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
-    print(shown.table(partition, labels, num_classes, dataset.groups))
+    print(table(partition, labels, config.data.used().num_strata, dataset.groups))
     print(f"{'digest of the data':18}  {dataset.digest}")

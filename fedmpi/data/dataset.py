@@ -26,56 +26,49 @@ NumExamples = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
 Task = Literal["classification", "token_classification", "regression", "multi_label"]
-"""What a net is to say of an example: its class, the class of each token, some numbers, or for each of some labels
-whether it has it."""
+"""What a net predicts of an example: its class, each token's class, numbers, or which of some labels it has."""
 Arrays: TypeAlias = "Mapping[str, NDArray[Any] | None]"
 
 DTYPES = {"image": "uint8", "vector": "float32"}
 IGNORED = -100
 """The target of a token that has none, as in torch and transformers."""
 PARTS: tuple[Part, ...] = ("train", "test")
-COUNTS = ("num_train", "num_test")
 ARRAYS = ("train_x", "train_y", "test_x", "test_y", "groups", "test_groups")
 _CHUNK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """The facts of a data set that models, plans and batches need.
-
-    `num_classes` is how many outputs a net has: one for each class, label or number. `example_shape` is (C, H, W) for
-    images, (features,) for vectors, (length,) for tokens.
-    `mean` and `std` are per channel, of pixels scaled to 0..1; empty means that examples are
-    used as they are. Random crops are cut out of the image padded by `crop_padding` zeros a side.
-    """
+    """The facts of a data set that models, plans and batches need."""
 
     kind: Kind
     example_shape: tuple[int, ...]
+    """(C, H, W) for images, (features,) for vectors, (length,) for tokens."""
     num_classes: int
+    """How many outputs a net has: one for each class, label or number."""
     num_train: int
     num_test: int
     mean: tuple[float, ...] = ()
+    """Of each channel, of pixels scaled to 0..1; empty: examples are used as they are. `std` likewise."""
     std: tuple[float, ...] = ()
     crop_padding: int = 0
+    """Zeros on each side of an image that random crops are cut out of."""
     flip: bool = False
     vocabulary_size: int = 0
-    """Number of different tokens (kind "tokens" only)."""
     num_groups: int = 0
     """How many groups (writers, subjects, roles) the training examples come from; 0 if that is not known."""
     shares_groups: bool = False
     """True if the test examples come from the same groups."""
     task: Task = "classification"
-    """It follows from the targets (`task_of`)."""
     class_names: tuple[str, ...] = ()
     """The classes' names in the order of their numbers; empty where they have none."""
     notes: tuple[str, ...] = ()
     """What is read in a way that the user may not mean, a line each."""
     examples: Tensor | None = field(default=None, compare=False, repr=False)
-    """The first training examples in the form in which `data.batches` gives them to a net; None before the data are
-    read."""
+    """The first training examples as `data.batches` gives them to a net; None before the data are read."""
 
     def in_words(self) -> str:
-        """Returns the shape and type in which a net gets an example, and what it is to say of it."""
+        """Returns the shape and type in which a net gets an example, and what it predicts."""
         sizes = self.example_shape
         if self.kind == "image":
             shape = f"pictures of {counted(sizes[0], 'channel')}, {sizes[1]} high and {sizes[2]} wide, float32"
@@ -97,6 +90,18 @@ class DataInfo:
         return DTYPES.get(self.kind) or integer_type(self.vocabulary_size)
 
     @property
+    def target_dtype(self) -> str:
+        """Returns the type in which targets are stored."""
+        types = {"classification": "int64", "token_classification": integer_type(self.num_classes)}
+        return types.get(self.task, "float32")
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """Returns the shape of an example's targets: (), (length,) for the classes of tokens, else (outputs,)."""
+        shapes = {"classification": (), "token_classification": self.example_shape}
+        return shapes.get(self.task, (self.num_classes,))
+
+    @property
     def output_shape(self) -> tuple[int, ...]:
         """Returns the shape of what a net gives for an example: (outputs,), or (length, classes) for tokens."""
         return (*self.example_shape, self.num_classes) if self.task == "token_classification" else (self.num_classes,)
@@ -111,12 +116,10 @@ class DataInfo:
 class Dataset:
     """N training and M test examples.
 
-    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens (N, length) of `integer_type`. Targets
-    are classes int64 (N,); classes of tokens (N, length) of `integer_type`, IGNORED where a token has none; or float32
-    (N, outputs): numbers to predict, or a 0 or 1 for each label. `groups` int64 (N,), where a data set has them, says
-    whose a training example is (writer, subject, role), numbered from 0 without gaps;
-    `test_groups` int64 (M,) the same for test examples, with the numbers of the training groups where these are the
-    same people.
+    Images are uint8 (N, H, W, C), vectors float32 (N, features), tokens (N, length) of `integer_type`. Targets are
+    classes int64 (N,); classes of tokens (N, length) of `integer_type`, IGNORED where a token has none; or float32
+    (N, outputs): numbers to predict, or a 0 or 1 for each label. `groups` int64 (N,), where they are known, say whose
+    a training example is, numbered from 0 without gaps, `test_groups` int64 (M,) whose a test example is.
     """
 
     train_x: NDArray[np.generic]
@@ -126,7 +129,7 @@ class Dataset:
     groups: Ints | None = None
     test_groups: Ints | None = None
     digest: str = field(default="", kw_only=True)
-    """`digest_of` the arrays; `load_data` fills it in."""
+    """`digest_of` the arrays, by `load_data`."""
 
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:
@@ -135,7 +138,7 @@ class Dataset:
 
     def classes(self, part: Part) -> Ints:
         """Returns the class of each example of a part, int64 (N,): all 0 where the targets are no classes."""
-        return classes_of(self.train_y if part == "train" else self.test_y)
+        return classes_of(self.part(part)[1])
 
     def part(self, part: Part) -> tuple[NDArray[np.generic], NDArray[Any], Ints | None]:
         """Returns the examples of a part, their targets and their groups."""
@@ -150,7 +153,7 @@ class Dataset:
 
 
 class DataOptions(Section):
-    """The options of a data set; each is a subclass in a file of its own, which `registry.py` lists by its name."""
+    """The options of a data set; `registry.py` lists its subclasses by name."""
 
     reads_to_know: ClassVar[bool] = False
     """True if `info` reads the examples."""
@@ -169,16 +172,10 @@ class DataOptions(Section):
         """Returns the whole data set. Raises DataError, one line a problem."""
         raise NotImplementedError
 
-    def subset(self, part: Part) -> int:
-        """Returns how many examples of a part a config asks for, 0 for all. A set that makes as many returns 0."""
-        return self.num_train if part == "train" else self.num_test
-
     def used(self) -> DataInfo:
         """Returns the facts of the examples that a run uses."""
         info = self.info()
-        num_train = self.subset("train") or info.num_train
-        num_test = self.subset("test") or info.num_test
-        return replace(info, num_train=num_train, num_test=num_test)
+        return replace(info, num_train=self.num_train or info.num_train, num_test=self.num_test or info.num_test)
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         info = self.info()
@@ -186,9 +183,9 @@ class DataOptions(Section):
         has_groups = info.num_groups > 0
         least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_strata, "classes")
         least_test = 1 if has_groups else info.num_strata  # `info` does not say how many groups the test part has
-        if problem := _subset_problem(self.subset("train"), info.num_train, least_train, kind):
+        if problem := _subset_problem(self.num_train, info.num_train, least_train, kind):
             yield "data.num_train", problem
-        if problem := _subset_problem(self.subset("test"), info.num_test, least_test, kind):
+        if problem := _subset_problem(self.num_test, info.num_test, least_test, kind):
             yield "data.num_test", problem
 
 
@@ -223,8 +220,8 @@ def load_data(options: DataOptions) -> Dataset:
     """
     info = options.used()
     dataset = options.read()
-    for part in PARTS:
-        dataset = _subset(dataset, part, options.subset(part))
+    dataset = _subset(dataset, "train", options.num_train)
+    dataset = _subset(dataset, "test", options.num_test)
     check(f"data.name={options.name}", dataset, info)
     return dataset if dataset.digest else replace(dataset, digest=digest_of(dataset.arrays))
 
@@ -235,14 +232,10 @@ def place_of(options: DataOptions) -> str:
     return f"data.{key}={getattr(options, key)}"
 
 
-# ---- the digest
-
-
 def digest_of(arrays: Arrays) -> str:
     """Returns BLAKE2b (128 bits, hex) of the names, types, shapes and values of a Dataset's arrays; skips None.
 
-    It depends on nothing else: neither on the files that the arrays were read from, nor on the byte order or the
-    memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC.
+    It depends neither on byte order nor on memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC.
     """
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, array in sorted(arrays.items()):
@@ -265,9 +258,6 @@ def chunks(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Iterator[
 def short_digest(digest: str) -> str:
     """Returns a digest as messages print it."""
     return digest[:12]
-
-
-# ---- subsets
 
 
 def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
@@ -296,14 +286,11 @@ def _subset_problem(number: int, has: int, least: int, kind: str) -> str:
     return f"{number} of {has} examples; allowed: {least} (one for each of the {kind}) to {has}, or 0 for all"
 
 
-# ---- targets, groups, and the check
-
-
 def task_of(targets: NDArray[Any], tokens: tuple[int, ...] | None = None) -> Task | None:
     """Returns what targets of this type and shape are for; None if they are for nothing.
 
-    Whole numbers (N,) are classes, floats (N,) or (N, outputs) numbers to predict, rows of 0 and 1 (N, labels) labels.
-    Whole numbers in the shape of the examples, if these are `tokens` (N, length), are the tokens' classes.
+    Whole numbers (N,) are classes, in the shape of `tokens` (N, length) those of tokens; floats (N,) or (N, outputs)
+    are numbers to predict, rows of 0 and 1 (N, labels) labels.
     """
     if targets.dtype.kind in "iu" and targets.shape == tokens:
         return "token_classification"
@@ -347,7 +334,7 @@ def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
 
 
 def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[str]:
-    x, labels, groups = dataset.part(part)
+    x, targets, groups = dataset.part(part)
     words = "training" if part == "train" else "test"
     count = info.num_train if part == "train" else info.num_test
     if count == 0:
@@ -358,15 +345,10 @@ def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[
         shape = (*shape[1:], shape[0])
     yield from _problems(f"{words} examples", x, (count, *shape), info.dtype, info.vocabulary_size)
     if info.task == "token_classification":
-        counted_ones = np.where(labels == IGNORED, 0, labels)
-        dtype = integer_type(info.num_classes)
-        yield from _problems(f"{words} labels", counted_ones, (count, *shape), dtype, info.num_classes)
-        if (empty := (labels == IGNORED).all(axis=-1)).any():
+        if (empty := (targets == IGNORED).all(axis=-1)).any():
             yield f"no token of {words} example {empty.argmax()} has a label; all are {IGNORED}, so leave it out"
-    elif info.task == "classification":
-        yield from _problems(f"{words} labels", labels, (count,), "int64", info.num_classes)
-    else:
-        yield from _problems(f"{words} targets", labels, (count, info.num_classes), "float32", 0)
+        targets = np.where(targets == IGNORED, 0, targets)
+    yield from _problems(f"{words} targets", targets, (count, *info.target_shape), info.target_dtype, info.num_classes)
     is_same_people = part == "train" or info.shares_groups
     if groups is not None:
         limit = info.num_groups if is_same_people else info.num_groups + count
@@ -376,12 +358,11 @@ def _problems_of_part(dataset: Dataset, info: DataInfo, part: Part) -> Iterator[
 
 
 def _problems(words: str, array: NDArray[Any], shape: tuple[int, ...], dtype: str, limit: int) -> Iterator[str]:
-    """Yields what is wrong with an array that should have this shape and type, and whole numbers below `limit` (0: any
-    numbers).
-    """
+    """Yields what is wrong with an array that should have this shape and type, whole numbers below `limit` (0: any)."""
     if array.shape != shape or array.dtype != dtype:
         yield f"{words} are {array.dtype} {array.shape}, expected {dtype} {shape}"
+    elif dtype == "float32":
+        if not np.isfinite([array.min(), array.max()]).all():  # a NaN anywhere is both
+            yield f"{words} have values that are no finite numbers"
     elif limit and (array.min() < 0 or array.max() >= limit):
         yield f"{words} reach from {array.min()} to {array.max()}, expected 0 to {limit - 1}"
-    elif dtype == "float32" and not np.isfinite([array.min(), array.max()]).all():  # a NaN anywhere is both
-        yield f"{words} have values that are no finite numbers"

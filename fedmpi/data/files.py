@@ -1,10 +1,6 @@
-"""The files of data sets: downloads, archives, and one line for each damaged file.
-
-`files.txt` has the addresses and checksums of all files to download.
-"""
+"""The files of data sets: downloads, archives, and one line for each damaged file."""
 
 import contextlib
-import json
 import shlex
 import shutil
 import tarfile
@@ -24,6 +20,7 @@ T = TypeVar("T")
 MAX_UNPACKED_BYTES = 32 * 10**9
 """FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
 TABLE = Path(__file__).with_name("files.txt")
+"""The addresses and checksums of all files to download."""
 _NUM_RETRIES = 4  # pooch waits 1, 2, 3 and 4 s before them
 _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 2**18
@@ -63,17 +60,14 @@ class FetchedOptions(DataOptions):
             return any((self.folder / path).exists() for path in self.source.unpacked)
         return bool(self.files()) and all((self.folder / path).is_file() for path in self.files())
 
-    def not_default(self) -> dict[str, Any]:
-        """Returns the options that decide what is read and are not at their defaults: neither places nor counts."""
-        text = self.model_dump_json(exclude={"name", "root", "num_train", "num_test"}, exclude_defaults=True)
-        return dict(json.loads(text))
+    def settings(self) -> list[str]:
+        """Returns `key=value` of the options that decide what is decoded and are not at their defaults."""
+        values = self.model_dump(exclude={"name", "root", "num_train", "num_test"}, exclude_defaults=True)
+        return [f"{key}={value}" for key, value in values.items()]
 
     def command(self, word: str, *words: str) -> str:
         """Returns `fedmpi data WORD` for the data set with these options."""
-        settings = []
-        for key, value in self.not_default().items():
-            text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-            settings.append(f"data.{key}={text}")
+        settings = [f"data.{setting}" for setting in self.settings()]
         return shlex.join(["fedmpi", "data", word, self.name, *settings, *words, "--data-dir", self.root])
 
     def how_to_fetch(self, *words: str) -> str:
@@ -131,24 +125,6 @@ class DownloadError(UserError):
     exit_code = FAILED
 
 
-@dataclass
-class _Bar:
-    """The bar that pooch moves."""
-
-    progress: Any
-    task: Any
-    total: int = 0
-
-    def update(self, num_bytes: int) -> None:
-        self.progress.update(self.task, total=self.total, advance=num_bytes)
-
-    def reset(self) -> None:
-        self.progress.reset(self.task)
-
-    def close(self) -> None:
-        pass
-
-
 def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     """Downloads a file of `files.txt` to its place below `data_dir`, unless it is there with the right checksum.
 
@@ -158,24 +134,21 @@ def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     import pooch  # these take some tenths of a second, which `list` does without
     import requests
     from rich.console import Console
-    from rich.progress import Progress
 
     target = data_dir / path
     if force:
         target.unlink(missing_ok=True)
     store = pooch.create(data_dir, "", retry_if_failed=_NUM_RETRIES)
     store.load_registry(TABLE)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = _Bar(progress, progress.add_task(target.name))
-        downloader = pooch.HTTPDownloader(progressbar=bar, chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
-        try:
+    downloader = pooch.HTTPDownloader(chunk_size=_CHUNK_BYTES, timeout=_TIMEOUT_S)
+    try:
+        with Console(stderr=True).status(f"loading {target.name}"):
             store.fetch(path, downloader=downloader)
-            return
-        except (requests.RequestException, ValueError) as error:
-            problem = reason(error)  # raised below, because this error holds the connection
-        except OSError as error:
-            raise DataError(str(target), f"cannot be written: {reason(error)}") from error
+        return
+    except (requests.RequestException, ValueError) as error:
+        problem = reason(error)  # raised below, because this error holds the connection
+    except OSError as error:
+        raise DataError(str(target), f"cannot be written: {reason(error)}") from error
     raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {problem}")
 
 

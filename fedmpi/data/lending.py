@@ -1,10 +1,9 @@
 """Arrays that lie once in the memory of a node: one of its ranks has read or made them, the others map its memory.
 
-They lie in a file without a name (memfd_create(2)), sealed so that no process can change or shorten it. The other ranks
-open it through /proc/PID/fd. The system frees it when no process maps it any more: a rank that is killed, at any
-moment, leaves nothing behind, and the others do not need the rank that has read. A file in
-/dev/shm outlives a kill that comes before it is unlinked, and where it fills a container's 64 MB there, the rank that
-writes ends by SIGBUS. MPI's shared windows are such files, too, and ULFM does not cover them.
+They lie in a file without a name (memfd_create(2)), sealed so that no process can change or shorten it, which the other
+ranks open through /proc/PID/fd. The system frees it when no process maps it any more: a killed rank leaves nothing
+behind, and the others do not need the rank that has read. A file in /dev/shm, as MPI's shared windows are, outlives a
+kill that comes before it is unlinked, and where it fills a container's 64 MB, the rank that writes ends by SIGBUS.
 
 The memory counts once, for the process that has written it, and so once in the cgroup of a Slurm job.
 """
@@ -22,9 +21,8 @@ import numpy as np
 from fedmpi.data.dataset import chunks
 
 Arrays = Mapping[str, np.ndarray | None]
-
-# As numpy's own arrays of some size begin.
 _ALIGN_BYTES = 64
+"""As numpy's own arrays of some size begin."""
 
 
 @contextmanager
@@ -36,7 +34,7 @@ def lent(arrays: Arrays | None) -> Iterator[str]:
     with ExitStack() as stack:
         text = ""
         if arrays is not None and sys.platform == "linux":
-            with suppress(OSError):  # no memory, or no such files in this system
+            with suppress(OSError):
                 descriptor = os.memfd_create("fedmpi-data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
                 stack.callback(os.close, descriptor)
                 text = _written(descriptor, arrays)
@@ -54,11 +52,9 @@ def _written(descriptor: int, arrays: Arrays) -> str:
                 offset = file.seek(-(-file.tell() // _ALIGN_BYTES) * _ALIGN_BYTES)
                 entries[name] = [array.dtype.str, array.shape, offset]
                 file.writelines(chunks(array))
-    seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
-    known_by = _identity(f"/proc/self/fd/{descriptor}")
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
     path = f"/proc/{os.getpid()}/fd/{descriptor}"
-    return json.dumps({"path": path, "known_by": known_by, "arrays": entries})
+    return json.dumps({"path": path, "known_by": _identity(path), "arrays": entries})
 
 
 def _identity(path: str) -> list[int]:
@@ -68,10 +64,7 @@ def _identity(path: str) -> list[int]:
 
 def taken(text: str) -> dict[str, np.ndarray] | None:
     """Returns the arrays that a process of this node lends by this text; None where that is not possible, as from a
-    container that does not see that process.
-
-    A page that this process changes becomes its own (MAP_PRIVATE): nobody should, and the others would not see it.
-    """
+    container that does not see that process. A page that this process changes becomes its own (MAP_PRIVATE)."""
     if not text:
         return None
     found = json.loads(text)
@@ -82,7 +75,4 @@ def taken(text: str) -> dict[str, np.ndarray] | None:
             memory = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     except (OSError, ValueError):
         return None
-    return {
-        name: np.ndarray(tuple(shape), dtype, memory, offset)
-        for name, (dtype, shape, offset) in found["arrays"].items()
-    }
+    return {name: np.ndarray(shape, dtype, memory, offset) for name, (dtype, shape, offset) in found["arrays"].items()}

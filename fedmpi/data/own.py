@@ -1,13 +1,12 @@
 """Data sets and partitions of the user: the arrays of a file, folder or function, and functions named in a config.
 
-README.md of this folder says what the arrays may be. A function of a partition takes `labels`, `num_clients`, `seed`
-(and `groups`, if it goes by these). A function's other arguments are options of the config (`config.keywords`).
+README.md of this folder says what the arrays and functions may be.
 """
 
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -20,16 +19,16 @@ from fedmpi.config.keywords import Keywords
 from fedmpi.data.batches import with_examples
 from fedmpi.data.dataset import (
     ARRAYS,
-    DTYPES,
     IGNORED,
+    PARTS,
     DataInfo,
     DataOptions,
     Dataset,
     Kind,
+    Part,
     Task,
     check,
     classes_of,
-    integer_type,
     number_groups,
     place_of,
     task_of,
@@ -44,9 +43,8 @@ Arrays = Mapping[str, Any]
 MAX_TOKEN = np.iinfo(np.int32).max
 VocabularySize = Annotated[int, Field(ge=0, le=MAX_TOKEN)]
 CLASS_NAMES = "class_names"
-"""The classes' names in the order of their numbers."""
 NOTES = "notes"
-"""Lines for `DataInfo.notes`."""
+"""Names of arrays that are facts of `DataInfo`."""
 _NEEDED = ("train_x", "train_y", "test_x", "test_y")
 _EXPECTED = (
     "expected pictures uint8 (N, H, W, C) or, if grey, (N, H, W); vectors float (N, features); "
@@ -68,9 +66,7 @@ class ArrayOptions(DataOptions):
     reads_to_know = True
 
     def arrays(self) -> Arrays | Dataset:
-        """Returns `train_x`, `train_y`, `test_x`, `test_y`, and, where they are known, `groups`, `test_groups` and
-        `class_names`.
-        """
+        """Returns the arrays of README.md by name."""
         raise NotImplementedError
 
     def given_vocabulary(self) -> int:
@@ -94,8 +90,7 @@ class FileOptions(ArrayOptions):
     """Where the data are."""
     test_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """The share of test examples, drawn class by class and the same for every seed, if the data have no test part of
-    their own; 0 if they have.
-    """
+    their own; 0 if they have."""
     crop_padding: Annotated[int, Field(ge=0, le=1024)] = 0
     """Zeros on each side of a picture that training crops are cut out of (`train.augment`)."""
     flip: bool = False
@@ -141,45 +136,39 @@ def _read(options: ArrayOptions) -> tuple[Dataset, DataInfo]:
     """Reads and checks the examples, once in a process until they are forgotten. Raises DataError."""
     where = place_of(options)
     arrays = _as_arrays(where, options.arrays())
-    kind = _kind(where, arrays)
-    groups = test_groups = None
+    kind, task = _form(where, arrays, "train")
+    if (other := _form(where, arrays, "test")) != (kind, task):
+        found = f"the training part (x: {kind}, y: {task}) is unlike the test part (x: {other[0]}, y: {other[1]})"
+        raise DataError(where, f"{found}; give both alike")
+    for part in PARTS:
+        if arrays[f"{part}_x"].ndim == 3:
+            arrays[f"{part}_x"] = arrays[f"{part}_x"][..., None]
+        if task == "regression" and arrays[f"{part}_y"].ndim == 1:
+            arrays[f"{part}_y"] = arrays[f"{part}_y"][:, None]
     if "groups" in arrays:
-        groups, test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
-    dataset = Dataset(
-        _stored(arrays["train_x"], kind),
-        _targets(where, "train", arrays, kind),
-        _stored(arrays["test_x"], kind),
-        _targets(where, "test", arrays, kind),
-        groups,
-        test_groups if "test_groups" in arrays else None,
-    )
-    task = _task(arrays, "train", kind)
-    assert task is not None, "targets for nothing were refused"
-    names = tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, []))))
-    notes = (*map(str, arrays.get(NOTES, [])), *_notes(kind, task, dataset))
-    info = replace(_info(where, options, kind, task, dataset), class_names=names, notes=notes)
-    has_classes = task in ("classification", "token_classification")
-    if names and not (has_classes and len(names) == info.num_classes):
-        raise DataError(where, f"has {counted(len(names), 'class name')} for {info.in_words().rpartition('; ')[2]}")
-    if kind == "tokens":
-        dataset = _narrowed(dataset, info)
+        arrays["groups"], test_groups = number_groups(arrays["groups"], arrays.get("test_groups", []))
+        arrays |= {"test_groups": test_groups} if "test_groups" in arrays else {}
+    info = _info(where, options, kind, task, arrays)
+    for part in PARTS:
+        arrays[f"{part}_x"] = np.require(arrays[f"{part}_x"], info.dtype, ["C", "A", "W"])
+        arrays[f"{part}_y"] = arrays[f"{part}_y"].astype(info.target_dtype)
+    contents: dict[str, Any] = {name: arrays.get(name) for name in ARRAYS}
+    dataset = Dataset(**contents)
     return check(where, dataset, info), with_examples(info, dataset)
 
 
-def _notes(kind: Kind, task: Task, dataset: Dataset) -> Iterator[str]:
-    """Yields a line where features may be taken for tokens, or classes for numbers to predict, and where numbers are
-    not standardized."""
+def _notes(kind: Kind, task: Task, x: NDArray[Any], y: NDArray[Any]) -> Iterator[str]:
+    """Yields a line for what is read in a way that the user may not mean, and for numbers that are not standardized."""
     if kind == "tokens" and task != "token_classification":
         yield WHOLE_NUMBERS
-    if kind == "vector" and (unscaled := _unscaled(dataset.train_x)):
+    if kind == "vector" and (unscaled := _unscaled(x)):
         yield f"features reach far from 0 ({unscaled}); {STANDARDIZE}"
     if task != "regression":
         return
-    targets = dataset.train_y
-    if unscaled := _unscaled(targets):
+    if unscaled := _unscaled(y):
         yield f"numbers to predict reach far from 0 ({unscaled}); {STANDARDIZE}"
-    numbers = np.unique(targets)
-    if targets.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
+    numbers = np.unique(y)
+    if y.shape[1] == 1 and np.array_equal(numbers, np.arange(len(numbers))):
         todo = "if they are classes, give y.ravel().astype(int)"
         yield f"targets 0.0, 1.0, ... are numbers to predict (regression); {todo}"
 
@@ -192,8 +181,7 @@ def _unscaled(values: NDArray[Any]) -> str:
 
 
 def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
-    """Returns the arrays by name. Raises DataError for anything else, and for names that are missing, or unknown, as a
-    misspelled one would be left out."""
+    """Returns the arrays by name. Raises DataError for anything else, and for missing and unknown names."""
     if isinstance(given, Dataset):
         given = given.arrays
     if not isinstance(given, Mapping):
@@ -203,16 +191,16 @@ def _as_arrays(where: str, given: object) -> dict[str, NDArray[Any]]:
         arrays = {str(name): np.asarray(array) for name, array in given.items() if array is not None}
     except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor that requires a gradient
         raise DataError(where, f"gave something that is no array: {error}") from error
-    needed = (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED
     allowed = (*ARRAYS, CLASS_NAMES)
-    missing = [name for name in needed if name not in arrays]
-    unknown = [name[:40] for name in arrays if name not in (*allowed, NOTES)]
-    if missing or unknown:
-        wrong = f"has no {missing[0]}" if missing else f"has {unknown[0]!r}, which means nothing"
+    needed = (*_NEEDED, "groups") if "test_groups" in arrays else _NEEDED
+    wrong = [f"has no {name}" for name in needed if name not in arrays]
+    wrong += [f"has {name[:40]!r}, which means nothing" for name in arrays if name not in (*allowed, NOTES)]
+    if wrong:
         has = ", ".join(sorted(arrays)[:12]) or "nothing"
-        raise DataError(where, f"{wrong}; it holds {has}; known: {', '.join(allowed)}")
-    if objects := [name for name, array in arrays.items() if array.dtype.hasobject]:
-        raise objects_in(objects[0], where)
+        raise DataError(where, f"{wrong[0]}; it holds {has}; known: {', '.join(allowed)}")
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise objects_in(name, where)
     return arrays
 
 
@@ -222,23 +210,27 @@ def objects_in(name: str, where: str) -> DataError:
     return DataError(where, f"{name} holds Python objects, as of pandas; {todo}")
 
 
-def _kind(where: str, arrays: Arrays) -> Kind:
-    """Returns what the examples are. Raises DataError if they are nothing that can be used, or not alike."""
-    kinds: dict[Kind, str] = {}
-    for name in ("train_x", "test_x"):
-        array = arrays[name]
-        if array.dtype == np.uint8 and array.ndim in (3, 4):
-            _refuse_channels_first(where, name, array)
-            kinds["image"] = name
-        elif array.ndim == 2 and array.dtype.kind == "f":
-            kinds["vector"] = name
-        elif array.ndim == 2 and array.dtype.kind in "iu" and not ((array < 0) | (array > MAX_TOKEN)).any():
-            kinds["tokens"] = name
-        else:
-            raise DataError(where, f"{name} is {array.dtype} {array.shape}; {_EXPECTED}{_remedy(array)}")
-    if len(kinds) > 1:
-        raise DataError(where, f"train_x and test_x are not of one kind; {_EXPECTED}")
-    return next(iter(kinds))
+def _form(where: str, arrays: Arrays, part: Part) -> tuple[Kind, Task]:
+    """Returns what the examples of a part are, and what their targets are for. Raises DataError."""
+    x = arrays[f"{part}_x"]
+    y = arrays[f"{part}_y"]
+    kind: Kind
+    if x.dtype == np.uint8 and x.ndim in (3, 4):
+        _refuse_channels_first(where, f"{part}_x", x)
+        kind = "image"
+    elif x.ndim == 2 and x.dtype.kind == "f":
+        kind = "vector"
+    elif x.ndim == 2 and x.dtype.kind in "iu" and not ((x < 0) | (x > MAX_TOKEN)).any():
+        kind = "tokens"
+    else:
+        raise DataError(where, f"{part}_x is {x.dtype} {x.shape}; {_EXPECTED}{_remedy(x)}")
+    task = task_of(y, x.shape if kind == "tokens" else None)
+    if task is None:
+        todo = f"; {_NUMBERED}" if y.ndim == 1 else ""
+        if y.ndim > 1 and y.size == len(y):
+            todo = f"; give {part}_y.ravel()"
+        raise DataError(where, f"{part}_y is {y.dtype} {y.shape}; {_TARGETS}{todo}")
+    return kind, task
 
 
 def _remedy(array: NDArray[Any]) -> str:
@@ -271,92 +263,68 @@ def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
         raise DataError(where, f"{found}; give (N, H, W, C): {name}.transpose(0, 2, 3, 1)")
 
 
-def _stored(array: NDArray[Any], kind: Kind) -> NDArray[Any]:
-    with_channel = array[..., None] if kind == "image" and array.ndim == 3 else array
-    return np.require(with_channel, DTYPES.get(kind), ["C", "A", "W"])
-
-
-def _narrowed(dataset: Dataset, info: DataInfo) -> Dataset:
-    """Returns the data set with tokens and their classes in the smallest types that hold them."""
-    x = {name: getattr(dataset, name).astype(info.dtype, copy=False) for name in ("train_x", "test_x")}
-    if info.task != "token_classification":
-        return replace(dataset, **x)
-    dtype = integer_type(info.num_classes)
-    return replace(dataset, **x, train_y=dataset.train_y.astype(dtype), test_y=dataset.test_y.astype(dtype))
-
-
-def _task(arrays: Arrays, part: str, kind: Kind) -> Task | None:
-    """Returns what the targets of a part are for; None if they are for nothing."""
-    return task_of(arrays[f"{part}_y"], arrays[f"{part}_x"].shape if kind == "tokens" else None)
-
-
-def _targets(where: str, part: str, arrays: Arrays, kind: Kind) -> NDArray[Any]:
-    """Returns classes as int64 (N,), those of tokens as they are, other targets as float32 (N, outputs). Raises
-    DataError."""
-    task = _task(arrays, part, kind)
-    targets: NDArray[Any] = arrays[f"{part}_y"]
-    if task is None:
-        todo = f"; {_NUMBERED}" if targets.ndim == 1 else ""
-        if targets.ndim > 1 and targets.size == len(targets):
-            todo = f"; give {part}_y.ravel()"
-        raise DataError(where, f"{part}_y is {targets.dtype} {targets.shape}; {_TARGETS}{todo}")
-    if task == "classification":
-        return targets.astype(np.int64)
-    if task == "token_classification":
-        return targets
-    rows = targets.reshape(len(targets), -1).astype(np.float32)
-    if part == "train" and rows.shape[1] > 1 and (np.sort(rows) == [0] * (rows.shape[1] - 1) + [1]).all():
-        raise DataError(where, "each row of train_y has one 1, as of classes; give these as train_y.argmax(1)")
-    return rows
-
-
-def _num_classes(where: str, labels: Ints) -> int:
-    classes = np.unique(labels)
-    if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
-        found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
-        raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
-    return len(classes)
-
-
-def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, dataset: Dataset) -> DataInfo:
-    x = dataset.train_x
-    y = dataset.train_y
+def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, arrays: Arrays) -> DataInfo:
+    """Returns the facts of the arrays. Raises DataError where these do not fit each other or the options."""
+    x = arrays["train_x"]
+    y = arrays["train_y"]
     crop_padding = getattr(options, "crop_padding", 0)
     flip = getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
-    num_classes = y.shape[1] if y.ndim == 2 else _num_classes(where, y)
+    num_classes = _num_outputs(where, task, y)
     num_tokens = 0
     if kind == "tokens":
         is_next = task == "token_classification" and _is_next(x, y)
-        num_tokens = _num_tokens(where, options, dataset, targets_too=is_next)
+        num_tokens = _num_tokens(
+            where, options, [arrays[name] for name in (_NEEDED if is_next else ("train_x", "test_x"))]
+        )
         if task == "token_classification":
-            num_classes = max(2, num_tokens if is_next else 1 + _largest(y, dataset.test_y))
+            num_classes = max(2, num_tokens if is_next else 1 + _largest([y, arrays["test_y"]]))
+    groups = arrays.get("groups", [])
+    num_groups = len(np.unique(groups))
     info = DataInfo(
         kind,
         x.shape[1:],
         num_classes,
         len(x),
-        len(dataset.test_x),
+        len(arrays["test_x"]),
         crop_padding=crop_padding,
         flip=flip,
-        num_groups=dataset.num_groups,
-        task=task,
-        shares_groups=dataset.test_groups is not None and int(dataset.test_groups.max(initial=0)) < dataset.num_groups,
         vocabulary_size=num_tokens,
+        num_groups=num_groups,
+        shares_groups="test_groups" in arrays and int(arrays["test_groups"].max(initial=0)) < num_groups,
+        task=task,
+        class_names=tuple(map(str, np.ravel(arrays.get(CLASS_NAMES, [])))),
+        notes=(*map(str, arrays.get(NOTES, [])), *_notes(kind, task, x, y)),
     )
+    has_names = task in ("classification", "token_classification") and len(info.class_names) == num_classes
+    if info.class_names and not has_names:
+        found = counted(len(info.class_names), "class name")
+        raise DataError(where, f"has {found} for {info.in_words().rpartition('; ')[2]}")
     if kind == "image":
         mean, std = pixel_statistics(x)
         return replace(info, example_shape=(x.shape[3], x.shape[1], x.shape[2]), mean=mean, std=std)
     return info
 
 
-def _num_tokens(where: str, options: ArrayOptions, dataset: Dataset, *, targets_too: bool) -> int:
-    """Returns how many tokens there are: as many as are given, else the largest of both parts plus 1. Raises DataError
-    for a larger one than given."""
-    largest = _largest(dataset.train_x, dataset.test_x)
-    if targets_too:
-        largest = max(largest, _largest(dataset.train_y, dataset.test_y))
+def _num_outputs(where: str, task: Task, targets: NDArray[Any]) -> int:
+    """Counts the classes, numbers or labels. Raises DataError for classes with gaps, and for rows of one 1 each."""
+    if task == "classification":
+        classes = np.unique(targets)
+        if len(classes) < 2 or not np.array_equal(classes, np.arange(len(classes))):
+            found = f"train_y has {len(classes)} classes from {classes[:1]} to {classes[-1:]}"
+            raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
+        return len(classes)
+    num_outputs = targets.shape[1]
+    has_one = num_outputs > 1 and (np.sort(targets) == [0] * (num_outputs - 1) + [1]).all()
+    if has_one and task != "token_classification":
+        raise DataError(where, "each row of train_y has one 1, as of classes; give these as train_y.argmax(1)")
+    return num_outputs
+
+
+def _num_tokens(where: str, options: ArrayOptions, arrays: Sequence[NDArray[Any]]) -> int:
+    """Returns how many tokens there are, by the options or by `arrays`. Raises DataError if these have a larger one."""
+    largest = _largest(arrays)
     given = options.given_vocabulary()
     if given and largest >= given:
         raise DataError(where, f"has the token {largest}, but data.vocabulary_size={given}; allowed: 0 to {given - 1}")
@@ -369,7 +337,7 @@ def _is_next(x: NDArray[Any], y: NDArray[Any]) -> bool:
     return bool(known.any()) and bool((x[:, 1:] == y[:, :-1])[known].all())
 
 
-def _largest(*arrays: NDArray[Any]) -> int:
+def _largest(arrays: Sequence[NDArray[Any]]) -> int:
     return max(int(array.max(initial=0)) for array in arrays)
 
 
@@ -410,10 +378,22 @@ class FunctionPartition(PartitionOptions):
     keywords: ClassVar[Keywords]
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+        """Joins the function's list of example numbers for each client. Raises DataError."""
         where = f"partition.name={self.name}"
         more: dict[str, Any] = {"groups": groups} if self.by_groups else {}
-        parts = _call(self, where, labels, num_clients, seed, **more)
-        return _joined_parts(where, parts, num_clients)
+        given = _call(self, where, labels, num_clients, seed, **more)
+        try:
+            parts = [np.asarray(part) for part in given]
+        except (TypeError, ValueError):
+            expected = "expected a list of arrays, one for each client"
+            raise DataError(where, f"gave {type_in_words(given)}, {expected}") from None
+        if len(parts) != num_clients:
+            raise DataError(where, f"gave the examples of {counted(len(parts), 'client')}, expected {num_clients}")
+        for client, part in enumerate(parts):
+            if part.ndim != 1 or not part.size or part.dtype.kind not in "iu":
+                shown = f"gave client {client} an array {part.dtype} {part.shape}"
+                raise DataError(where, f"{shown}, expected whole numbers (n,), one or more")
+        return np.concatenate(parts).astype(np.int64), np.array([len(part) for part in parts], dtype=np.int64)
 
 
 def options_of_data(name: str, named: object) -> type[Section]:
@@ -461,19 +441,3 @@ def _call(options: FunctionData | FunctionPartition, where: str, *given: Any, **
     names = [key for key in type(options).model_fields if key in options.keywords.parameters]
     with users_code(where, "its function failed", DataError):
         return type(options).function(*given, **options.keywords.given(options, names), **more)
-
-
-def _joined_parts(where: str, given: Any, num_clients: int) -> tuple[Ints, Ints]:
-    """Joins a user's list of example numbers for each client; returns also the sizes. Raises DataError."""
-    try:
-        parts = [np.asarray(part) for part in given]
-    except (TypeError, ValueError):
-        expected = "expected a list of arrays, one for each client"
-        raise DataError(where, f"gave {type_in_words(given)}, {expected}") from None
-    if len(parts) != num_clients:
-        raise DataError(where, f"gave the examples of {counted(len(parts), 'client')}, expected {num_clients}")
-    for client, part in enumerate(parts):
-        if part.ndim != 1 or not part.size or part.dtype.kind not in "iu":
-            shown = f"gave client {client} an array {part.dtype} {part.shape}"
-            raise DataError(where, f"{shown}, expected whole numbers (n,), one or more")
-    return np.concatenate(parts).astype(np.int64), np.array([len(part) for part in parts], dtype=np.int64)

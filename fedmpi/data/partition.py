@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from fedmpi.data.dataset import DataInfo
 
 KIND = "partition"
-MAX_DRAWS = 1000
 Problems = Iterator[tuple[str, str]]
 
 

@@ -31,8 +31,7 @@ class PreparedOptions(FetchedOptions):
     @property
     def path(self) -> Path:
         """Returns the path of the prepared file; options that are not at their defaults are part of its name."""
-        words = "".join(f"-{key}={value}" for key, value in self.not_default().items())
-        return self.folder / f"{self.name}{words}{_ENDING}"
+        return self.folder / f"{'-'.join([self.name, *self.settings()])}{_ENDING}"
 
     def read(self) -> Dataset:
         """Reads the arrays that `save` wrote. Raises DataError: missing or damaged."""

@@ -29,25 +29,23 @@ def runs(starts: Ints, lengths: Ints) -> Ints:
 def choose(labels: Ints, groups: Ints | None, number: int, generator: np.random.Generator) -> Ints:
     """Returns the numbers of the chosen examples, int64 (number,), ascending.
 
-    `labels` int64 (N,), `groups` int64 (N,) or None; `number` is at most N, and at least the number of groups or,
-    without groups, of classes. Where c of a group's n examples are chosen, they are every n/c-th of its examples in the
-    order of their classes, those of a class shuffled.
+    `labels` int64 (N,), `groups` int64 (N,) or None; `number` is at most N, and at least that of the groups or, without
+    groups, of the classes. The c chosen ones of a group's n examples are every n/c-th of them in the order of their
+    classes, those of a class shuffled.
     """
     strata = labels if groups is None else groups
     order = np.lexsort((generator.random(len(labels)), labels, strata))
     sizes = np.unique(strata, return_counts=True)[1]
     counts = shares(sizes, number)
     begins = generator.integers(0, sizes)
-    step, begin, count = (np.repeat(values, counts) for values in (sizes, begins, counts))
-    within = (runs(np.zeros_like(counts), counts) * step + begin) // count
+    steps = runs(np.zeros_like(counts), counts) * np.repeat(sizes, counts)
+    within = (steps + np.repeat(begins, counts)) // np.repeat(counts, counts)
     return np.sort(order[np.repeat(firsts(sizes), counts) + within])
 
 
 def shares(sizes: Ints, number: int) -> Ints:
-    """Divides `number` in proportion to `sizes` (all positive) by largest remainder (ties: the first); at least 1 each.
-
-    A size whose share is less than 1 gets 1, and the others share the rest. No share is larger than its size.
-    """
+    """Divides `number` in proportion to `sizes` (all positive) by largest remainder (ties: the first). A size whose
+    share is less than 1 gets 1, and the others share the rest."""
     counts = np.ones_like(sizes)
     is_large = np.full(len(sizes), True)
     while True:

@@ -26,7 +26,7 @@ X = dataset().train_x
         ("train_x", X.astype(np.float64), "are float64 (20, 768), expected float32"),
         ("train_x", np.repeat(X, 3, axis=0), "are float32 (60, 768), expected float32 (20, 768)"),
         ("train_x", np.where(X == 7, np.nan, X), "training examples have values that are no finite"),
-        ("test_y", np.full(TEST, 6), "test labels reach from 6 to 6, expected 0 to 5"),
+        ("test_y", np.full(TEST, 6), "test targets reach from 6 to 6, expected 0 to 5"),
         ("groups", None, "there are no training groups"),
         ("test_groups", None, "there are no test groups"),
         ("groups", np.arange(TRAIN) % 4 - 1, "training groups reach from -1 to 2, expected 0 to 3"),

@@ -8,10 +8,8 @@ import pytest
 
 from fedmpi.data.dataset import DataInfo
 from fedmpi.data.partition import Partition, PartitionOptions, make_partition, saved
-from fedmpi.data.partitions import dirichlet, dirichlet_equal, dirichlet_feddf, shards
-from fedmpi.data.partitions.dirichlet import ClassDirichlet, Dirichlet, QuantitySkew
-from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
-from fedmpi.data.partitions.dirichlet_feddf import DirichletFeddf
+from fedmpi.data.partitions import dirichlet, shards
+from fedmpi.data.partitions.dirichlet import ClassDirichlet, Dirichlet, DirichletEqual, DirichletFeddf, QuantitySkew
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.data.subset import Ints
@@ -106,7 +104,7 @@ def test_iid_cuts_file_order() -> None:
 def test_feddf_groups_before_the_recut(num_clients: int, groups: list[int]) -> None:
     """Groups of 10 share 10 N / n examples, the last group what remains; in a group the smallest list has at least
     floor(half of the group's mean) examples, and together the lists hold every example once."""
-    lists = dirichlet_feddf.feddf_lists(DirichletFeddf(), labels_of(5000), num_clients, seed=2)
+    lists = DirichletFeddf().lists(labels_of(5000), num_clients, seed=2)
     assert len(lists) == num_clients and sorted(np.concatenate(lists)) == list(range(5000))
     first = 0
     for group, members in enumerate(groups):
@@ -143,8 +141,8 @@ def test_feddf_by_hand(monkeypatch) -> None:
     class 2, q = (.5, .5) -> (1, 0): {6, 7} | {}. Lists {4, 5, 6, 7} and {0, 1, 2, 3}: both have 2 or more.
     """
     script = ScriptedGenerator([0.25, 0.75], [0, 1], [0, 1], [0, 1], [0.1, 0.9], [0.5, 0.5])
-    monkeypatch.setattr(dirichlet_feddf, "numpy_generator", lambda *_: script)
-    lists = dirichlet_feddf.feddf_lists(DirichletFeddf(), np.array([0, 0, 0, 0, 1, 1, 2, 2]), 2, seed=0)
+    monkeypatch.setattr(dirichlet, "numpy_generator", lambda *_: script)
+    lists = DirichletFeddf().lists(np.array([0, 0, 0, 0, 1, 1, 2, 2]), 2, seed=0)
     assert [one.tolist() for one in lists] == [[4, 5, 6, 7], [0, 1, 2, 3]] and not script.draws
 
 
@@ -217,7 +215,7 @@ DRAWS: dict[str, tuple[list[list[float]], list[int], list[int], list[list[float]
 def test_a_class_that_runs_out_by_hand(case: str) -> None:
     mixtures, sizes, left, draws, expected = DRAWS[case]
     generator = ScriptedGenerator(*draws)
-    drawn = dirichlet_equal._draw(np.array(mixtures, float), np.array(sizes), np.array(left), generator)
+    drawn = dirichlet._draw(np.array(mixtures, float), np.array(sizes), np.array(left), generator)
     assert drawn.tolist() == expected and not generator.draws
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from fedmpi.config.load import load
 from fedmpi.data.partition import PartitionOptions, make_partition
-from fedmpi.data.partitions.dirichlet import Dirichlet, QuantitySkew
-from fedmpi.data.partitions.dirichlet_equal import DirichletEqual
+from fedmpi.data.partitions.dirichlet import Dirichlet, DirichletEqual, QuantitySkew
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.federation.participation import Participation

@@ -136,7 +136,7 @@ def test_what_makes_no_sense_is_one_line(words: tuple[str, ...], message: str) -
     ("words", "message"),
     [
         (("data.name=sequences:unlabelled",), "no token of training example 7 has a label; all are -100"),
-        (("data.name=sequences:negative",), "test labels reach from -1 to 2, expected 0 to 2"),
+        (("data.name=sequences:negative",), "test targets reach from -1 to 2, expected 0 to 2"),
         (("model.name=sequences:Forgetful",), r"gives \(2, 3\) of .*; expected a float tensor of shape \(2, 6, 3\)"),
     ],
 )
