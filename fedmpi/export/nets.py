@@ -194,7 +194,7 @@ def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
 def _nets(saved: SavedRound) -> dict[str, int]:
     """Maps names to numbers: of nets that are tested, then of tiers that are not; none where clients have their own."""
     method = saved.setup.method
-    tested = {net.name: net.net for net in method.tested()}
+    tested = {net.name: net.index for net in method.tested()}
     return tested | {tier.name: tier.index for tier in method.tiers if tested and tier.name not in tested}
 
 

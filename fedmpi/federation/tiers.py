@@ -14,9 +14,10 @@ from fedmpi import seeds
 
 @dataclass(frozen=True)
 class Tier:
-    """One level of capacity."""
+    """One level of capacity, or a net that is only tested."""
 
     index: int
+    """Which of the method's nets it is: those of the tiers come first."""
     name: str
     capacity: float
     """What the method makes of it: FedHM's gamma, HeteroFL's width, PriSM's keep ratio; 1 is the whole model."""

@@ -61,7 +61,6 @@ from fedmpi.methods.values import (
     MethodOptions,
     Phase,
     Training,
-    counted_once,
 )
 from fedmpi.tensors import NOTHING, Params, Region, Spec
 
@@ -77,6 +76,7 @@ _LARGEST_GRADIENT = 2.0**20
 class FDNNCOptions(MethodOptions):
     uploads_nets: ClassVar[bool] = False
     needs_blocks: ClassVar[bool] = True
+    only_sgd: ClassVar[str] = "devices of fdnnc send gradients, and the server takes the steps"
     capacity: ClassVar[str] = "rank_ratio"
     name: str = "fdnnc"
     """Gradients of whole layers and of their factors, by device (Li et al. 2022)."""
@@ -107,7 +107,6 @@ class FDNNCOptions(MethodOptions):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         """Refuses runs that end before small devices train."""
         yield from super().problems(config)
-        yield from self.only_sgd(config, "devices of fdnnc send gradients, and the server takes the steps")
         both = all(config.clients.tier_blocks or self.tier_blocks(config.clients.count))
         if both and config.clients.per_round < 2:
             yield "clients.per_round", "1, but there are big and small devices; allowed: 2 or more"
@@ -302,7 +301,6 @@ class FDNNC(Method):
 
     # What it would cost real clients.
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the gradient of one mini-batch, which no optimizer applies."""
         size = min(self.context.train.batch_size, round(turn.num_examples))

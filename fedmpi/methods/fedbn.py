@@ -9,8 +9,7 @@ Server state: the whole net, of which BatchNorm's parameters never change. A cli
 Differences from the paper:
 - Statistics do not travel under any method here, so they are a client's own from the start: those of each batch, or
   re-estimated on the client's training data before its test (`evaluation.bn`). The paper keeps running means.
-- All clients take part in each round of the paper. Here a client that comes for the first time, or that is tested
-  before it comes, has the server's first scale and shift: 1 and 0.
+- All clients take part in each round of the paper. Here a client begins with the server's first scale and shift: 1, 0.
 """
 
 from torch.nn.modules.batchnorm import _BatchNorm

@@ -23,9 +23,12 @@ import torch
 from fedmpi.config.fields import Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training, counted_once
+from fedmpi.methods.fedprox import pull
+from fedmpi.methods.protocol import Method, zeros_like
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, to_device
+
+LINEAR = "feddyn.h."
 
 
 class FedDynOptions(MethodOptions):
@@ -41,50 +44,35 @@ class FedDyn(Method):
     Options = FedDynOptions
     options: FedDynOptions
 
-    # Server half.
-
     def initial_state(self) -> Params:
         model = super().initial_state()
-        return model | {_linear(name): torch.zeros_like(value) for name, value in model.items()}
+        return model | zeros_like(model, LINEAR)
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         alpha = self.options.alpha
         share = len(contributions.tasks) / self.context.clients.count
         new = dict(state)
         for name in self.model_specs:
-            new[_linear(name)] = state[_linear(name)] - alpha * share * (means[name] - state[name])
-            new[name] = means[name] - new[_linear(name)] / alpha
+            new[LINEAR + name] = state[LINEAR + name] - alpha * share * (means[name] - state[name])
+            new[name] = means[name] - new[LINEAR + name] / alpha
         return new
 
-    # Client half.
-
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Trains as the protocol does, with l_k on the net's device in `scratch`."""
-        client.scratch.update(self._own(trainer.net, client))
+        """Trains as the protocol does, with l_k in `scratch`: zeros until the client has taken part."""
+        net = trainer.net
+        own = zeros_like(net.params) if client.memory is None else to_device(client.memory, net.device)
+        client.scratch.update(own)
         return super().train(trainer, client, work)
 
-    def _own(self, net: FlatNet, client: Client) -> Params:
-        """Returns l_k; zeros until the client has taken part."""
-        if client.memory is None:
-            return {name: torch.zeros_like(value) for name, value in net.params.items()}
-        return to_device(client.memory, net.device)
-
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts x, l_k and the three passes of the dynamic term: three numbers for each parameter in each."""
         return replace(super().count_training(turn), values_per_update=9 * self._num_params, copies=2)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g - l_k + alpha (theta - x)."""
-        gradients = list(net.grads.values())
-        torch._foreach_sub_(gradients, [client.scratch[name] for name in net.grads])
-        torch._foreach_add_(gradients, list(net.params.values()), alpha=self.options.alpha)
-        torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=self.options.alpha)
+        torch._foreach_sub_(list(net.grads.values()), [client.scratch[name] for name in net.grads])
+        pull(net, client, self.options.alpha)
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         changes = {name: value - client.published[name] for name, value in net.params.items()}
         return {name: client.scratch[name] - self.options.alpha * change for name, change in changes.items()}
-
-
-def _linear(name: str) -> str:
-    return f"feddyn.h.{name}"

@@ -48,7 +48,7 @@ from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LayerRank, MethodContext, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LayerRank, MethodContext, Training
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
@@ -221,7 +221,6 @@ class FedHM(ServerMethod):
         for name, target in out.items():
             target.copy_(published[name][tuple(map(slice, target.shape))])  # singular triplets are nested
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the Frobenius decay."""
         layers = () if self._is_dense(turn.tier) else self.layers.values()

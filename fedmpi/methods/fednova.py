@@ -21,19 +21,19 @@ Differences from the paper:
 - A client that is back at its last finite parameters sends nothing, because how many steps those took is not known.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import replace
 from typing import ClassVar
 
 import torch
 
 from fedmpi.config.fields import NotNegative
-from fedmpi.config.schema import Config
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
+from fedmpi.methods.fedprox import pull
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Training, WeightedOptions, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Training, WeightedOptions
 from fedmpi.tensors import Params, Spec
 
 STEPS = "fednova.steps"
@@ -43,14 +43,11 @@ LARGEST_STEPS = 2.0**20
 
 class FedNovaOptions(WeightedOptions):
     uploads_nets: ClassVar[bool] = False
+    only_sgd: ClassVar[str] = "fednova normalizes the steps of SGD"
     name: str = "fednova"
     """Changes are normalized by the clients' local steps (Wang et al. 2020)."""
     mu: NotNegative = 0.0
     """Weight of a proximal term mu/2 |w - w_t|^2 in every client's loss, as fedprox has it."""
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        yield from super().problems(config)
-        yield from self.only_sgd(config, "fednova normalizes the steps of SGD")
 
 
 class FedNova(Method):
@@ -81,18 +78,13 @@ class FedNova(Method):
         client.scratch[STEPS] = torch.full((1,), steps, device=trainer.net.device)
         return outcome
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts x and the two passes of the proximal term: three numbers for each parameter in either."""
         training = replace(super().count_training(turn), copies=1)
         return training if self.options.mu == 0 else replace(training, values_per_update=6 * self._num_params)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
-        """Adds mu (w - x)."""
-        if self.options.mu > 0:
-            gradients = list(net.grads.values())
-            torch._foreach_add_(gradients, list(net.params.values()), alpha=self.options.mu)
-            torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=self.options.mu)
+        pull(net, client, self.options.mu)
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return self.tier_specs[tier] | {STEPS: Spec((1,))}

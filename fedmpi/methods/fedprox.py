@@ -1,17 +1,16 @@
 """FedProx: federated averaging with a proximal term that holds local training near what was published.
 
-T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in
-Heterogeneous Networks, MLSys 2020, arXiv:1812.06127. Algorithm 2; eq. 2: a client lowers
-F_k(w) + mu/2 |w - w_t|^2, where w_t is what the server published.
+T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith: Federated Optimization in Heterogeneous Networks,
+MLSys 2020, arXiv:1812.06127. Algorithm 2; eq. 2: a client lowers F_k(w) + mu/2 |w - w_t|^2, where w_t is what the
+server published.
 
 Server state: the model.
 
 Differences from the paper:
-- The local solver is the SGD of `train`. The partial work of slow clients (gamma-inexactness) is
-  `clients.work`: the paper's stragglers are `partial: 0.9`, or 0.5, and `least` one of its 20 epochs.
-- By default clients are sampled uniformly, and p_k = n_k / n is their weight in the mean. The paper
-  samples them with p_k and averages uniformly: `clients.sampling: by_size` (without replacement) and
-  `weighting: uniform`.
+- The local solver is the SGD of `train`. The partial work of slow clients (gamma-inexactness) is `clients.work`: the
+  paper's stragglers are `partial: 0.9`, or 0.5, and `least` one of its 20 epochs.
+- By default clients are sampled uniformly and p_k = n_k / n weighs them in the mean. The paper samples them with p_k
+  and averages uniformly: `clients.sampling: by_size` (without replacement) and `weighting: uniform`.
 """
 
 from dataclasses import replace
@@ -21,7 +20,7 @@ import torch
 from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, ClientLoad, Training, WeightedOptions, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Training, WeightedOptions
 
 
 class FedProxOptions(WeightedOptions, ServerOptions):
@@ -37,7 +36,6 @@ class FedProx(ServerMethod):
     Options = FedProxOptions
     options: FedProxOptions
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts w_t and the two passes of the proximal term: three numbers for each parameter in either."""
         training = super().count_training(turn)
@@ -46,8 +44,12 @@ class FedProx(ServerMethod):
         return replace(training, values_per_update=6 * self._num_params, copies=1)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
-        """Adds mu (w - w_t), in two passes that allocate nothing; with mu = 0 gradients keep their bits."""
-        if self.options.mu > 0:
-            gradients = list(net.grads.values())
-            torch._foreach_add_(gradients, list(net.params.values()), alpha=self.options.mu)
-            torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=self.options.mu)
+        pull(net, client, self.options.mu)
+
+
+def pull(net: FlatNet, client: Client, mu: float) -> None:
+    """Adds mu (w - w_t) to the gradients, in two passes that allocate nothing; with mu = 0 they keep their bits."""
+    if mu > 0:
+        gradients = list(net.grads.values())
+        torch._foreach_add_(gradients, list(net.params.values()), alpha=mu)
+        torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=mu)

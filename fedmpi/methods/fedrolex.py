@@ -1,16 +1,16 @@
 """FedRolex: as HeteroFL, but the window of channels that a narrow net has moves on by one in every round.
 
-S. Alam, L. Liu, M. Yan, M. Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling
-Sub-Model Extraction, NeurIPS 2022, arXiv:2212.01548. Eq. 3 and Algorithm 1, with j = round - 1:
-of the K_i channels of layer i a client of capacity beta has, in round j, those of
+S. Alam, L. Liu, M. Yan, M. Zhang: FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction,
+NeurIPS 2022, arXiv:2212.01548. Eq. 3 and Algorithm 1, with j = round - 1: of the K_i channels of layer i a client of
+capacity beta has, in round j, those of
 
     S = {s, s + 1, ..., s + floor(beta K_i) - 1} modulo K_i,  s = j modulo K_i,
 
 and each entry becomes the mean over the clients that held it. So after K_i rounds a client that takes part in each has
 trained every channel equally often, and no client needs the capacity of the server's net.
 
-Server state: the whole net of `model`. A layer reads the channels that the one before it writes, and branches that are
-added have one window; nets whose channels cannot be followed (LSTMs, attention, joined branches) are refused.
+Server state: the whole net of `model`, which is tested. A layer reads the channels that the one before it writes, and
+branches that are added have one window; nets whose channels cannot be followed are refused.
 
 Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and what is done here:
 - The window: the code's `torch.roll(arange(K), j)[:k]` begins at -j modulo K, so it moves backwards. Here as in the
@@ -18,24 +18,20 @@ Where paper and code (AIoT-MLSys-Lab/FedRolex, `resnet_server.py`) disagree, and
 - Its size: floor in the paper, ceil in the code (`rounding`); they agree where beta K is a whole number.
 - The mean: weighted by p_n in the paper and by default, unweighted in the code (`weighting: uniform`). The code weights
   BatchNorm and the last layer by how often an entry was updated so far, the same for all clients, so that it cancels.
-- A class's row of the last layer: from the clients with examples of the class in the code only, and here. So are
-  the Scaler, a masked loss, gradients of norm 1 at most and, on CIFAR, Adam (`train.masked_loss`, `train.clip_norm`).
-- The code draws each client's capacity anew in every round (`clients.tier_assignment: dynamic`).
-- The code's option `overlap` permutes channels again in every round but each 512th. It is off by default, and not here.
+- In the code only, and here: a class's row of the last layer comes from the clients with examples of the class, and
+  nets have the Scaler. In the code only, and settings here: a masked loss, gradients of norm 1 at most, capacities
+  drawn anew in every round (`train.masked_loss`, `train.clip_norm`, `clients.tier_assignment: dynamic`).
+- The code's option `overlap`, off by default, is not here.
 
-Users of the code say that they do not reach the paper's accuracies with it (issues 7 and 11 of its repository), and
-which of these points is the reason is not known. `configs/papers` has no table of this paper, so nothing here is held
-against its numbers.
-
-As in the code, nets normalize by the statistics of the batch, and the server's net is the one that is tested, with
-statistics that `evaluation.bn` chooses: a narrow net is another one in each round. Where `evaluation.personal` is on,
-clients are tested with the windows of the round.
+Users of the code do not reach the paper's accuracies with it (issues 7 and 11 of its repository), and why is not known.
+`configs/papers` has no table of this paper.
 """
 
 from collections.abc import Mapping
 
 from fedmpi.config.fields import Shares
-from fedmpi.methods.values import Client, MethodContext, TestedNet, WeightedOptions
+from fedmpi.federation.tiers import Tier
+from fedmpi.methods.values import Client, MethodContext, WeightedOptions
 from fedmpi.methods.widths import ScaledOptions, WidthMethod
 from fedmpi.models.surgery.groups import Index
 from fedmpi.models.surgery.rolling import rolling_axes
@@ -62,8 +58,8 @@ class FedRolex(WidthMethod):
         nets = [self.net(number, empty=True) for number in range(len(self.net_widths))]
         self._axes = [rolling_axes(self._widest, net) for net in nets]
 
-    def tested(self) -> tuple[TestedNet, ...]:
-        return (TestedNet("full", len(self.tiers), 1.0),)
+    def tested(self) -> tuple[Tier, ...]:
+        return (Tier(len(self.tiers), "full", 1.0),)
 
     def held(self, number: int, client: Client | None) -> Mapping[str, tuple[Index, ...]]:
         """Returns the window of the client's round; for a test that of the first."""

@@ -1,25 +1,21 @@
 """FjORD: every mini-batch trains a random width that the client can afford (ordered dropout).
 
-S. Horvath, S. Laskaridis, M. Almeida, I. Leontiadis, S. I. Venieris, N. D. Lane: FjORD: Fair and
-Accurate Federated Learning under heterogeneous targets with Ordered Dropout, NeurIPS 2021,
-arXiv:2102.13451. Sections 3.1 (ordered dropout), 3.2 (eq. 1: distillation) and 4 (Algorithm 1, eq. 2:
-aggregation).
+S. Horvath, S. Laskaridis, M. Almeida, I. Leontiadis, S. I. Venieris, N. D. Lane: FjORD: Fair and Accurate Federated
+Learning under heterogeneous targets with Ordered Dropout, NeurIPS 2021, arXiv:2102.13451. Sections 3.1 (ordered
+dropout), 3.2 (eq. 1: distillation) and 4 (Algorithm 1, eq. 2: aggregation).
 
-Server state: the net of the largest width. A client of capacity p_max gets ceil(p_max n) leading
-channels of every layer and draws for each mini-batch a width p <= p_max, the same for all layers,
-uniformly; linear layers have as many inputs as arrive. Each entry becomes the mean, weighted by
-samples, over the clients whose p_max covers it.
+Server state: the net of the largest width. A client of capacity p_max gets ceil(p_max n) leading channels of every
+layer and draws for each mini-batch a width p <= p_max, the same for all layers, uniformly; linear layers have as many
+inputs as arrive. Each entry becomes the mean, weighted by samples, over the clients whose p_max covers it.
 
 Differences from the paper, and from its authors' baseline (adap/flower, baselines/fjord):
-- Nets keep no running statistics, so there are none for each width to send: a width is tested with
-  statistics of its own, of the batch or re-estimated (`evaluation.bn`). The affine of BatchNorm is
-  one for all widths, each with its leading entries, as in the baseline.
-- Distillation is eq. 1, (1 - alpha) CE(SM_p, y) + alpha KL(SM_p, SM_pmax, T), beside p_max's own CE in the
-  same step ("always backpropagating also the teacher network"). The KL is that from p_max to p, as the
-  cross-entropy against p_max's detached outputs, which has the same gradient; so it is in the baseline. It
-  is times T^2, which eq. 1 does not say but Hinton et al., whose T it takes, do. Alpha = T = 1 is the
-  paper's choice and the baseline's. All logits are compared, also where `train.masked_loss` masks the
-  labels' loss. The loss in the records is p_max's.
+- Nets keep no running statistics for each width to send: a width is tested with statistics of its own
+  (`evaluation.bn`). The affine of BatchNorm is one for all widths, each with its leading entries, as in the baseline.
+- Distillation is eq. 1, (1 - alpha) CE(SM_p, y) + alpha KL(SM_p, SM_pmax, T), beside p_max's own CE in the same step
+  ("always backpropagating also the teacher network"). The KL is that from p_max to p, as the cross-entropy against
+  p_max's detached outputs, which has the same gradient; so it is in the baseline. It is times T^2, as in Hinton et al.,
+  whose T eq. 1 takes. Alpha = T = 1 is the paper's choice and the baseline's. All logits are compared, also where
+  `train.masked_loss` masks the labels' loss. The loss in the records is p_max's.
 """
 
 from collections import Counter

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedmpi.federation.assignment import Task
+from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Costs, TestedNet
+from fedmpi.methods.values import Client, ClientLoad, Costs
 from fedmpi.tensors import NOTHING, Params, Region, Spec
 
 
@@ -23,7 +24,7 @@ class KeptParts(Method):
         """Returns the names of the tensors that stay with their client in a round; None is a typical round."""
         return ()
 
-    def tested(self) -> tuple[TestedNet, ...]:
+    def tested(self) -> tuple[Tier, ...]:
         return ()
 
     def regions(self, client: Client) -> Mapping[str, Region]:

@@ -1,21 +1,19 @@
 """LG-FedAvg: the last layers are shared, the first ones stay with their client.
 
-P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency:
-Think Locally, Act Globally: Federated Learning with Local and Global Representations,
-arXiv:2001.01523, Algorithm 1. Phase 1 is federated averaging of the whole net. In phase 2 a client
-trains its local part and the global part jointly, uploads the global part alone, and keeps the other.
+P. P. Liang, T. Liu, L. Ziyin, N. B. Allen, R. P. Auerbach, D. Brent, R. Salakhutdinov, L.-P. Morency: Think Locally,
+Act Globally: Federated Learning with Local and Global Representations, arXiv:2001.01523, Algorithm 1. Phase 1 is
+federated averaging of the whole net. In phase 2 a client trains its local part and the global part jointly, uploads the
+global part alone, and keeps the other.
 
-Server state: the whole net; from phase 2 on only its global part changes. A client remembers its
-local part. There is no global net to test: every client is tested with its own.
+Server state: the whole net; from phase 2 on only its global part changes. A client remembers its local part.
 
 Differences from the paper, and from the authors' code (pliang279/LG-FedAvg):
-- The global part is the last layers, as in the paper; the code's CIFAR net has it the other way
-  round, convolutions global and linear layers local. A layer is a module with a matrix or kernel;
-  norms belong to the part of the net in which they stand.
+- The global part is the last layers, as in the paper; the code's CIFAR net has it the other way round, convolutions
+  global and linear layers local. A layer is a module with a matrix or kernel; norms belong to the part of the net in
+  which they stand.
 - The code begins with a trained model's checkpoint; `pretrain_rounds` trains it in the same run.
-- A client that comes for the first time in phase 2 starts from the server's local part. That it has
-  to be told it is not counted in the bytes, which are the paper's: 4 |G| each way in phase 2.
-- Optimizer, epochs and schedule are those of `train`.
+- A client that comes for the first time in phase 2 starts from the server's local part. The bytes are the paper's, 4
+  |G| each way in phase 2, without that.
 """
 
 from collections.abc import Iterator, Sequence
@@ -60,7 +58,7 @@ class LGFedAvg(KeptParts):
     def _local(self) -> tuple[str, ...]:
         """Returns the names of the local part, in the net's order: all that stand before the first global layer."""
         net = self.context.make(empty=True)
-        layers = [layer for layer in net.modules() if _has_a_matrix(layer)]
+        layers = [layer for layer in net.modules() if any(own.dim() > 1 for own in layer.parameters(recurse=False))]
         count = _trailing_linear(layers) if self.options.global_layers == "auto" else self.options.global_layers
         if count >= len(layers):
             return ()
@@ -72,10 +70,6 @@ class LGFedAvg(KeptParts):
         """Returns the local part in phase 2 and in a typical round, nothing in phase 1."""
         is_phase_1 = round_number is not None and round_number <= self.options.pretrain_rounds
         return () if is_phase_1 else self._local
-
-
-def _has_a_matrix(layer: nn.Module) -> bool:
-    return any(parameter.dim() > 1 for parameter in layer.parameters(recurse=False))
 
 
 def _trailing_linear(layers: Sequence[nn.Module]) -> int:

@@ -1,34 +1,32 @@
 """Per-FedAvg: an initial model from which one step on a client's own data makes a good one.
 
-A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A
-Model-Agnostic Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1 with its two
-approximations of the meta-gradient. A local step with batches D, D' and D'':
+A. Fallah, A. Mokhtari, A. Ozdaglar: Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+Meta-Learning Approach, NeurIPS 2020, arXiv:2002.07948, Algorithm 1 with its two approximations of the meta-gradient. A
+local step with batches D, D' and D'':
 
     w~ = w - alpha grad f(w; D),  g = grad f(w~; D')
     FO:  w <- w - beta g
     HF:  w <- w - beta (g - alpha H g),  H the Hessian of f(w; D'')
 
-Server state: the model, the uniform mean of the clients'. Before a client is tested, it takes
-`adaptation_steps` steps of rate alpha, each on one batch of its training data.
+Server state: the model, the uniform mean of the clients'. Before a client is tested, it takes `adaptation_steps` steps
+of rate alpha, each on one batch of its training data.
 
 Differences from the paper:
-- The paper takes tau steps on independent batches; here tau is `train.local_steps`, or what
-  `train.local_epochs` epochs of batches come to, counted by D'. D' are the batches of the client's
-  permutations in federated averaging, D and D'' those of further, independent permutations of the
-  same examples: a step passes 2 batches (FO) or 4 (HF).
-- The paper approximates H g by (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta). In
-  float32 no delta is good for all nets: a large one steps over kinks of ReLU, a small one leaves
-  rounding. So H g is computed exactly, by a second backward pass, at the same cost.
-- Steps are plain SGD: `train.momentum` and `train.weight_decay` are not used; `train.clip_norm`
-  applies to the step of rate beta. alpha = 0 is federated averaging with plain steps of rate beta.
-- alpha and beta are constants (0.01 and 0.001, as in a public implementation, KarhouTam/Per-FedAvg);
-  `beta: lr` takes the learning rate of the round, with its schedule.
+- The paper takes tau steps on independent batches. Here tau is `train.local_steps`, or the batches of
+  `train.local_epochs` epochs. D' are the batches of federated averaging, D and D'' those of further, independent
+  permutations of the same examples: a step passes 2 batches (FO) or 4 (HF).
+- The paper approximates H g by (grad f(w + delta g; D'') - grad f(w - delta g; D'')) / (2 delta). In float32 no delta
+  is good for all nets: a large one steps over kinks of ReLU, a small one leaves rounding. So a second backward pass
+  computes H g exactly, at the same cost.
+- Steps are plain SGD, without `train.momentum` and `train.weight_decay`; `train.clip_norm` applies to the step of rate
+  beta. alpha = 0 is federated averaging with plain steps of rate beta.
+- alpha and beta are constants (0.01 and 0.001, as in a public implementation, KarhouTam/Per-FedAvg).
 - The reported loss is that at w~.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -39,10 +37,11 @@ from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, plain_step
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training
 
 
 class PerFedAvgOptions(MethodOptions):
+    only_sgd: ClassVar[str] = "perfedavg takes plain SGD steps"
     name: str = "perfedavg"
     """An initial model that a few steps adapt to a client (Fallah et al. 2020)."""
     variant: Literal["FO", "HF"] = "FO"
@@ -58,7 +57,6 @@ class PerFedAvgOptions(MethodOptions):
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         yield from super().problems(config)
-        yield from self.only_sgd(config, "perfedavg takes plain SGD steps")
         if self.variant == "HF" and config.train.precision == "fp16":
             # A part of H g never passes the net's outputs, where the scale comes in, so it cannot be divided out.
             yield "train.precision", "fp16, which scales no second derivatives, and HF takes them; allowed: fp32, bf16"
@@ -84,7 +82,6 @@ class PerFedAvg(Method):
         advice = "method.beta=lr takes train.lr, as the config perfedavg_digits does"
         return (f"{problem}: train.lr, train.momentum and train.weight_decay do nothing; {advice}",)
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the gradients of a step; the inner step moves three numbers for each parameter.
 

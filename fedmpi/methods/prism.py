@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from fedmpi.config.fields import MAX_TIERS, NotNegative
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
+from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.decay import decay_layers_, decay_macs
@@ -44,7 +45,7 @@ from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, net_specs
-from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, TestedNet, Training, counted_once
+from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, Training
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
@@ -120,8 +121,8 @@ class OrthDrop(Method):
 
     # The nets: one for each tier, and the whole one that is tested.
 
-    def tested(self) -> tuple[TestedNet, ...]:
-        return (TestedNet("server", self._whole, 1.0), *(super().tested() if self.options.test_tiers else ()))
+    def tested(self) -> tuple[Tier, ...]:
+        return (Tier(self._whole, "server", 1.0), *(super().tested() if self.options.test_tiers else ()))
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         net = self.context.make(empty=empty)
@@ -223,7 +224,6 @@ class OrthDrop(Method):
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts the decay of eq. 6."""
         macs = decay_macs(self.factorized, self.tier_specs[turn.tier])

@@ -20,8 +20,8 @@ path, a clock or an environment variable. How to write one: `fedmpi/methods/READ
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
 
@@ -42,14 +42,14 @@ from fedmpi.methods.values import (
     MethodContext,
     MethodOptions,
     Phase,
-    TestedNet,
     Training,
-    counted_once,
 )
 from fedmpi.tensors import Params, Region, Spec, max_magnitudes, specs_of, to_device
 
 if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
+
+_MOST_COUNTED = 10_000
 
 
 class Method:
@@ -100,9 +100,10 @@ class Method:
 
     # The shape of a round.
 
-    def tested(self) -> tuple[TestedNet, ...]:
-        """Returns the nets that are tested on the whole test set: by default those that the tiers train."""
-        return tuple(TestedNet(tier.name, tier.index, tier.capacity) for tier in self.tiers)
+    def tested(self) -> tuple[Tier, ...]:
+        """Returns the nets that are tested on the whole test set, with their names in the records: by default those
+        that the tiers train."""
+        return self.tiers
 
     def phases(self, round_number: int) -> tuple[Phase, ...]:
         """Returns the exchanges of this round, in order."""
@@ -120,10 +121,17 @@ class Method:
     def _net_bytes(self) -> list[int]:
         return [sum(spec.num_bytes for spec in specs.values()) for specs in self.tier_specs]
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Returns what a turn computes, by default plain steps of the tier's net."""
-        return Training.of(turn.tier, step_sizes(self.context.train, turn.num_examples, turn.share))
+        return self._plain_steps(turn.tier, turn.num_examples, turn.share)
+
+    @cached_property
+    def _plain_steps(self) -> Callable[[int, float, float], Training]:
+        @lru_cache(maxsize=_MOST_COUNTED)  # a round of a fast net takes little longer than counting it
+        def counted(tier: int, num_examples: float, share: float) -> Training:
+            return Training.of(tier, step_sizes(self.context.train, num_examples, share))
+
+        return counted
 
     @cached_property
     def _num_params(self) -> int:
@@ -272,12 +280,17 @@ class Method:
 
 def all_nets(method: Method) -> range:
     """Returns the numbers of a method's nets: one for each tier, then one for each net that is only tested."""
-    return range(max([len(method.tiers), *(net.net + 1 for net in method.tested())]))
+    return range(max([len(method.tiers), *(net.index + 1 for net in method.tested())]))
 
 
 def net_specs(net: nn.Module) -> dict[str, Spec]:
     """Returns names and shapes of a net's parameters, kernels with their channels last."""
     return specs_of(net.named_parameters(), channels_last=True)
+
+
+def zeros_like(tensors: Params, prefix: str = "") -> Params:
+    """Returns zeros in the shapes of these tensors, by their names behind a prefix."""
+    return {prefix + name: torch.zeros_like(value) for name, value in tensors.items()}
 
 
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:

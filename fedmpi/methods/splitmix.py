@@ -1,25 +1,23 @@
 """Split-Mix: independent narrow base nets; a client trains as many as it can afford, levels are ensembles of them.
 
-J. Hong, H. Wang, Z. Wang, J. Zhou: Efficient Split-Mix Federated Learning for On-Demand and In-Situ
-Customization, ICLR 2022, arXiv:2203.09747. Algorithm 1, without its adversarial part (dual BatchNorm).
+J. Hong, H. Wang, Z. Wang, J. Zhou: Efficient Split-Mix Federated Learning for On-Demand and In-Situ Customization, ICLR
+2022, arXiv:2203.09747. Algorithm 1, without its adversarial part (dual BatchNorm).
 
-Server state: B = round(largest level / atom) base nets of width `atom`, `0.conv1.weight` being of the
-first. A client of level R trains b = round(R / atom) of them: the next one of a shuffled queue that
-all clients of all rounds draw from, and b - 1 random others. Each base becomes the mean over the
-clients that trained it; one that nobody trained stays. Level R is tested as the mean of the logits
-of the first b bases.
+Server state: B = round(largest level / atom) base nets of width `atom`, `0.conv1.weight` being of the first. A client
+of level R trains b = round(R / atom) of them: the next one of a shuffled queue that all clients of all rounds draw
+from, and b - 1 random others. Each base becomes the mean over the clients that trained it; one that nobody trained
+stays. Level R is tested as the mean of the logits of the first b bases.
 
 Differences from the paper, and from its code (illidanlab/SplitMix):
-- Weights are the code's, by samples. The initial values are those of FedHM's tables (YXShi2000/FedHM),
-  as of any narrow net; its other settings are `weighting: uniform` and `train.masked_loss`. The code's own
-  are `init: rescaled` and, for class-skewed data, a mask of each batch's absent classes.
-- The queue's place is computed from the round and the client's place in the cohort, and each of its
-  shuffles has a seed of its own, so that every rank knows it.
+- Weights are the code's, by samples. The initial values are those of FedHM's tables (YXShi2000/FedHM), as of any narrow
+  net; its other settings are `weighting: uniform` and `train.masked_loss`. The code's own are `init: rescaled` and, for
+  class-skewed data, a mask of each batch's absent classes.
+- The queue's place follows from the round and the client's place in the cohort, and each of its shuffles has a seed of
+  its own, so that every rank knows it.
 - Levels are rounded to whole bases (2.8 / 0.4 is 7); FedHM's code truncates it to 6.
 - The Scaler before a norm layer is a larger eps of that layer, which is the same (`surgery.scaler`).
-- `train.clip_norm` limits the gradient of all of a client's bases together.
-- The first bases are tested, not the best ones on a validation set. The recorded loss is the mean
-  over a client's bases.
+- `train.clip_norm` limits the gradient of all of a client's bases together; the recorded loss is the mean over them.
+- The first bases are tested, not the best ones on a validation set.
 """
 
 import math
@@ -39,7 +37,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, net_specs
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions, counted_once
+from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
@@ -113,7 +111,6 @@ class SplitMix(ServerMethod):
             said.append(f"{found}: choose method.init=rescaled")
         return tuple(said)
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         return replace(super().count_training(turn), nets_in_turn=self.num_bases[turn.tier])
 

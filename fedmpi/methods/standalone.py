@@ -1,21 +1,18 @@
 """Standalone: every client trains a model of its own on its own data, and nothing is exchanged.
 
-The baseline of A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning
-Framework for Heterogeneous Mobile Clients, MobiCom 2021, section 5.3: local training only, for
-the same total time as the federated methods.
+The baseline of A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning Framework for
+Heterogeneous Mobile Clients, MobiCom 2021, section 5.3: local training only, for the same total time as the federated
+methods.
 
-Server state: the initial model, which is what a client starts from when it first takes part. A
-client remembers its model; every client is tested with its own.
+Server state: the initial model, from which a client starts when it first takes part. A client remembers its model, and
+is tested with it.
 
 Differences from the paper:
-- The paper turns the time that communication would take into further epochs, and does not say how
-  many. Here time is counted in rounds, because no network is simulated. A federated run takes
-  `rounds` rounds, in most of which a device is not in the cohort and waits; one that needs no
-  server does not wait, and trains `train.local_epochs` epochs in every round. Clients are simulated
-  in the same cohorts as in a federated run, so each makes up for the rounds between its turns:
-  `epochs_factor: auto` is clients.count / clients.per_round, which is 1 where every client takes part
-  in every round. `epochs_factor: 1` is the other fair comparison: as much compute per client as in
-  the federated run. The epochs are in every round's record.
+- The paper turns the time that communication would take into further epochs, and does not say how many. Here time is
+  counted in rounds. A device of a federated run waits in the rounds whose cohort it is not in; one that needs no server
+  trains `train.local_epochs` epochs in every round. Clients are simulated in the cohorts of a federated run, so each
+  makes up for the rounds between its turns: `epochs_factor: auto` is clients.count / clients.per_round. `epochs_factor:
+  1` is the other fair comparison, with as much compute per client. The epochs are in every record.
 - A model begins each of its client's rounds with a fresh optimizer, at the round's learning rate.
 """
 
@@ -28,20 +25,11 @@ from typing import Literal
 from fedmpi.config.fields import Positive
 from fedmpi.config.schema import Train
 from fedmpi.federation.assignment import Task
+from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import (
-    Client,
-    ClientLoad,
-    Contributions,
-    Costs,
-    LocalWork,
-    MethodOptions,
-    TestedNet,
-    Training,
-    counted_once,
-)
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, Spec
 
 
@@ -75,11 +63,10 @@ class Standalone(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         return Costs(0, 0)
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         return Training.of(turn.tier, step_sizes(self.training, turn.num_examples, turn.share))
 
-    def tested(self) -> tuple[TestedNet, ...]:
+    def tested(self) -> tuple[Tier, ...]:
         return ()
 
     # Server half: it publishes the initial model and averages nothing.

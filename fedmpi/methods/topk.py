@@ -1,24 +1,20 @@
 """Top-k: clients send the largest entries of their update, and keep the rest for the next time.
 
-A. F. Aji, K. Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017,
-arXiv:1704.05021, Algorithm 1, as the baseline of Hermes (A. Li et al., MobiCom 2021, section 5.3),
-which sends 10 %. A client adds what it held back to its update, sends the k entries of largest
-magnitude with their indices, and holds back the others.
+A. F. Aji, K. Heafield: Sparse Communication for Distributed Gradient Descent, EMNLP 2017, arXiv:1704.05021, Algorithm
+1, as the baseline of Hermes (A. Li et al., MobiCom 2021, section 5.3), which sends 10 %. A client adds what it held
+back to its update, sends the k entries of largest magnitude with their indices, and holds back the others.
 
-Server state: the model theta; theta <- theta + mean of the sparse updates, in which an entry that a
-client did not send counts as 0. The download is dense, or by `download: sparse` the k largest entries
-of the mean with the server's own residual, of which the state keeps the rest. A client remembers its
-residual, one float32 vector.
+Server state: the model theta; theta <- theta + mean of the sparse updates, in which an entry that a client did not send
+counts as 0. The download is dense, or by `download: sparse` the k largest entries of the mean with the server's own
+residual, of which the state keeps the rest. A client remembers its residual, one float32 vector.
 
 Differences from the paper, and from public codes:
-- It is the update of a whole local training, theta_p - theta, that is cut, not one step's gradient.
-- k = max(1, ceil(ratio d)) out of the d entries of the whole net (`scope: global`), as the paper
-  prefers; `tensor` takes k of each tensor, as FedML does, which rounds down and by default keeps
-  no residual. The threshold is exact, where the paper estimates it from a sample.
-- Hermes prints costs of 0.19 to 0.22 of FedAvg at k = 10 %: those of values and indices both ways. A
-  client that was not in the cohort of every round has missed updates; the bytes of these are not counted.
-- Among entries of equal magnitude those of lower index go first, so that k is always met and bits
-  depend on nothing else.
+- The update of a whole local training, theta_p - theta, is cut, not one step's gradient.
+- k = max(1, ceil(ratio d)) out of the d entries of the whole net (`scope: global`), as the paper prefers; `tensor`
+  takes k of each tensor, as FedML does, which rounds down and by default keeps no residual. The threshold is exact,
+  where the paper estimates it from a sample. Of equal magnitudes those of lower index go first.
+- Hermes prints costs of 0.19 to 0.22 of FedAvg at k = 10 %: those of values and indices both ways. A client that was
+  not in the cohort of every round has missed updates; the bytes of these are not counted.
 """
 
 import math
@@ -35,10 +31,11 @@ from torch import Tensor
 from fedmpi.config.fields import Share
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Training, counted_once
+from fedmpi.methods.protocol import Method, zeros_like
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodOptions, Training
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
+RESIDUAL = "residual.."
 ENTRY_BYTES = 4 + 4
 """A value and its index."""
 
@@ -100,20 +97,19 @@ class TopK(Method):
 
     def initial_state(self) -> Params:
         state = super().initial_state()
-        residuals = {_residual(name): torch.zeros_like(value) for name, value in state.items()}
-        return state | (residuals if self.options.download == "sparse" else {})
+        return state | zeros_like(state, RESIDUAL) if self.options.download == "sparse" else state
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
         if self.options.download == "dense":
             return {name: value + means[name] for name, value in state.items()}
-        wanted = torch.cat([(means[name] + state[_residual(name)]).reshape(-1) for name in self.state_specs()])
+        wanted = torch.cat([(means[name] + state[RESIDUAL + name]).reshape(-1) for name in self.state_specs()])
         chosen = self._chosen(wanted)
         new = dict(state)
         steps = torch.split(wanted.masked_fill(~chosen, 0.0), self._sizes)
         residuals = torch.split(wanted.masked_fill(chosen, 0.0), self._sizes)
         for name, step, residual in zip(self.state_specs(), steps, residuals, strict=True):
             new[name] = state[name] + step.view(state[name].shape)
-            new[_residual(name)] = residual.view(state[name].shape)
+            new[RESIDUAL + name] = residual.view(state[name].shape)
         return new
 
     def _chosen(self, wanted: Tensor) -> Tensor:
@@ -141,7 +137,6 @@ class TopK(Method):
 
     # What it would cost real clients.
 
-    @counted_once
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts theta and the residual."""
         return replace(super().count_training(turn), copies=2)
@@ -149,10 +144,6 @@ class TopK(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         costs = replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)
         return costs if self.options.download == "dense" else replace(costs, down_bytes=costs.up_bytes)
-
-
-def _residual(name: str) -> str:
-    return f"residual..{name}"
 
 
 def largest(values: Tensor, k: int) -> Tensor:

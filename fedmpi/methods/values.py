@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -22,10 +22,9 @@ from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
 from fedmpi.learning.local import Backward, LocalTrainer, Loss, num_steps, plain_step
-from fedmpi.methods import robust
+from fedmpi.methods import aggregate, robust
 from fedmpi.tensors import Params
 
-_MOST_COUNTED = 10_000
 LayerRank = Literal["dense"] | Annotated[float, Field(gt=0, lt=1)] | Count
 """What an option asks of a single layer: to stay dense, a rank ratio, or a rank."""
 
@@ -43,6 +42,8 @@ class MethodOptions(Section):
     """Cohorts follow `clients.tier_blocks` where devices decide tiers (`clients.tier_assignment=fits`), too."""
     adds_parameters: ClassVar[bool] = False
     """Clients train parameters that the model has not, so that none of its own has to be trained."""
+    only_sgd: ClassVar[str] = ""
+    """Why clients cannot have another optimizer, as the middle of a sentence."""
     aggregate: robust.Rule = "mean"
     """What makes the server's tensors of the clients' uploads: the weighted `mean`, `median`, `trimmed_mean`, `krum` or
     `norm_clip` (options: `aggregate.name=krum aggregate.attackers=2`), or `package.module:Class` of your own.
@@ -69,10 +70,10 @@ class MethodOptions(Section):
             yield "model.trained", f"{problem}; name some of them, or take method.name=lora"
         if self.aggregate != "mean":
             yield from self._aggregate_problems(config)
+        if self.only_sgd and config.train.optimizer != "sgd":
+            yield "train.optimizer", f"{config.train.optimizer}, but {self.only_sgd}; allowed: sgd"
 
     def _aggregate_problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        from fedmpi.methods import aggregate
-
         rule = self.aggregate
         if isinstance(rule, Section):
             yield from rule.problems(config)
@@ -94,11 +95,6 @@ class MethodOptions(Section):
         chosen then.
         """
         return {}
-
-    def only_sgd(self, config: Config, why: str) -> Iterator[tuple[str, str]]:
-        """Refuses another optimizer of the clients than SGD; `why` is the middle of the sentence."""
-        if config.train.optimizer != "sgd":
-            yield "train.optimizer", f"{config.train.optimizer}, but {why}; allowed: sgd"
 
     def tier_blocks(self, num_clients: int) -> tuple[int, ...]:
         """Returns the clients of each tier without `clients.tier_blocks`: equal blocks, the last has the remainder."""
@@ -244,11 +240,9 @@ class Passes:
     backward: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Training:
-    """What a turn computes on a real client's device, exactly. Each equals itself only, so that a clock of devices
-    finds fast what it has timed before (`counted_once`).
-    """
+    """What a turn computes on a real client's device, exactly."""
 
     passes: tuple[Passes, ...]
     updates: int
@@ -261,7 +255,7 @@ class Training:
     """How often a client holds its net's parameters beside net, gradients and the optimizer's state."""
     nets_in_turn: int = 1
     """How many independent nets, which train one after another, the tier's net consists of."""
-    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
     """Layer -> how many of its weights are left, and of how many; a layer that is not named is whole."""
 
     @classmethod
@@ -278,34 +272,6 @@ class Training:
     def macs(self, macs_of_nets: Sequence[float]) -> float:
         """Returns the compute in the papers' measure: examples that pass forward x MACs of their net."""
         return sum(each.count * each.size * macs_of_nets[each.net] for each in self.passes)
-
-
-def counted_once(count: Callable[[Any, ClientLoad], Training]) -> Callable[[Any, ClientLoad], Training]:
-    """Decorates a `count_training` that depends on tier, examples and share alone: a round of a fast net takes little
-    longer than counting it.
-    """
-
-    @wraps(count)
-    def counted(method: Any, turn: ClientLoad) -> Training:
-        known: dict[tuple[Any, ...], Training] = vars(method).setdefault("_trainings", {})
-        key = (count, turn.tier, turn.num_examples, turn.share)
-        training = known.get(key)
-        if training is None:
-            if len(known) >= _MOST_COUNTED:
-                known.clear()
-            training = known[key] = count(method, turn)
-        return training
-
-    return counted
-
-
-@dataclass(frozen=True)
-class TestedNet:
-    """A net that is tested after a round: its name in the records, and which of the method's nets it is."""
-
-    name: str
-    net: int
-    capacity: float
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ def test_tiers(setup: Setup, round_number: int, published: Published) -> tuple[T
     tested = setup.method.tested()
 
     def load(place: int) -> FlatNet:
-        take_late(setup, published, tested[place].net)
-        net = setup.trainers[tested[place].net].net
-        setup.method.narrow(published.params, tested[place].net, net.params)
+        take_late(setup, published, tested[place].index)
+        net = setup.trainers[tested[place].index].net
+        setup.method.narrow(published.params, tested[place].index, net.params)
         return net
 
     def restat_seed(batch: int) -> int:

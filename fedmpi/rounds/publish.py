@@ -157,7 +157,7 @@ def _head(setup: Setup, tasks: Sequence[Task]) -> dict[str, Spec]:
 
 def tested_nets(setup: Setup) -> set[int]:
     """Returns the nets that a test needs: those tested on the whole test set and, for personal tests, every tier's."""
-    nets = {net.net for net in setup.method.tested()}
+    nets = {net.index for net in setup.method.tested()}
     if setup.personal_tests and setup.participation.tier:
         return nets | set(range(len(setup.blocks)))
     return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets

@@ -106,7 +106,7 @@ def sizes(setup: Setup) -> list[TierRow]:
     method = setup.method
     rows = []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
-    others = {net.name: (net.net, net.capacity) for net in method.tested() if net.name not in tiers}
+    others = {net.name: (net.index, net.capacity) for net in method.tested() if net.name not in tiers}
     for name, (number, capacity) in (tiers | others).items():
         cost = setup.nets[number]
         turn = method.costs(ClientLoad(number)) if name in tiers else None

@@ -393,7 +393,7 @@ def _trainers(
 def _evaluation(
     config: Config, method: methods.Method, skeletons: Sequence[nn.Module], material: TrainingData
 ) -> EvaluationPlan:
-    tested = [net.net for net in method.tested()]
+    tested = [net.index for net in method.tested()]
     order = seeds.numpy_generator("restat order", config.seed)
     # Shuffled once and for all: in a file sorted by class each batch would be one class.
     shuffled = order.permutation(np.sort(material.partition.indices))

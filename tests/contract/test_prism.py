@@ -52,7 +52,7 @@ def numbered_state(method: OrthDrop) -> Params:
 def test_the_server_s_net_is_the_product_of_its_factors() -> None:
     """Its first row by hand: 11 * (1, 2, 3) + 12 * (4, 5, 6) + 13 * (7, 8, 9) = (150, 186, 222)."""
     method = Prism(context(PrismOptions(keep_ratio=(1 / 3,)), one_layer))
-    number = method.tested()[0].net
+    number = method.tested()[0].index
     net = method.net(number).requires_grad_(False)
     method.narrow(numbered_state(method), number, dict(net.named_parameters()))
     assert net.get_parameter("0.weight").tolist() == [[150, 186, 222], [270, 336, 402], [390, 486, 582]]
@@ -124,9 +124,9 @@ def test_narrow_by_hand() -> None:
         assert out["0.u.weight"].tolist() == [[1, 2, 3], [4, 5, 6]]
         assert out["0.v.weight"].tolist() == [[11, 12], [21, 22]]
         assert torch.equal(out["0.bias"], state["0.bias"])
-    tested = [(net.name, net.net, net.capacity) for net in method.tested()]
+    tested = [(net.name, net.index, net.capacity) for net in method.tested()]
     assert tested == [("server", 1, 1.0), ("0.666667", 0, 2 / 3)]
-    assert [net.net for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
+    assert [net.index for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
 
 
 @pytest.mark.parametrize("case", fast("prism", of=["prism", "prism-cut", "orthdrop"]))
@@ -163,8 +163,8 @@ def test_the_initial_state_is_the_initial_net(tmp_path: Path) -> None:
         torch.testing.assert_close(weight, dense[f"{name}.weight"].detach(), rtol=0, atol=1e-5)
     assert all(torch.equal(state[n], v) for n, v in dense.items() if n in state)
     (tested,) = method.tested()
-    flat = setup.trainers[tested.net].net
-    method.narrow(published_for(method, state, {tested.net}), tested.net, flat.params)
+    flat = setup.trainers[tested.index].net
+    method.narrow(published_for(method, state, {tested.index}), tested.index, flat.params)
     images = torch.rand(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(flat.module(images), net(images), rtol=0, atol=1e-4)
 

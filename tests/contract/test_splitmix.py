@@ -117,7 +117,7 @@ def test_a_level_is_the_mean_of_the_logits_of_its_first_bases() -> None:
     for number, b in enumerate((4, 2, 1)):
         logits = flat(method, number, state).module.eval()(x)
         torch.testing.assert_close(logits, sum(bases[:b]) / b, rtol=1e-6, atol=1e-7)
-    assert [(net.name, net.net) for net in method.tested()] == [("1", 0), ("0.5", 1), ("0.25", 2)]
+    assert [(net.name, net.index) for net in method.tested()] == [("1", 0), ("0.5", 1), ("0.25", 2)]
 
 
 def test_bases_train_on_their_own_logits() -> None:

@@ -202,13 +202,13 @@ def test_only_the_full_net_is_tested(tmp_path: Path, name: str) -> None:
     key = "keep_ratio" if name == "origdrop" else "widths"
     setup = small_setup(tmp_path, f"method.name={name}", f"method.{key}=[0.5,0.25]")
     method = setup.method
-    assert [(net.name, net.net, net.capacity) for net in method.tested()] == [("full", 2, 1.0)]
+    assert [(net.name, net.index, net.capacity) for net in method.tested()] == [("full", 2, 1.0)]
     assert len(all_nets(method)) == len(setup.trainers) == 3 and {tier.index for tier in method.tiers} == {0, 1}
     state, net = method.initial_state(), setup.trainers[2].net
     method.narrow(state, 2, net.params)
     assert all(torch.equal(net.params[name], state[name]) for name in state) and len(net.params) == len(state)
     tested = OrigDrop(context(OrigDropOptions(test_tiers=True))).tested()
-    assert [(net.name, net.net) for net in tested] == [("full", 2), ("0.4", 0), ("0.2", 1)]
+    assert [(net.name, net.index) for net in tested] == [("full", 2), ("0.4", 0), ("0.2", 1)]
 
 
 # HeteroFL's Scaler.

@@ -45,7 +45,7 @@ class Setting:
 
     def net(self, name: str) -> nn.Module:
         """Builds the tested net of this name."""
-        tiers = {net.name: net.net for net in self.method.tested()}
+        tiers = {net.name: net.index for net in self.method.tested()}
         return self.method.net(tiers[name], empty=True)
 
 
