@@ -23,8 +23,7 @@ import torch
 from fedmpi.config.fields import Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.methods.fedprox import pull
-from fedmpi.methods.protocol import Method, zeros_like
+from fedmpi.methods.protocol import Method, pull, zeros_like
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, to_device
 

@@ -31,8 +31,7 @@ from fedmpi.config.fields import NotNegative
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.methods.fedprox import pull
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import Method, pull
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Training, WeightedOptions
 from fedmpi.tensors import Params, Spec
 

@@ -15,11 +15,10 @@ Differences from the paper:
 
 from dataclasses import replace
 
-import torch
-
 from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
+from fedmpi.methods.protocol import pull
 from fedmpi.methods.values import Client, ClientLoad, Training, WeightedOptions
 
 
@@ -45,11 +44,3 @@ class FedProx(ServerMethod):
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         pull(net, client, self.options.mu)
-
-
-def pull(net: FlatNet, client: Client, mu: float) -> None:
-    """Adds mu (w - w_t) to the gradients, in two passes that allocate nothing; with mu = 0 they keep their bits."""
-    if mu > 0:
-        gradients = list(net.grads.values())
-        torch._foreach_add_(gradients, list(net.params.values()), alpha=mu)
-        torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=mu)

@@ -293,6 +293,14 @@ def zeros_like(tensors: Params, prefix: str = "") -> Params:
     return {prefix + name: torch.zeros_like(value) for name, value in tensors.items()}
 
 
+def pull(net: FlatNet, client: Client, mu: float) -> None:
+    """Adds the gradient of mu/2 |w - w_t|^2, w_t what was published; with mu = 0 gradients keep their bits."""
+    if mu > 0:
+        gradients = list(net.grads.values())
+        torch._foreach_add_(gradients, list(net.params.values()), alpha=mu)
+        torch._foreach_sub_(gradients, [client.published[name] for name in net.grads], alpha=mu)
+
+
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
     """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one; what lies
     on another device comes in one piece. Raises ValueError where the two have not the same shape, because torch would
