@@ -81,7 +81,7 @@ def _start_and_train(context: RunContext) -> bool:
         snapshot, origin = together(
             comm, lambda: resuming.begin(setup, folder, saved, request, resumes=resumes) if root else (None, {})
         )
-        places = comm.allgather_text(f"{comm.host}: {setup.device.description}")
+        places = comm.allgather_object(f"{comm.host}: {setup.device.description}")
 
         def begin_server() -> Server | None:
             if lock is None:
@@ -150,7 +150,7 @@ def _timings_and_vote(context: RunContext, setup: Setup, is_over: bool) -> tuple
     names = (*STAGES, "wall")
     taken = setup.clock.take()
     vote = OVER if is_over else context.stopping.vote(taken["wall"])
-    rows = setup.comm.allgather_rows(np.array([*(taken[name] for name in names), vote]))
+    rows = np.array(setup.comm.allgather_object([*(taken[name] for name in names), vote]))
     busy_s = rows[:, names.index("wall")] - rows[:, names.index("idle")]
     means = dict(zip(names, rows[:, :-1].mean(axis=0).tolist(), strict=True))
     busy = dict(zip(map(str, setup.comm.members), busy_s.tolist(), strict=True))

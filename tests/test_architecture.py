@@ -104,11 +104,11 @@ def test_every_rank_reaches_each_collective() -> None:
     [
         "if comm.rank == 0:\n    comm.bcast(x)",
         "if comm.is_root:\n    pass\nelse:\n    comm.reduce_sum(x)",
-        "y = comm.allgather_rows(x) if is_root else None",
+        "y = comm.allgather_object(x) if is_root else None",
         "while rank < 3:\n    comm.wait_for_all()",
         "if comm.is_root:\n    together(comm, action)",
         "is_root and comm.bcast(x)",
-        "for client in plan.of(comm.rank):\n    comm.start_gather(x)",
+        "for client in plan.of(comm.rank):\n    comm.start_send(x)",
         "[comm.bcast(x) for client in plan if client % rank]",
         "def f():\n    if not comm.is_root:\n        return\n    comm.agree(x)",
     ],

@@ -1,12 +1,11 @@
 """Findings about the machine: each function looks at one thing. `Seen` is one rank's view of its host."""
 
 import contextlib
-import json
 import platform
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -66,8 +65,8 @@ def see(comm: Communicator) -> list[Seen]:
     gpus = placement.visible_gpus()
     device, wrong = _placed(comm, gpus)
     packages = versions() | {"CUDA": torch.version.cuda or "none"}
-    own = Seen(comm.host, usable_cpus(), physical_cores(), len(gpus), device, wrong, packages, library_version())
-    return [Seen(**json.loads(text)) for text in comm.allgather_text(json.dumps(asdict(own)))]
+    seen = Seen(comm.host, usable_cpus(), physical_cores(), len(gpus), device, wrong, packages, library_version())
+    return comm.allgather_object(seen)
 
 
 def _placed(comm: Communicator, gpus: Sequence[placement.Gpu]) -> tuple[str, str]:
@@ -154,8 +153,8 @@ def run_folder(folder: Path, comm: Communicator) -> Finding:
                 place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".fedmpi-check-", dir=existing))
             except OSError as error:
                 problem = f"{existing} cannot be written: {reason(error)}"
-        place = comm.allgather_text(place)[0]
-        seen = comm.allgather_text("" if Path(place).is_dir() else comm.host)
+        place = comm.bcast_object(place)
+        seen = comm.allgather_object("" if Path(place).is_dir() else comm.host)
     if not place:
         return Finding("run folder", "problem", problem, "name one that you may write (output.dir)")
     blind = [host for host in dict.fromkeys(seen) if host]

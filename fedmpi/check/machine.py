@@ -44,7 +44,7 @@ def check_machine(words: Sequence[str], rank: int) -> int:
         say(describe_failure(error, comm))
         comm.abort(1)
         raise
-    return comm.leave(int(comm.allgather_text(str(code))[0]))
+    return comm.leave(comm.bcast_object(code))
 
 
 def all_findings(comm: Communicator, config: Config) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def same_bits(comm: Communicator) -> Finding:
     config = small_config(f"mpi.round_timeout_s={_TRIAL_LIMIT_S}", f"mpi.startup_timeout_s={_TRIAL_LIMIT_S}")
     with contextlib.ExitStack() as stack:
         own = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedmpi-check-"))
-        folder = Path(comm.allgather_text(own)[0])
+        folder = Path(comm.bcast_object(own))
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         stack.enter_context(contextlib.redirect_stderr(output))
         started = time.perf_counter()

@@ -52,16 +52,6 @@ class Assignment:
         return list(zip_longest(*self.by_rank))
 
 
-def parts_of(wave: Wave, num_ranks: int) -> list[Wave]:
-    """Cuts a wave into parts of `num_ranks` neighbouring ranks. In each part the other ranks have None."""
-    parts = []
-    for first in range(0, len(wave), num_ranks):
-        part: list[Task | None] = [None] * len(wave)
-        part[first : first + num_ranks] = wave[first : first + num_ranks]
-        parts.append(tuple(part))
-    return parts
-
-
 def worker_ranks(size: int, *, server_trains: bool) -> range:
     """Returns the ranks that train clients: all but rank 0, unless it is alone or `mpi.server_trains` is set."""
     return range(0 if server_trains or size == 1 else 1, size)

@@ -31,7 +31,7 @@ import torch
 
 from fedmpi.clock import Traffic
 from fedmpi.errors import FAILED, RankLossError
-from fedmpi.mpi.communicator import Communicator, Loss, Wait
+from fedmpi.mpi.communicator import Communicator, Loss, Value, Wait
 from fedmpi.mpi.launch import code_in_order, end_launcher, library_version, outlives_ranks
 from fedmpi.mpi.library import MPI
 from fedmpi.tensors import ALIGN_BYTES
@@ -133,6 +133,12 @@ class Comm(Communicator):
         return self._waiting_for(*requests)
 
     @_may_lose_ranks
+    def bcast_object(self, value: Value) -> Value:
+        with self._moving():
+            received: Value = self._mpi.bcast(value)
+        return received
+
+    @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
         self._add(buffer, functools.partial(self._mpi.Reduce, root=0))
 
@@ -152,13 +158,18 @@ class Comm(Communicator):
         self.traffic.moved(self.size - 1, values.nbytes * (self.size - 1))
 
     @_may_lose_ranks
-    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Wait:
-        blocks = [count // ALIGN_BYTES for count in num_bytes]
-        starts = [sum(blocks[:rank]) for rank in range(self.size)]
-        mine = [send.numpy(), blocks[self.rank], _block()]
-        target = [receive.numpy(), blocks, starts, _block()] if self.is_root else None
-        self.traffic.moved(sum(1 for count in num_bytes[1:] if count), sum(num_bytes[1:]))
-        return self._waiting_for(self._mpi.Igatherv(mine, target, root=0))
+    def start_send(self, sender: int, num_bytes: int, message: torch.Tensor, received: torch.Tensor) -> Wait:
+        octets = received if self.is_root else message
+        block = [octets[:num_bytes].numpy(), num_bytes // ALIGN_BYTES, _block()]
+        requests = []
+        if sender == self.rank == 0:
+            received[:num_bytes].copy_(message[:num_bytes])
+        elif self.is_root:
+            requests.append(self._mpi.Irecv(block, sender))
+        elif sender == self.rank:
+            requests.append(self._mpi.Isend(block, 0))
+        self.traffic.moved(int(sender > 0), num_bytes * (sender > 0))
+        return self._waiting_for(*requests)
 
     def _waiting_for(self, *requests: Any) -> Wait:
         self._pending.update({id(request): request for request in requests})
@@ -171,18 +182,10 @@ class Comm(Communicator):
             self._pending.pop(id(request), None)
 
     @_may_lose_ranks
-    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        rows = np.empty((self.size, *row.shape), row.dtype)
+    def allgather_object(self, value: Value) -> list[Value]:
         with self._moving():
-            self._mpi.Allgather(np.ascontiguousarray(row), rows)
-        self.traffic.moved(self.size - 1, row.nbytes * (self.size - 1))
-        return rows
-
-    @_may_lose_ranks
-    def allgather_text(self, text: str) -> list[str]:
-        with self._moving():
-            texts: list[str] = self._mpi.allgather(text)
-        return texts
+            values: list[Value] = self._mpi.allgather(value)
+        return values
 
     def agree(self) -> None:
         if not self.recovers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +16,6 @@ from fedmpi.clock import Traffic
 from fedmpi.errors import StartupError, UserError
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
 Value = TypeVar("Value")
@@ -67,28 +66,28 @@ class Collectives:
         """
         return lambda: None
 
+    def bcast_object(self, value: Value) -> Value:
+        """Returns rank 0's value on every rank; for a few values, because it pickles."""
+        return value
+
     def reduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into rank 0's; the others' is undefined afterwards."""
 
     def allreduce_sum(self, buffer: torch.Tensor) -> None:
         """Adds every rank's `buffer` (int64, on the CPU) into the `buffer` of every rank."""
 
-    def start_gather(self, send: torch.Tensor, num_bytes: Sequence[int], receive: torch.Tensor) -> Wait:
-        """Starts moving the first num_bytes[rank] bytes of every rank's `send` to rank 0. There they lie one after the
-        other in `receive`. Buffers are uint8 on the CPU, all lengths multiples of 64 bytes.
+    def start_send(self, sender: int, num_bytes: int, message: torch.Tensor, received: torch.Tensor) -> Wait:
+        """Starts to send the first `num_bytes` of one rank's `message` to rank 0, into `received` there.
 
-        Returns a function that waits for it. Both buffers belong to MPI until that has returned.
+        Both are uint8 on the CPU, `num_bytes` a multiple of 64. Returns a function that waits for it, on other ranks
+        for nothing. Until it has returned the buffer belongs to MPI.
         """
-        receive[: num_bytes[0]].copy_(send[: num_bytes[0]])
+        received[:num_bytes].copy_(message[:num_bytes])
         return lambda: None
 
-    def allgather_rows(self, row: np.ndarray) -> np.ndarray:
-        """Returns one row of equal length from each rank, stacked, on all ranks."""
-        return row[None]
-
-    def allgather_text(self, text: str) -> list[str]:
-        """Returns every rank's text, in order of ranks. For start-up only: it pickles."""
-        return [text]
+    def allgather_object(self, value: Value) -> list[Value]:
+        """Returns every rank's value, in order of ranks; for a few values, because it pickles."""
+        return [value]
 
     def agree(self) -> None:
         """Ends a step: raises `RankLossError` on all ranks unless all came through it. Costs nothing where a job ends
@@ -152,7 +151,7 @@ def together(comm: Communicator, action: Callable[[], Value]) -> Value:
     except UserError as error:
         outcome = error
     own = outcome.text() if isinstance(outcome, UserError) else ""
-    problems = list(dict.fromkeys(filter(None, comm.allgather_text(own))))
+    problems = list(dict.fromkeys(filter(None, comm.allgather_object(own))))
     if problems or isinstance(outcome, UserError):
         lines = (line for problem in problems for line in problem.splitlines())
         raise StartupError("start", *lines)

@@ -1,7 +1,7 @@
 """How clients' results reach the server: `gather` or `reduce`, with the same bits.
 
 gather   Uploads travel. A worker starts to send a client's upload and trains its next client meanwhile. Rank 0 receives
-         a wave of one client per worker, or a part of it, and adds the part before. It never holds a whole cohort.
+         a wave of one client per worker, and adds the one before. It never holds a whole cohort.
 reduce   Each worker lifts and adds the uploads of its own clients. The sums (int64) travel once per phase.
          Faster where each of several workers has many clients.
 
@@ -14,15 +14,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi.errors import ConfigError, RoundError
 from fedmpi.exactsum import WeightSum
-from fedmpi.federation.assignment import Assignment, Task, Wave, parts_of
+from fedmpi.federation.assignment import Assignment, Task, Wave
 from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
@@ -34,8 +35,8 @@ from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Wait
 
-PART_BYTES = 128 * 2**20
-"""Rank 0 receives a wave in parts of so many bytes, or of one upload: its memory would else grow with the workers."""
+WAVE_BYTES = 128 * 2**20
+"""Rank 0 has uploads of so many bytes under way, or one: its memory would else grow with the workers."""
 MANY_CLIENTS = 8
 """From so many clients a worker on, `auto` reduces (`jobs/bench/scaling.py`; `jobs/RESULTS.md`, Scale)."""
 # A worker may have two uploads under way while it trains on. With one, a worker whose client was short would wait for
@@ -135,35 +136,37 @@ class Gather:
         self._layouts = {task.client: upload_layout(setup.method, task) for task in plan.tasks}
         self._uploads = Uploads(setup, published) if comm.is_root else None
         self.reports: list[ClientReport] = []
-        """The reports that this rank has so far."""
-        largest = self._largest(plan.tasks)
-        self._ranks_of_part = min(comm.size, max(1, PART_BYTES // max(1, largest)))
         own = self._largest(plan.by_rank[comm.rank])
-        room = self._ranks_of_part * largest if comm.is_root else 0
-        is_pinned = setup.device.has_gpu
-        self._outboxes = deque(host_buffer(own, is_pinned=is_pinned) for _ in range(_UNDER_WAY))
-        self._inboxes = deque(host_buffer(room, is_pinned=is_pinned) for _ in range(1 + _parts_ahead(comm.size)))
-        self._under_way: deque[tuple[Wait, Wave, Tensor]] = deque()
+        largest = self._largest(plan.tasks) if comm.is_root else 0
+        self._most_under_way = min(comm.size - 1, max(1, WAVE_BYTES // max(1, largest)))
+        buffer = partial(host_buffer, is_pinned=setup.device.has_gpu)
+        self._outboxes = deque((_no_wait, buffer(own)) for _ in range(_UNDER_WAY))
+        # Rank 0 adds one upload while the others move.
+        self._inboxes = deque(buffer(largest) for _ in range(self._most_under_way + 1))
+        self._under_way: deque[tuple[Wait, Layout, Tensor]] = deque()
 
     def _largest(self, tasks: Sequence[Task]) -> int:
         return max((self._layouts[task.client].num_bytes for task in tasks), default=0)
 
     def post(self, wave: Wave, result: ClientResult | None) -> None:
         """Sends the result of this rank's client of the wave, if it has one; copies what it needs."""
-        parts = parts_of(wave, self._ranks_of_part)
-        self._wait_for_all_but((_UNDER_WAY - 1) * len(parts))
-        outbox = self._outboxes[0]
-        self._outboxes.rotate()
+        sent, outbox = self._outboxes.popleft()
+        sent()
         if result is not None:
-            self._pack(outbox, result)
-        # Rank 0 adds a part while the next one moves. The other ranks leave all parts of the wave under way.
-        most = _parts_ahead(self._comm.size) if self._comm.is_root else _UNDER_WAY * len(parts)
-        for part in parts:
+            self._pack(outbox, *result)
+        for sender, task in enumerate(wave):
+            if task is None:
+                continue
+            layout = self._layouts[task.client]
             inbox = self._inboxes[0]
             self._inboxes.rotate()
-            wait = self._comm.start_gather(outbox, self._num_bytes(part), inbox)
-            self._under_way.append((wait, part, inbox))
-            self._wait_for_all_but(most)
+            wait = self._comm.start_send(sender, layout.num_bytes, outbox, inbox)
+            if sender == self._comm.rank:
+                sent = wait
+            if self._comm.is_root:
+                self._under_way.append((wait, layout, inbox))
+                self._receive_all_but(self._most_under_way)
+        self._outboxes.append((sent, outbox))
 
     @property
     def num_done(self) -> int:
@@ -172,25 +175,13 @@ class Gather:
 
     def finish(self, state: Params) -> Results:
         """Waits for what is under way; rank 0 gets all reports and the means."""
-        self._wait_for_all_but(0)
+        self._receive_all_but(0)
+        for sent, _ in self._outboxes:
+            sent()
         self._inboxes.clear()  # the means take as much memory
         return Results() if self._uploads is None else self._uploads.results(state, self.reports)
 
-    def _num_bytes(self, part: Wave) -> list[int]:
-        return [self._layouts[task.client].num_bytes if task else 0 for task in part]
-
-    def _wait_for_all_but(self, number: int) -> None:
-        """Waits until at most `number` parts are under way. Rank 0 adds those that have arrived."""
-        while len(self._under_way) > number:
-            wait, part, inbox = self._under_way.popleft()
-            wait()
-            for task in filter(None, part if self._uploads else ()):
-                layout = self._layouts[task.client]
-                self._receive(layout, inbox[: layout.num_bytes])
-                inbox = inbox[layout.num_bytes :]
-
-    def _pack(self, outbox: Tensor, result: ClientResult) -> None:
-        report, upload = result
+    def _pack(self, outbox: Tensor, report: ClientReport, upload: Params | None) -> None:
         layout = self._layouts[report.client]
         if upload is not None:
             device = next((value.device for value in upload.values()), outbox.device)
@@ -203,15 +194,18 @@ class Gather:
                 outbox[: layout.num_bytes].copy_(packed)
         layout.views(outbox)[_REPORT_NAME].numpy().view(REPORT)[0] = report.to_row()
 
-    def _receive(self, layout: Layout, message: Tensor) -> None:
-        """Adds one client's upload; rank 0 only."""
-        report = ClientReport.from_row(layout.views(message)[_REPORT_NAME].numpy().view(REPORT)[0])
-        self.reports.append(report)
-        if report.status == CONTRIBUTED:
-            upload = layout.views(message.to(self._device))
-            del upload[_REPORT_NAME]
-            assert self._uploads is not None
-            self._uploads.add(report, upload)
+    def _receive_all_but(self, number: int) -> None:
+        """Waits on rank 0 until at most `number` uploads are under way, and adds those that have arrived."""
+        while len(self._under_way) > number:
+            wait, layout, inbox = self._under_way.popleft()
+            wait()
+            report = ClientReport.from_row(layout.views(inbox)[_REPORT_NAME].numpy().view(REPORT)[0])
+            self.reports.append(report)
+            if report.status == CONTRIBUTED:
+                upload = layout.views(inbox[: layout.num_bytes].to(self._device))
+                del upload[_REPORT_NAME]
+                assert self._uploads is not None
+                self._uploads.add(report, upload)
 
 
 class Reduce:
@@ -222,7 +216,6 @@ class Reduce:
         self._device = setup.device.server
         self._uploads = Uploads(setup, published)
         self.reports: list[ClientReport] = []
-        self._most_reports = max(map(len, published.plan.by_rank), default=0)
         self.num_done = 0
         """Clients of the waves so far: rank 0 receives nothing of them before the end."""
 
@@ -241,13 +234,9 @@ class Reduce:
         on_host = sums.buffer.cpu()
         self._comm.reduce_sum(on_host)
         sums.buffer.copy_(on_host)
-        rows = np.zeros(self._most_reports, REPORT)
-        for place, report in enumerate(self.reports):
-            rows[place] = report.to_row()
-        all_rows = self._comm.allgather_rows(rows.view(np.uint8)).view(REPORT).reshape(-1)
+        reports = list(chain.from_iterable(self._comm.allgather_object(self.reports)))
         if not self._comm.is_root:
             return Results()
-        reports = [ClientReport.from_row(row) for row in all_rows if row["status"]]
         own = {report.client for report in self.reports}
         for report in reports:
             if report.status == CONTRIBUTED and report.client not in own:
@@ -267,9 +256,8 @@ def upload_layout(method: Method, task: Task) -> Layout:
     return Layout.of({_REPORT_NAME: Spec((REPORT.itemsize,), torch.uint8), **method.upload_specs(task.tier, task)})
 
 
-def _parts_ahead(num_ranks: int) -> int:
-    """Returns how many parts move while rank 0 adds the one before; one process has nothing to wait for."""
-    return min(1, num_ranks - 1)
+def _no_wait() -> None:
+    pass
 
 
 def choose(kind: str, method: Method, assignment: Assignment) -> str:

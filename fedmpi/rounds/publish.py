@@ -18,20 +18,16 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from fedmpi.errors import DivergenceError
 from fedmpi.federation.assignment import Task, assign
+from fedmpi.methods.protocol import Method
 from fedmpi.rounds.state import Published, ServerState, Setup, is_evaluated, plan_phase
-from fedmpi.tensors import Layout, Params, Spec, host_buffer, max_magnitudes, to_device
+from fedmpi.tensors import Layout, Params, host_buffer, max_magnitudes, to_device
 
 if TYPE_CHECKING:
     from fedmpi.store.memory import Version
-
-_BOUNDS = "#bounds"
-_VERSIONS = "#versions"
-_VERSION = np.dtype([("round", "i8"), ("digest", "V16")])
 
 
 def publish(setup: Setup, state: ServerState, number: int, place: int) -> Published:
@@ -57,30 +53,51 @@ def publish_early(setup: Setup, state: ServerState, number: int, place: int) -> 
     early = {name: specs[name] for name in specs if name not in late}
     if late and _all_wait(setup, nets):
         early |= method.state_specs()
-    layout = Layout.of(_head(setup, plan.tasks) | early)
+    layout = Layout.of(early)
     on_host, buffer = _buffers(setup, layout)
+    bounds = {}
     with setup.clock.stage("submodel_creation", number):
         if setup.comm.is_root:
-            _write(setup, state, plan.tasks, sorted(nets), layout.views(buffer))
+            bounds = _bounds(method, state.params)
+            method.publish(state.params, sorted(nets), layout.views(buffer))
     with setup.clock.stage("communication", number):
+        bounds = setup.comm.bcast_object(bounds)
+        versions = share_versions(setup, state, plan.tasks)
         setup.comm.bcast(on_host.copy_(buffer))
-    views = layout.views(on_host)
-    bounds = dict(zip(method.state_specs(), views[_BOUNDS].tolist(), strict=True))
-    versions = _read_versions(views[_VERSIONS], plan.tasks)
-    with setup.clock.stage("communication", number):
         params = layout.views(on_host.to(setup.data.device))
-    return Published({name: params[name] for name in early}, bounds, versions, plan, sorted(nets), late)
+    return Published(params, bounds, versions, plan, sorted(nets), late)
+
+
+def _bounds(method: Method, state: Params) -> dict[str, float]:
+    """Returns how large each tensor of an upload may be, for exact sums."""
+    names = list(method.state_specs())
+    magnitudes = dict(zip(names, max_magnitudes(state[name] for name in names).tolist(), strict=True))
+    bad = [name for name, magnitude in magnitudes.items() if not math.isfinite(magnitude)]
+    if bad:
+        what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
+        raise DivergenceError(f"{what}; lower train.lr")
+    return {name: method.bound(name, magnitude) for name, magnitude in magnitudes.items()}
 
 
 def publish_late(setup: Setup, state: ServerState, number: int, published: Published) -> Published:
     """Computes what is late and starts to send it, once: rank 0 alone, while the others go on, or all together."""
     if not published.late:
         return published
-    parts = _parts(setup, published)
-    layout = Layout.of({name: spec for part in parts for name, spec in part.specs.items()})
-    on_host = _computed(setup, state, number, published, parts, layout)
+    comm = setup.comm
+    is_shared = _all_wait(setup, published.nets)
+    layout = Layout.of(published.late)
+    on_host, buffer = _buffers(setup, layout)
+    with setup.clock.stage("svd", number):
+        own = _own_part(setup, comm.size if is_shared else 1)
+        views = {name: view for name, view in layout.views(buffer).items() if name in own}
+        if views:
+            source = state.params or to_device(published.params, setup.device.server)
+            setup.method.publish(source, published.nets, views)
     with setup.clock.stage("communication", number):
-        arrival = setup.comm.start_bcast(on_host)
+        on_host.copy_(buffer)
+        if is_shared:
+            comm.reduce_sum(on_host.view(torch.int64))  # one rank fills in each tensor: the bits of the others are 0
+        arrival = comm.start_bcast(on_host)
 
     def take() -> None:
         published.params.update(layout.views(on_host.to(setup.data.device)))
@@ -88,12 +105,21 @@ def publish_late(setup: Setup, state: ServerState, number: int, published: Publi
     @cache
     def wait() -> None:
         arrival()
-        if not setup.comm.is_root:
+        if not comm.is_root:
             take()
 
-    if setup.comm.is_root:
+    if comm.is_root:
         take()
     return replace(published, late={}, wait=wait)
+
+
+def _own_part(setup: Setup, num_ranks: int) -> set[str]:
+    """Returns the late tensors that this rank computes, if so many ranks compute some."""
+    costs = setup.method.late
+    groups = list(costs)
+    tasks = [Task(place, 0, 0, "", 0, costs[names]) for place, names in enumerate(groups)]
+    own = assign(tasks, range(num_ranks), setup.comm.size).by_rank[setup.comm.rank]
+    return {name for task in own for name in groups[task.client]}
 
 
 def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
@@ -104,37 +130,6 @@ def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
     method = setup.method
     is_on_cpu = setup.computed_with["server_device"] == "cpu"
     return is_on_cpu and any(method.late.values()) and method.late_nets.issuperset(nets)
-
-
-def _parts(setup: Setup, published: Published) -> list[Layout]:
-    """Returns the late tensors that each rank computes."""
-    comm = setup.comm
-    costs = setup.method.late
-    groups = list(costs)
-    tasks = [Task(place, 0, 0, "", 0, costs[names]) for place, names in enumerate(groups)]
-    parts = []
-    for own in assign(tasks, range(comm.size if _all_wait(setup, published.nets) else 1), comm.size).by_rank:
-        parts.append(Layout.of({name: published.late[name] for task in own for name in groups[task.client]}))
-    return parts
-
-
-def _computed(
-    setup: Setup, state: ServerState, number: int, published: Published, parts: Sequence[Layout], layout: Layout
-) -> torch.Tensor:
-    """Returns a buffer of `layout`, on rank 0 with what is late."""
-    rank = setup.comm.rank
-    num_bytes = [part.num_bytes for part in parts]
-    own = slice(sum(num_bytes[:rank]), sum(num_bytes[: rank + 1]))
-    on_host, buffer = _buffers(setup, layout)
-    with setup.clock.stage("svd", number):
-        if num_bytes[rank]:
-            source = state.params or to_device(published.params, setup.device.server)
-            setup.method.publish(source, published.nets, parts[rank].views(buffer[own]))
-    with setup.clock.stage("communication", number):
-        on_host.copy_(buffer)
-        if _all_wait(setup, published.nets):
-            setup.comm.start_gather(on_host[own], [0, *num_bytes[1:]], on_host[num_bytes[0] :])()
-    return on_host
 
 
 def take_late(setup: Setup, published: Published, net: int) -> None:
@@ -150,11 +145,6 @@ def _buffers(setup: Setup, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
     return on_host, layout.new_buffer(setup.device.server) if is_away else on_host
 
 
-def _head(setup: Setup, tasks: Sequence[Task]) -> dict[str, Spec]:
-    bounds = Spec((len(setup.method.state_specs()),), torch.float64)
-    return {_BOUNDS: bounds, _VERSIONS: Spec((_versions_bytes(setup, tasks),), torch.uint8)}
-
-
 def tested_nets(setup: Setup) -> set[int]:
     """Returns the nets that a test needs: those tested on the whole test set and, for personal tests, every tier's."""
     nets = {net.index for net in setup.method.tested()}
@@ -165,41 +155,5 @@ def tested_nets(setup: Setup) -> set[int]:
 
 def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:
     """Returns the versions of these clients' memories, which rank 0 alone knows. Every rank calls it."""
-    rows = _version_rows(setup, state, tasks)
-    setup.comm.bcast(rows)
-    return _read_versions(rows, tasks)
-
-
-def _write(setup: Setup, state: ServerState, tasks: Sequence[Task], nets: Sequence[int], views: Params) -> None:
-    """Writes the message: bounds, versions, and what the method publishes."""
-    method = setup.method
-    names = list(method.state_specs())
-    magnitudes = max_magnitudes(state.params[name] for name in names).tolist()
-    bad = [name for name, magnitude in zip(names, magnitudes, strict=True) if not math.isfinite(magnitude)]
-    if bad:
-        what = f"the server's state is not finite any more (in {', '.join(bad)}) and is not saved"
-        raise DivergenceError(f"{what}; lower train.lr")
-    bounds = [method.bound(name, magnitude) for name, magnitude in zip(names, magnitudes, strict=True)]
-    views.pop(_BOUNDS).copy_(torch.tensor(bounds, dtype=torch.float64))
-    views.pop(_VERSIONS).copy_(_version_rows(setup, state, tasks))
-    method.publish(state.params, nets, views)
-
-
-def _versions_bytes(setup: Setup, tasks: Sequence[Task]) -> int:
-    return len(tasks) * _VERSION.itemsize if setup.method.keeps_memory else 0
-
-
-def _version_rows(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> torch.Tensor:
-    rows = np.zeros(_versions_bytes(setup, tasks) // _VERSION.itemsize, _VERSION)
-    for place in range(len(rows)):
-        number, digest = state.memories.get(tasks[place].client, (-1, ""))
-        rows[place] = (number, bytes.fromhex(digest))
-    return torch.from_numpy(rows.view(np.uint8))
-
-
-def _read_versions(rows: torch.Tensor, tasks: Sequence[Task]) -> dict[int, Version]:
-    versions = {}
-    for row, task in zip(rows.numpy().view(_VERSION), tasks, strict=False):
-        if row["round"] >= 0:
-            versions[task.client] = (int(row["round"]), bytes(row["digest"]).hex())
-    return versions
+    versions = {task.client: state.memories[task.client] for task in tasks if task.client in state.memories}
+    return setup.comm.bcast_object(versions) if setup.method.keeps_memory else {}

@@ -134,7 +134,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     chosen = setup.participation
     tasks = draw_tasks(chosen, setup.blocks, setup.method, setup.macs, setup.fleet, round_number, phase)
     cohort = [(task.client, task.tier) for task in tasks]
-    if chosen.function and len(set(setup.comm.allgather_text(str(cohort)))) > 1:
+    if chosen.function and len(set(setup.comm.allgather_object(str(cohort)))) > 1:
         name = setup.config.clients.sampling
         raise ConfigError(SAMPLING, f"{name} returns other clients on some ranks for round {round_number}")
     return assign(tasks, setup.workers, setup.comm.size, setup.method.late_nets, sum(setup.method.late.values()))

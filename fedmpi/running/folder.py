@@ -75,7 +75,7 @@ def open_run_dir(config: Config, comm: Communicator, request: RunRequest, *, res
             return str(RunDir.open_for(request.run_dir, resume=resume).path.resolve())
         return str(RunDir.new(config.output.dir, _label(config, request.origin)).path.resolve())
 
-    return RunDir(Path(comm.allgather_text(together(comm, open_it))[0]))
+    return RunDir(Path(comm.bcast_object(together(comm, open_it))))
 
 
 def _label(config: Config, origin: Origin | None) -> str:

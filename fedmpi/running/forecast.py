@@ -30,7 +30,7 @@ from fedmpi.methods.values import ClientLoad
 from fedmpi.mpi import mpirun
 from fedmpi.report.table_text import text_lines
 from fedmpi.report.terminal import wrapped
-from fedmpi.rounds.exchange import PART_BYTES
+from fedmpi.rounds.exchange import WAVE_BYTES
 from fedmpi.running import start
 from fedmpi.running.remarks import defaults, remarks, thin_rounds, turnout
 from fedmpi.store.units import si, size
@@ -255,7 +255,6 @@ def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:
 
 def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: int) -> dict[str, int]:
     """Returns bytes of a worker's and the server's buffers, and of the data set on each node."""
-    workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
     largest_upload = max(Layout.of(method.upload_specs(tier.index)).num_bytes for tier in method.tiers)
     skeletons = [method.net(number, empty=True).named_parameters() for number in all_nets(method)]
     largest_net = max(Layout.of(specs_of(parameters, channels_last=False)).num_bytes for parameters in skeletons)
@@ -267,15 +266,14 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
     longest = max((spec.num_elements for spec in specs.values()), default=0)
     server = getattr(config.method, "server", None)
     moments = 2 * getattr(server, "num_moments", 0) * state  # old and new ones
-    at_once = min(workers * largest_upload, max(PART_BYTES, largest_upload))
-    num_buffers = 1 + (num_ranks > 1 and config.clients.per_round * largest_upload > at_once)
-    received = num_buffers * at_once if config.mpi.exchange != "reduce" else 0
+    at_once = min((num_ranks - 1) * largest_upload, max(WAVE_BYTES, largest_upload))
+    received = at_once + largest_upload if config.mpi.exchange != "reduce" else 0
     if config.method.aggregate != "mean":
         received += config.clients.per_round * summed  # it keeps all uploads
     return {
         # parameters, gradients, momentum (AdamW: and squares); what was published; two uploads under way
         "model_bytes_worker": (3 + (config.train.optimizer == "adamw")) * largest_net + published + 2 * largest_upload,
-        # old and new state, with moments; what is published; sums in int64 and one term; uploads at once, and the next
+        # old and new state, with moments; what is published; sums in int64 and one term; uploads under way, and one
         "model_bytes_server": 2 * state + moments + published + 2 * summed + 16 * longest + received,
         "data_bytes_node": (info.num_train + info.num_test)
         * (math.prod(info.example_shape) * _ELEMENT_BYTES[info.kind] + 8),

@@ -5,7 +5,6 @@ the source of what is not built in (`user_code`) with what the manifest notes of
 """
 
 import functools
-import json
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -154,8 +153,7 @@ Row = Mapping[str, str]
 
 def gathered(comm: Communicator, own: Row) -> list[Row]:
     """Returns the rows of all ranks, each with the rank as `who`. Every rank calls it with its own."""
-    row = {**own, "who": f"rank {comm.started_as} ({comm.host})"}
-    return [json.loads(text) for text in comm.allgather_text(json.dumps(row))]
+    return comm.allgather_object({**own, "who": f"rank {comm.started_as} ({comm.host})"})
 
 
 def differences(comm: Communicator, own: Row) -> list[tuple[str, str]]:

@@ -5,7 +5,6 @@ settings. Its manifest names RUN. What the clients remember comes along where th
 RUN. RUN is only read, and may run.
 """
 
-import json
 import shlex
 from contextlib import suppress
 from dataclasses import replace
@@ -71,8 +70,7 @@ def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot |
     if saved:
         best = Best.of(record for record in read_records(run_dir) if record["round"] <= saved.round)
         is_over = bool(best.why_over(config.stop))
-    done, is_over = json.loads(comm.allgather_text(json.dumps([saved.round if saved else 0, is_over]))[0])
-    return done, is_over
+    return comm.bcast_object((saved.round if saved else 0, is_over))
 
 
 def begin(

@@ -163,14 +163,14 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     on all ranks together.
     """
     place = place_of(config.data)
-    places = comm.allgather_text(place)
+    places = comm.allgather_object(place)
     alike = [rank for rank in comm.here if places[rank] == place]
     lends = comm.rank == alike[-1]
     reads = lends or config.data.reads_to_know  # those have read, so they compare what they have read
     own = together(comm, lambda: load_data(config.data) if reads else None)
-    digest = comm.allgather_text(own.digest if own else "")[alike[-1]]
+    digest = comm.allgather_object(own.digest if own else "")[alike[-1]]
     with lending.lent(own.arrays if own and lends and len(alike) > 1 else None) as text:
-        lent = comm.allgather_text(text)[alike[-1]]
+        lent = comm.allgather_object(text)[alike[-1]]
 
         def mapped() -> Dataset | None:
             arrays: Any = lending.taken(lent)
@@ -186,7 +186,7 @@ def _share_frozen(comm: Communicator) -> None:
     lender = comm.here[-1]
     arrays = pretrained.copies()
     with lending.lent(arrays if arrays and comm.rank == lender and len(comm.here) > 1 else None) as text:
-        lent = comm.allgather_text(text)[lender]
+        lent = comm.allgather_object(text)[lender]
         together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
 
 
@@ -346,7 +346,7 @@ def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], place
     worker = placement.worker_index(comm.rank, comm.here, server_trains=trains)
     asks = config.mpi.device != "cpu" or config.mpi.server_device == "cuda"
     gpus = placement.visible_gpus() if asks else ()
-    counts = [int(text) for text in comm.allgather_text(str(len(gpus)))]
+    counts = comm.allgather_object(len(gpus))
     workers = worker_ranks(comm.size, server_trains=trains)
     kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
     server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
@@ -456,9 +456,9 @@ def drawn_rounds(
 
 def _crowded_hosts(setup: Setup) -> tuple[str, ...]:
     """Returns a line that names a host with more compute threads than cores; called by all ranks."""
-    own = json.dumps([setup.comm.host, mpirun.usable_cpus(), mpirun.physical_cores()])
+    views = setup.comm.allgather_object((setup.comm.host, mpirun.usable_cpus(), mpirun.physical_cores()))
     threads = setup.config.mpi.threads
-    for host, (ranks, cores) in mpirun.loads([json.loads(text) for text in setup.comm.allgather_text(own)]).items():
+    for host, (ranks, cores) in mpirun.loads(views).items():
         if ranks * threads > cores:
             who = mpirun.ranks_of_threads(ranks, threads)
             return (f"{who} share {counted(cores, 'core')} of {host}, and take turns; fewer may be faster",)

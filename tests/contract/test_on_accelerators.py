@@ -140,7 +140,7 @@ def test_a_client_takes_its_upload_across_in_one_piece_to_the_sums(tmp_path: Pat
     with with_accelerators() as pinned, device.log.kept() as events:
         run_alone(tmp_path / "run", "method.name=fedavg", "rounds=2", *EVERYWHERE)
     assert len(of(events, "down", within="rounds.exchange._pack")) == 8
-    assert len(of(events, "up", within="rounds.exchange._receive")) == 8
+    assert len(of(events, "up", within="rounds.exchange._receive_all_but")) == 8
     assert len(pinned) == 2 * 3 + 3, "in each phase two uploads under way and what rank 0 receives; three broadcasts"
     # The head of what is published is written by the server.
     broadcasts = [event for event in of(events, "up", "down") if event.where[-1] == "rounds.publish.publish_early"]

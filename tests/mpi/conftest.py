@@ -29,7 +29,7 @@ def on_all_ranks(comm: Communicator) -> Callable[[bool, str], None]:
     """
 
     def check(ok: bool, message: str) -> None:
-        verdicts = comm.allgather_text("" if ok else message or "failed")
+        verdicts = comm.allgather_object("" if ok else message or "failed")
         failed = [f"rank {rank}: {text}" for rank, text in enumerate(verdicts) if text]
         if failed:
             pytest.fail(f"failed on {len(failed)} of {comm.size} ranks\n" + "\n".join(failed), pytrace=True)
@@ -40,7 +40,7 @@ def on_all_ranks(comm: Communicator) -> Callable[[bool, str], None]:
 @pytest.fixture(scope="session")
 def references(comm: Communicator, tmp_path_factory: pytest.TempPathFactory) -> References:
     folder = os.environ.get(REFERENCES) or str(tmp_path_factory.mktemp("references"))
-    return References(Path(comm.allgather_text(folder)[0]))
+    return References(Path(comm.bcast_object(folder)))
 
 
 @pytest.fixture
@@ -51,4 +51,4 @@ def bits(
     on_all_ranks: Callable,
     capfd: pytest.CaptureFixture[str],
 ) -> Bits:
-    return Bits(comm, Path(comm.allgather_text(str(tmp_path))[0]), references, on_all_ranks, capfd)
+    return Bits(comm, Path(comm.bcast_object(str(tmp_path))), references, on_all_ranks, capfd)

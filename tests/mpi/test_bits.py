@@ -123,7 +123,7 @@ def test_all_ranks_factorize_where_no_net_is_dense(bits: Bits, monkeypatch: pyte
     monkeypatch.setattr(FactorizedLayer, "decompose", noted)
     words = ("method.name=fedhm", "method.rank_ratio=[0.5,0.25]", "method.dense_layers=1", "rounds=1")
     bits.run(small_config(*words))
-    by_rank = [text.split() for text in bits.comm.allgather_text(" ".join(made))]
+    by_rank = [text.split() for text in bits.comm.allgather_object(" ".join(made))]
     layers = list(chain(*by_rank))
     bits.on_all_ranks(all(by_rank[:4]) and len(layers) == len({*layers}) == 4, f"who factorized: {by_rank}")
 
@@ -196,9 +196,9 @@ def test_all_ranks_end_with_the_same_test(bits: Bits) -> None:
     bits.on_all_ranks(ended and len(records) < 20, str(len(records)))
 
 
-def test_a_wave_in_parts(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_upload_at_a_time(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where uploads are so large that rank 0 does not take those of all workers at once."""
-    monkeypatch.setattr("fedmpi.rounds.exchange.PART_BYTES", 1)
+    monkeypatch.setattr("fedmpi.rounds.exchange.WAVE_BYTES", 1)
     bits.are_those_of_one_process(*CASES["fedhm"], "rounds=2", "mpi.exchange=gather")
 
 

@@ -43,7 +43,7 @@ def test_check_and_run_agree(number: int, bits: Bits) -> None:
     comm = bits.comm
     words = words_of(number)
     with bits.all_or_none():
-        checked = comm.allgather_text(refusal(lambda: check(words, bits.folder)) if comm.is_root else "")[0]
+        checked = comm.allgather_object(refusal(lambda: check(words, bits.folder)) if comm.is_root else "")[0]
         planned = refusal(lambda: forecast(small_config(*words), comm.size))
         ran = refusal(lambda: run_all(small_config(*words), comm, bits.folder / "run"))
     bits.on_all_ranks(bool(planned) == bool(ran), f"{words}: the plan says {planned!r}, the run {ran!r}")

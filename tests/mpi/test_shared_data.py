@@ -40,7 +40,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[Dataset]:
 def test_one_rank_reads(comm: Communicator, reads: list[Dataset], on_all_ranks: Callable) -> None:
     gc.collect()  # an earlier test's run may refer to itself, and to its data
     material = start.load_material(small_config(), comm)
-    files = comm.allgather_text(" ".join(files_of_data()))
+    files = comm.allgather_object(" ".join(files_of_data()))
     on_all_ranks(len(reads) == (comm.rank == comm.size - 1), f"read {len(reads)} times")
     on_all_ranks(files[0] != "" and len(set(files)) == 1, f"maps {files}")
     digest = material.dataset.digest
@@ -61,7 +61,7 @@ def test_a_rank_that_cannot_have_them_reads_them(
 
 def test_data_that_were_read_to_know_them(comm: Communicator, tmp_path: Path, on_all_ranks: Callable) -> None:
     """All ranks have read them before, and keep what is known of them only."""
-    path = Path(comm.allgather_text(str(tmp_path))[0], "mine.npz")
+    path = Path(comm.bcast_object(str(tmp_path)), "mine.npz")
     if comm.is_root:
         x, y = np.arange(24, dtype=np.float32).reshape(12, 2), np.arange(12) % 2
         np.savez(path, train_x=x, train_y=y, test_x=x, test_y=y)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 def refused(comm: Communicator, folder: Path, *words: str) -> str:
     """What a run is refused with on this rank."""
-    shared = comm.allgather_text(str(folder))[0]
+    shared = comm.bcast_object(str(folder))
     try:
         run_all(small_config(*words), comm, Path(shared, "run"))
     except StartupError as error:
@@ -95,7 +95,7 @@ def test_one_rank_with_other_kernels(
     monkeypatch.setattr(made_with, "VARIABLES", ("MAX_ISA_OF_A_TEST",))
     if comm.rank == 1:
         monkeypatch.setenv("MAX_ISA_OF_A_TEST", "SSE41")
-    run_all(small_config("rounds=1"), comm, Path(comm.allgather_text(str(tmp_path / "run"))[0]))
+    run_all(small_config("rounds=1"), comm, Path(comm.bcast_object(str(tmp_path / "run"))))
     lines = [line for line in unfolded(capfd.readouterr().err).splitlines() if "ranks differ" in line]
     ok = len(lines) == 1 and "MAX_ISA_OF_A_TEST=SSE41 on rank 1 (" in lines[0] if comm.is_root else not lines
     on_all_ranks(ok, f"said: {lines}")

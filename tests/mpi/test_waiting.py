@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from fast import fast
@@ -22,10 +21,10 @@ LARGEST_SHARE = 0.3
 BLOCK = 64
 
 
-def late_gather(comm: Communicator) -> None:
-    """Everybody sends a block; the root waits for the late one's."""
-    received = torch.zeros(BLOCK * comm.size if comm.rank == 0 else 0, dtype=torch.uint8)
-    comm.start_gather(torch.zeros(BLOCK, dtype=torch.uint8), [BLOCK] * comm.size, received)()
+def late_send(comm: Communicator) -> None:
+    """The root waits for what the last rank sends."""
+    received = torch.zeros(BLOCK, dtype=torch.uint8)
+    comm.start_send(comm.size - 1, BLOCK, received.clone(), received)()
 
 
 WAITS: dict[str, Callable[[Communicator], object]] = {
@@ -33,8 +32,9 @@ WAITS: dict[str, Callable[[Communicator], object]] = {
     "bcast": lambda comm: comm.bcast(torch.zeros(1000)),
     "reduce_sum": lambda comm: comm.reduce_sum(torch.zeros(1000, dtype=torch.int64)),
     "allreduce_sum": lambda comm: comm.allreduce_sum(torch.zeros(1000, dtype=torch.int64)),
-    "allgather_rows": lambda comm: comm.allgather_rows(np.zeros(10)),
-    "start_gather": late_gather,
+    "allgather_object": lambda comm: comm.allgather_object(1),
+    "bcast_object": lambda comm: comm.bcast_object(1),
+    "start_send": late_send,
 }
 
 
@@ -63,8 +63,8 @@ def measured(comm: Communicator, collective: str, folder: Path) -> tuple[float, 
 
 
 def who_waits(comm: Communicator, collective: str) -> range:
-    """A sender of a gather need not wait."""
-    return range(1 if collective == "start_gather" else comm.size - 1)
+    """A rank that sends need not wait."""
+    return range(1 if collective == "start_send" else comm.size - 1)
 
 
 def await_files(paths: Sequence[Path]) -> None:
@@ -74,12 +74,12 @@ def await_files(paths: Sequence[Path]) -> None:
 
 
 @pytest.mark.slow(but_on=3)
-@pytest.mark.parametrize("collective", fast("wait_for_all", "start_gather", of=WAITS))
+@pytest.mark.parametrize("collective", fast("wait_for_all", "start_send", of=WAITS))
 def test_who_waits_for_a_late_rank_sleeps(
     comm: Communicator, on_all_ranks: Callable[[bool, str], None], collective: str, tmp_path: Path
 ) -> None:
     """CPU time of a rank that waits for the last one, all threads, over the time it waited."""
-    folder = Path(comm.allgather_text(str(tmp_path))[0])
+    folder = Path(comm.bcast_object(str(tmp_path)))
     cpu, wall, idle = measured(comm, collective, folder)
     waits = comm.rank in who_waits(comm, collective)
     on_all_ranks(not waits or (folder / str(comm.rank)).exists(), "it did not wait: this test shows nothing")

@@ -82,7 +82,7 @@ class TwoHosts(SerialComm):
         super().__init__()
         self._answers = answers
 
-    def allgather_text(self, text: str) -> list[str]:
+    def allgather_object(self, text: str) -> list[str]:
         return [text, self._answers.pop(0)]
 
 
@@ -95,7 +95,7 @@ def test_run_folders(
 ) -> None:
     """Nothing is left there, and a folder that does not exist yet is not made."""
     monkeypatch.setattr(findings.shutil, "disk_usage", lambda _: SimpleNamespace(free=free_bytes))
-    found = findings.run_folder(tmp_path / "runs" / "new", TwoHosts(["", other]))
+    found = findings.run_folder(tmp_path / "runs" / "new", TwoHosts([other]))
     assert found.state == state and said in found.found
     assert not list(tmp_path.iterdir())
 

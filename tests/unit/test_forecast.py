@@ -124,13 +124,13 @@ def test_memory_by_hand() -> None:
     FC 80 -> 128 and 40 -> 64: 1088. FedAvg publishes just that.
 
     Worker: parameters, gradients, momentum, published, two uploads: 6 x 1088. Server: states 2, published 1, int64
-    sums of 2, a term of 36 x 16 bytes, two uploads for each of 2 workers, of this wave and the next: int64 sums are
-    counted as twice the state.
+    sums of 2, a term of 36 x 16 bytes, an upload of each of 2 workers, and one: int64 sums are counted as twice the
+    state.
     """
     words = [*(word for word in TINY if not word.startswith(("method", "clients"))), "method.name=fedavg"]
     run = plan(*words)
     assert run.model_bytes_worker == 6 * 1088
-    assert run.model_bytes_server == (2 + 1 + 2 + 4) * 1088 + 16 * 36
+    assert run.model_bytes_server == (2 + 1 + 2 + 3) * 1088 + 16 * 36
     one_wave = plan(*words, "clients.per_round=2")
     assert one_wave.model_bytes_server == run.model_bytes_server - 2 * 1088
     assert run.data_bytes_node == (1437 + 360) * (64 + 8)

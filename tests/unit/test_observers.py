@@ -98,7 +98,7 @@ def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     class Worker(SerialComm):
         is_root = False
 
-        def allgather_text(self, text: str) -> list[str]:
+        def allgather_object(self, text: str) -> list[str]:
             raise KeyboardInterrupt  # the first thing that ranks do together is over
 
     monkeypatch.setattr(observer, "named", pytest.fail)

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from fedmpi.federation.assignment import Assignment, Task, assign, parts_of, worker_ranks
+from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.methods.protocol import Method
 from fedmpi.rounds.exchange import choose
 
@@ -119,14 +119,6 @@ def test_within_four_thirds_of_the_best(tasks: list[Task], workers: range, size:
     )
     limit = Fraction(4, 3) - Fraction(1, 3 * len(workers))
     assert best <= makespan(assign(tasks, workers, size)) <= limit * Fraction(best)
-
-
-@pytest.mark.parametrize(("num_ranks", "expected"), [(1, [[0], [], [2], [3]]), (2, [[0], [2, 3]]), (9, [[0, 2, 3]])])
-def test_a_wave_in_parts(num_ranks: int, expected: list[list[int]]) -> None:
-    first, _, *others = tasks_of([1, 1, 1, 1])
-    parts = parts_of((first, None, *others), num_ranks)
-    assert [[task.client for task in part if task] for part in parts] == expected
-    assert all(len(part) == 4 and part[task.client] == task for part in parts for task in part if task)
 
 
 @pytest.mark.parametrize(
