@@ -99,7 +99,7 @@ _ADAPTERS = {
 }
 
 
-def is_built_in(section: str, name: str) -> bool:
+def is_built_in(section: str, name: object) -> bool:
     """Returns whether `name` is one of fedmpi's own."""
     return bool(_key(section, name))
 
@@ -122,7 +122,7 @@ def by_path(name: object) -> str:
     return f"; write {match[2]}:{match[3]}{folder}"
 
 
-def is_known(section: str, name: str) -> bool:
+def is_known(section: str, name: object) -> bool:
     """Returns whether `name` is built in, or names a class in full, which may still not exist."""
     return is_built_in(section, name) or is_in_full(name)
 
@@ -194,7 +194,7 @@ def file_of(module: str) -> str:
     return os.path.abspath(file) if file else ""
 
 
-def _key(section: str, name: str) -> str:
+def _key(section: str, name: object) -> str:
     """Returns the built-in key that covers `name`; '' if there is none."""
-    prefix = name.partition(":")[0] + ":"
-    return next((key for key in (name, prefix) if key in BUILT_IN[section]), "")
+    prefix = str(name).partition(":")[0] + ":"
+    return next((key for key in (str(name), prefix) if key in BUILT_IN[section]), "")

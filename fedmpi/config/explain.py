@@ -139,59 +139,76 @@ def _path_to(error: Mapping[str, Any], values: Any) -> Path:
             values = values[step]
     if error["type"] == "missing":
         path.append(error["loc"][-1])
-    if error["type"] == "union_tag_invalid":
+    if error["type"] in ("union_tag_invalid", "unknown_name"):
         path.append("name")
     return tuple(path)
 
 
 def _line(section: type[Section], values: Any, path: Path, errors: list[Any]) -> str:
-    error = errors[0]
-    kind = error["type"]
-    value = error["input"]
+    kind = errors[0]["type"]
+    text = errors[0]["msg"].replace("tuple", "list")
+    value = errors[0]["input"]
     key = dotted(path)
     if kind == "extra_forbidden":
-        known = list(_section_at(section, values, path[:-1]).model_fields)
-        inner = value if isinstance(value, dict) and issubclass(section, Config) else {}
-        meant = [one for word in inner for one in keys_meant(str(word))[:3]]
-        meant = meant or [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
-        if not meant and issubclass(section, Config):
-            others = keys_meant(str(path[-1]))
-            near = [other for other in others if other.startswith(f"{path[0]}.")]
-            others = near if len(path) > 2 else near or others
-            meant = [] if key in others else others[:3]  # another name's options may have it
-        return f"no such key.{did_you_mean(meant)} Known keys: {listed(known)}"
+        return _no_such_key(section, values, path, value)
+    if kind == "unknown_name":
+        return _unknown_name(str(path[0]), value["name"], text)
     if kind == "missing":
-        return error["msg"] if isinstance(path[-1], int) else f"{error['msg']}; give it by {key}=VALUE"
+        return text if isinstance(path[-1], int) else f"{text}; give it by {key}=VALUE"
     if kind in ("model_type", "model_attributes_type"):
-        fields = list(_section_at(section, values, path).model_fields)
-        return no_section(key, value, "name" if "name" in fields else fields[0])
+        fields = _section_at(section, values, path).model_fields
+        names = similar(value, known_names(key)) or known_names(key) or ["VALUE"]
+        example = f"{'name' if 'name' in fields else next(iter(fields))}={names[0]}"
+        return f"expected a section, got {found(value)}; set its keys one by one, as {key}.{example}"
     if kind == "string_type" and isinstance(value, (int, float)):
-        text = flow(value)
-        return f"{error['msg']}, got {found(value)}; as text it needs quotes: {key}='\"{text}\"'"
+        return f"{text}, got {found(value)}; as text it needs quotes: {key}='\"{flow(value)}\"'"
     if kind in ("list_type", "tuple_type") and isinstance(value, (str, int, float)):
         items = value if isinstance(value, str) and re.fullmatch(r"[\w.:,-]+", value) else flow(value)
-        return f"{error['msg'].replace('tuple', 'list')}, got {found(value)}; write {key}=[{items}]"
+        return f"{text}, got {found(value)}; write {key}=[{items}]"
     word = value["name"] if kind == "union_tag_invalid" else value
-    allowed = [one["msg"].replace("tuple", "list") for one in errors]
-    said = " or ".join([allowed[0], *(text.removeprefix("Input should be ") for text in allowed[1:])])
-    meant_value = suggest(word, [name for name in re.findall(r"'([^']+)'", said) if name != word])
-    return f"{' '.join(said.split())}, got {found(word)}{meant_value and '.'}{meant_value}"
+    others = [error["msg"].replace("tuple", "list").removeprefix("Input should be ") for error in errors[1:]]
+    said = " ".join(" or ".join([text, *others]).split())
+    meant = suggest(word, [name for name in re.findall(r"'([^']+)'", said) if name != word])
+    return f"{said}, got {found(word)}{meant and '.'}{meant}"
+
+
+def _no_such_key(section: type[Section], values: Any, path: Path, value: Any) -> str:
+    known = list(_section_at(section, values, path[:-1]).model_fields)
+    meant = [dotted((*path[:-1], word)) for word in similar(path[-1], known)]
+    if issubclass(section, Config):
+        inner = value if isinstance(value, dict) else {}
+        meant = [one for word in inner for one in keys_meant(str(word))[:3]] or meant
+        others = keys_meant(str(path[-1]))
+        if not meant and dotted(path) not in others:  # another name's options may have it
+            near = [other for other in others if other.startswith(f"{path[0]}.")]
+            meant = (near if len(path) > 2 else near or others)[:3]
+    return f"no such key.{did_you_mean(meant)} Known keys: {listed(known)}"
+
+
+def known_names(section: str) -> list[str]:
+    """Returns what the name of a section can be; none for a section whose name selects nothing."""
+    return [f"{name}..." if name.endswith(":") else name for name in registry.BUILT_IN.get(section, ())]
+
+
+def _unknown_name(section: str, name: Any, why: str) -> str:
+    if registry.is_known(section, name):  # it cannot be imported
+        return why
+    if advice := registry.by_path(name):
+        return f"no {section} {found(name)}{advice}"
+    known = known_names(section)
+    meant = f"{suggest(name, known)} Known names: {', '.join(known)}, or your own package.module:Class"
+    return f"no {section} {found(name)}.{meant}"
 
 
 def _section_at(section: type[Section], values: Any, path: Path) -> type[Section]:
     """Returns the class of the inner section at `path`."""
     for key in path:
         values = values[key]
-        info = section.model_fields.get(str(key))
-        if info is None:  # an item of a list or a dict of sections
-            continue
-        kinds = named_kinds(info)
-        name = values.get("name") if isinstance(values, dict) else ""
-        inner = [kinds.get(str(name)), *kinds.values(), info.annotation, *get_args(info.annotation)]
-        section = next(filter(is_section, inner), section)
+        name = values.get("name", "") if isinstance(values, dict) else ""
+        if section is Config and key in NAMED_SECTIONS:
+            section = registry.options(str(key), name or next(iter(registry.BUILT_IN[str(key)])))
+        elif info := section.model_fields.get(str(key)):
+            kinds = named_kinds(info)
+            inner = [kinds.get(str(name)), *kinds.values(), info.annotation, *get_args(info.annotation)]
+            section = next(filter(is_section, inner), section)
     return section
-
-
-def no_section(key: str, value: Any, first: str, example: str = "VALUE") -> str:
-    """Explains that something else than a section was given where one belongs."""
-    return f"expected a section, got {found(value)}; set its keys one by one, as {key}.{first}={example}"

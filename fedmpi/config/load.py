@@ -13,14 +13,13 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from pydantic import ValidationError, create_model
+from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import CONFIGS, file_and_cell, is_address, located, similar_config
 from fedmpi.config.explain import Problem
-from fedmpi.config.fields import Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config, named_in_full
 from fedmpi.config.yaml_text import Tree, YamlError, dotted, found, leaves, nested
 from fedmpi.errors import ConfigError, reason
@@ -89,15 +88,15 @@ def read_tree(address: str | os.PathLike[str], shown: str, extended_by: tuple[st
     """Reads a file on top of what it extends, the later of these on the earlier. Raises `ConfigError`."""
     tree = read_yaml(Path(address), shown, f"{Path(address).name}: " if extended_by else "")
     if not isinstance(tree.value or {}, dict):
-        text = f"expected sections (`seed: 1`, `data: ...`), got {found(tree.plain())} on the top level"
+        text = f"expected sections (`seed: 1`, `data: ...`), got {found(tree.value)} on the top level"
         raise ConfigError(shown, text)
     own = dict(tree.value or {})
-    extends = own.pop("extends", Tree([]))
+    extends = own.pop("extends", [])
     merged = Tree({})
-    for base in extends.value if isinstance(extends.value, list) else [extends]:
-        where = f"{shown}: extends ({extends.origin})"
-        merged = merged.with_top(_base(base.value, where, (*extended_by, os.path.normpath(address))))
-    return merged.with_top(Tree(own))
+    for base in extends if isinstance(extends, list) else [extends]:
+        where = f"{shown}: extends ({tree.origin_of(('extends',))})"
+        merged = merged.with_top(_base(base, where, (*extended_by, os.path.normpath(address))))
+    return merged.with_top(Tree(own, tree.origins))
 
 
 def _base(name: Any, where: str, chain: tuple[str, ...]) -> Tree:
@@ -156,29 +155,36 @@ def load(
     command that `trains` needs the names of its observers again, too.
     """
     where = DEFAULT_NAME if path is None else str(path)
-    tree = read_tree(DEFAULT_FILE if path is None else path, where)
+    tree = read_tree(DEFAULT_FILE if path is None else path, where).with_top(below or Tree({}))
     problems: list[Problem] = []
-    tree = tree.with_top(below or Tree({}))
     top = _override_tree(overrides, problems)
     if of_run:
         top = _confirmed(tree, top, where, trains)
     tree = tree.with_top(top)
-    config, invalid = _validate(tree)
-    problems += invalid
-    chosen = frozenset(key for key, _ in leaves((top if path is None else tree).plain()))
-    words = dict(leaves(top.plain()))
+    config = _validated(tree, problems)
+    words = frozenset(key for key, _ in leaves(top.value))
+    everything = frozenset(key for key, _ in leaves(tree.value))
     # Words that name another method or other data make a new experiment, of which the default config says nothing.
     is_new = path is None and any((section, "name") in words for section in NAMED_SECTIONS)
     if config is not None and not problems and (trains or not of_run):  # a run that is only read was checked then
-        if ("train", "masked_loss") not in chosen:
+        if ("train", "masked_loss") not in (words if path is None else everything):
             config = config.without_needless_mask(is_new)
         sections = config.sections.values()
         problems = [Problem(yaml_text.split(key), text) for one in sections for key, text in one.problems(config)]
     if config is None or problems:
         raise report(where, tree, problems)
     config._where = where
-    config._choices = chosen if is_new else frozenset(key for key, _ in leaves(tree.plain()))
+    config._choices = words if is_new else everything
     return config
+
+
+def _validated(tree: Tree, problems: list[Problem]) -> Config | None:
+    """Returns the config; None where it adds problems."""
+    try:
+        return Config.model_validate(tree.value)
+    except ValidationError as error:
+        problems += explain.problems(Config, error, tree.value)
+        return None
 
 
 def _override_tree(overrides: Sequence[Override], problems: list[Problem]) -> Tree:
@@ -229,8 +235,8 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     """Raises `ConfigError` where only a run's own file names the user's code. Returns `top` without the names that
     repeat those, to confirm them: they reset no section.
     """
-    again = dict(leaves(top.plain()))
-    in_full = named_in_full(tree.plain(), trains=trains)
+    again = dict(leaves(top.value))
+    in_full = named_in_full(tree.value, trains=trains)
     if missing := {path: name for path, name in in_full.items() if path not in again}:
         why = "a run directory alone makes fedmpi import nothing; to run this code, name it again:"
         words = " ".join(f"{dotted(path)}={name}" for path, name in missing.items())
@@ -240,55 +246,7 @@ def _confirmed(tree: Tree, top: Tree, where: str, trains: bool) -> Tree:
     for path, value in again.items():
         if path and (path[-1] != "name" or in_full.get(path) != value):
             kept[path] = value
-    return Tree.of(nested(kept.items()), top.origin)
-
-
-def _validate(tree: Tree) -> tuple[Config | None, list[Problem]]:
-    """Validates all sections at once; one whose name is unknown takes any value."""
-    problems: list[Problem] = []
-    values = tree.plain()
-    options: dict[str, Any] = {}
-    for section in NAMED_SECTIONS:
-        try:
-            options[section] = _choose(values, section)
-        except ValueError as error:
-            path = (section, "name") if isinstance(values[section], dict) else (section,)
-            problems.append(Problem(path, str(error)))
-            values[section] = {}
-            options[section] = Section
-    chosen = _with_options(**options)
-    try:
-        valid = chosen.model_validate(values)
-    except ValidationError as error:
-        return None, explain.problems(chosen, error, values) + problems
-    return Config.model_validate({key: getattr(valid, key) for key in Config.model_fields}), problems
-
-
-@lru_cache(maxsize=64)
-def _with_options(**options: type[Section]) -> type[Config]:
-    """Returns a `Config` whose named sections have these options."""
-    fields: dict[str, Any] = {name: (section, ...) for name, section in options.items()}
-    return create_model("ChosenConfig", __base__=Config, **fields)
-
-
-def _choose(values: dict[str, Any], section: str) -> type[Section]:
-    """Returns the options class of a named section, and fills in its name. Raises ValueError with the problem."""
-    own = {} if values.get(section) is None else values[section]
-    known = [f"{name}..." if name.endswith(":") else name for name in registry.BUILT_IN[section]]
-    if not isinstance(own, dict):
-        example = (explain.similar(own, known) or known)[0]
-        raise ValueError(explain.no_section(section, own, "name", example))
-    name = own.get("name", known[0])
-    values[section] = {**own, "name": name}
-    if not isinstance(name, str):
-        raise ValueError(f"Input should be a name, got {found(name)}. Known names: {', '.join(known)}")
-    if not registry.is_known(section, name):
-        if advice := registry.by_path(name):
-            raise ValueError(f"no {section} {found(name)}{advice}")
-        meant = f"{explain.suggest(name, known)} Known names: {', '.join(known)}, or your own package.module:Class"
-        raise ValueError(f"no {section} {found(name)}.{meant}")
-    options: type[Section] = registry.options(section, name)
-    return options
+    return Tree(nested(kept.items()), top.origins)
 
 
 def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
@@ -296,7 +254,7 @@ def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     rows = [(problem, problem.origin or tree.origin_of(problem.path)) for problem in problems]
     origins = {origin for _, origin in rows}
     if where == DEFAULT_NAME:  # a file that the user has not named cannot be wrong
-        known = origins | tree.origins()
+        known = origins.union(tree.origins.values())
         where = next((origin for origin in (ARGUMENTS, COMMAND_LINE) if origin in known), where)
         rows = [(one, origin if origin in (ARGUMENTS, COMMAND_LINE) else "the default") for one, origin in rows]
     elif origins in ({COMMAND_LINE}, {ARGUMENTS}):

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from fedmpi import registry
 from fedmpi.config.fields import (
     DATA_PLACES,
     MAX_TIERS,
@@ -435,14 +437,14 @@ class Config(Section):
     """Seed of everything random: partition, initial values, cohorts, tiers, batches, augmentation."""
     rounds: Count = 100
     """Rounds of the run. A resumed run may ask for more, unless the schedule depends on it (cosine)."""
-    # The four named sections are of the options class that the name selects: schema knows no table.
-    data: Any
+    # The name of each of these four selects its options class.
+    data: Any = Field({}, validate_default=True)
     """The data set."""
-    partition: Any
+    partition: Any = Field({}, validate_default=True)
     """How the training set is divided among the clients."""
-    model: Any
+    model: Any = Field({}, validate_default=True)
     """The net that the server keeps."""
-    method: Any
+    method: Any = Field({}, validate_default=True)
     """The federated method."""
     clients: Clients = Clients()
     """Sets who takes part, and with which capacity."""
@@ -460,6 +462,21 @@ class Config(Section):
     """Sets what is written, and how often."""
     _where: str = PrivateAttr(default="config")
     _choices: frozenset[tuple[str, ...]] = PrivateAttr(default=frozenset())
+
+    @field_validator(*NAMED_SECTIONS, mode="before")
+    @classmethod
+    def _by_name(cls, values: Any, info: ValidationInfo) -> Section:
+        values = {} if values is None else values
+        if not isinstance(values, dict):
+            raise PydanticKnownError("model_type", {"class_name": "Section"})
+        section = str(info.field_name)
+        try:
+            options: type[Section] = registry.options(
+                section, values.get("name", next(iter(registry.BUILT_IN[section])))
+            )
+        except UnknownError as error:
+            raise PydanticCustomError("unknown_name", "{why}", {"why": str(error)}) from None
+        return options.model_validate(values)
 
     @property
     def where(self) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode
 
 Path = tuple[str | int, ...]
 """Keys and list indices, from the top of a document."""
@@ -53,47 +53,45 @@ class YamlError(Exception):
 
 @dataclass(frozen=True)
 class Tree:
-    """A value, and where it stands ("line 3"). The parts of a list or a section are trees, too."""
+    """Nested values, and the place of every key and item among them ("line 3")."""
 
     value: Any = None
-    origin: str = ""
+    origins: Mapping[Path, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, plain: Any, origin: str = "") -> Tree:
-        """Returns a plain value all of which stands in one place."""
-        if isinstance(plain, Mapping):
-            return cls({key: cls.of(item, origin) for key, item in plain.items()}, origin)
-        return cls([cls.of(item, origin) for item in plain] if isinstance(plain, list) else plain, origin)
-
-    def plain(self) -> Any:
-        """Returns the value without its places."""
-        if isinstance(self.value, dict):
-            return {key: item.plain() for key, item in self.value.items()}
-        return [item.plain() for item in self.value] if isinstance(self.value, list) else self.value
+    def of(cls, value: Any, origin: str = "") -> Tree:
+        """Returns a value all of which stands in one place."""
+        return cls(value, dict.fromkeys(_paths(value), origin))
 
     def origin_of(self, path: Path) -> str:
         """Returns the place of what is at `path`, or of the innermost section or list around it."""
-        here = self
-        for key in path:
-            parts = dict(enumerate(here.value)) if isinstance(here.value, list) else here.value
-            if not isinstance(parts, dict) or key not in parts:
-                break
-            here = parts[key]
-        return here.origin
-
-    def origins(self) -> set[str]:
-        """Returns the places of all values."""
-        inner = self.value.values() if isinstance(self.value, dict) else []
-        return {self.origin}.union(*(part.origins() for part in inner))
+        while path and path not in self.origins:
+            path = path[:-1]
+        return self.origins.get(path, "")
 
     def with_top(self, top: Tree) -> Tree:
         """Returns these settings with others on top. A name on top empties its section; {} on top is a value."""
-        if not isinstance(self.value, dict) or not isinstance(top.value, dict) or "name" in top.value:
-            return top
-        merged = dict(self.value)
-        for key, item in top.value.items():
-            merged[key] = merged[key].with_top(item) if key in merged and item.value else item
-        return Tree(merged, self.origin)
+        value = _merged(self.value, top.value)
+        origins = {**self.origins, **top.origins}
+        return Tree(value, {path: origins[path] for path in _paths(value)})
+
+
+def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
+    """Yields the path of each key and item."""
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    if isinstance(inner, Mapping):
+        for key, item in inner.items():
+            yield (*above, key)
+            yield from _paths(item, (*above, key))
+
+
+def _merged(below: Any, top: Any) -> Any:
+    if not isinstance(below, dict) or not isinstance(top, dict) or "name" in top:
+        return top
+    merged = dict(below)
+    for key, item in top.items():
+        merged[key] = _merged(merged[key], item) if key in merged and item else item
+    return merged
 
 
 class _Loader(yaml.SafeLoader):
@@ -128,9 +126,10 @@ def parse(text: str, file: str = "") -> Tree:
     """Reads a text of which each place begins with `file`. Raises YamlError for one that is no YAML, or gives a key
     twice.
     """
+    origins: dict[Path, str] = {}
     try:
         node = _Loader(text).get_single_node()
-        return Tree() if node is None else Tree(_value(node, file))
+        return Tree(None if node is None else _value(node, file, (), origins), origins)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise YamlError(line, f"not valid YAML: {error.reason} (0x{error.character:02x})") from None
@@ -142,6 +141,33 @@ def parse(text: str, file: str = "") -> Tree:
         raise YamlError(1, f"not valid YAML: {error}") from None
 
 
+def _value(node: Node, file: str, path: Path, origins: dict[Path, str]) -> Any:
+    """Returns the value of a node; adds the places of all keys and items in it to `origins`."""
+    if isinstance(node, ScalarNode):
+        return _READERS.get(node.tag.rpartition(":")[2], str)(node.value)
+    values: dict[str | int, Any] = {}
+    for key, line, item in _parts(node):
+        if key in values:
+            first = origins[(*path, key)]
+            raise YamlError(line, f"the key {str(key)[:60]!r} is given twice, first on {first}; remove one")
+        origins[(*path, key)] = f"{file}line {line}"
+        values[key] = _value(item, file, (*path, key), origins)
+    return values if isinstance(node, MappingNode) else [*values.values()]
+
+
+def _parts(node: Node) -> Iterator[tuple[str | int, int, Node]]:
+    """Yields the key or number, the line and the value of each part of a section or a list."""
+    if isinstance(node, MappingNode):
+        for key, item in node.value:
+            line = key.start_mark.line + 1
+            if not isinstance(key, ScalarNode):
+                raise YamlError(line, "a key must be plain text, not a list or a section")
+            yield str(key.value), line, item
+    else:
+        for number, item in enumerate(node.value):
+            yield number, item.start_mark.line + 1, item
+
+
 _NO_COMMENT = "\N{CURRENCY SIGN}"
 
 
@@ -149,15 +175,15 @@ def parse_word(text: str) -> Any:
     """Returns the value of a word of a command line. Raises YamlError also for one of which YAML would drop a part: a
     comment, a mark of a document.
     """
-    tree = parse(text)
+    value = parse(text).value
     try:
-        whole = parse(text.replace("#", _NO_COMMENT)).plain()
+        whole = parse(text.replace("#", _NO_COMMENT)).value
     except YamlError:
         whole = None
-    is_cut = repr(tree.plain()).replace("#", _NO_COMMENT) != repr(whole)
+    is_cut = repr(value).replace("#", _NO_COMMENT) != repr(whole)
     if is_cut or re.match(r"\s*(---|\.\.\.)(\s|$)", text):
-        raise YamlError(1, f"YAML reads only a part of it ({found(tree.plain())}); put the value in quotes: '\"...\"'")
-    return tree.plain()
+        raise YamlError(1, f"YAML reads only a part of it ({found(value)}); put the value in quotes: '\"...\"'")
+    return value
 
 
 def dump(plain: Mapping[str, Any]) -> str:
@@ -218,25 +244,3 @@ def nested(settings: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
             section = section[key]
         section[path[-1]] = value
     return values
-
-
-def _value(node: Node, file: str) -> Any:
-    if isinstance(node, MappingNode):
-        return _section(node, file)
-    if isinstance(node, SequenceNode):
-        return [Tree(_value(item, file), f"{file}line {item.start_mark.line + 1}") for item in node.value]
-    read = _READERS.get(node.tag.rpartition(":")[2], str)
-    return read(node.value)
-
-
-def _section(node: MappingNode, file: str) -> dict[str, Tree]:
-    parts: dict[str, Tree] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, ScalarNode):
-            raise YamlError(line, "a key must be plain text, not a list or a section")
-        key = str(key_node.value)
-        if key in parts:
-            raise YamlError(line, f"the key {key[:60]!r} is given twice, first on {parts[key].origin}; remove one")
-        parts[key] = Tree(_value(value_node, file), f"{file}line {line}")
-    return parts

@@ -290,7 +290,7 @@ def read(path: Path) -> Grid:
 
 def grid_of(path: Path, tree: Tree) -> Grid:
     """Returns the grid of a file with this content, as `read` does."""
-    values = tree.plain()
+    values = tree.value
     if not isinstance(values, dict):
         raise ConfigError(str(path), f"expected a grid (title, methods, seeds), got {yaml_text.found(values)}")
     try:

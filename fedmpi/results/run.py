@@ -66,7 +66,7 @@ class Run:
     def values(self) -> dict[str, Any]:
         """Returns the config that the run began with, as its file says it."""
         try:
-            values = yaml_text.parse(self.config_text).plain()
+            values = yaml_text.parse(self.config_text).value
         except yaml_text.YamlError as error:
             raise RunDirError(str(self.dir.config_path), f"is damaged: {error}") from None
         match values:

@@ -61,8 +61,8 @@ SERVER_STAGES: tuple[Stage, ...] = ("communication", "aggregation", "svd", "eval
 WORKER_STAGES: tuple[Stage, ...] = ("communication", "local_training", "submodel_creation", "aggregation", "evaluation")
 MODES = ("ranks", "job", "stops")
 
-_FILE = yaml_text.parse((HERE / "cases.yaml").read_text()).plain()
-_DRAWN = yaml_text.parse((HERE / "combinations.yaml").read_text()).plain()
+_FILE = yaml_text.parse((HERE / "cases.yaml").read_text()).value
+_DRAWN = yaml_text.parse((HERE / "combinations.yaml").read_text()).value
 CASES: Mapping[str, tuple[str, ...]] = {
     name: (*_FILE["common"].split(), "rounds=8", *_FILE["nets"][net].split(), *words.split())
     for name, (net, words) in _FILE["cases"].items()

@@ -75,7 +75,7 @@ def said(section: str, name: str, key: str, value: Any) -> str:
 
 
 def load_again(config: Config) -> Config:
-    values = yaml_text.parse(yaml_text.dump(config.to_dict())).plain()
+    values = yaml_text.parse(yaml_text.dump(config.to_dict())).value
     return load(None, [(key, value) for key, value in values.items()])
 
 

@@ -51,7 +51,7 @@ def test_a_shipped_config_sets_every_option() -> None:
     kinds = [("clients", Clients), ("train", Train), ("evaluation", Evaluation)]
     for section in ("model", "method"):
         kinds += [(section, options) for _, options in registry.built_in(section)]
-    documents = [parse(path.read_text()).plain() for path in CONFIGS.rglob("*.yaml")]
+    documents = [parse(path.read_text()).value for path in CONFIGS.rglob("*.yaml")]
     text = str([f".{'.'.join(path)}.{value}" for document in documents for path, value in leaves(document)])
     for section, options in kinds:
         unset = [key for key in keys(section, options) if f".{key}." not in text and f"'{key}'" not in text]

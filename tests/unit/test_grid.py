@@ -119,7 +119,7 @@ def test_a_whole_grid(tmp_path: Path, short: Short) -> None:
     assert code == 0 and len(short.runs) == 8, error
     assert "not decidable here" in printed and "descriptive" in printed
     choice = GridFolder(short.grid, short.out, short.results).choices()["all", "avg"]
-    lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).plain()["train"]["lr"]
+    lr = yaml_text.parse((short.out / "final-all-avg-seed0" / "config.yaml").read_text()).value["train"]["lr"]
     assert lr == short.grid.methods["avg"].trials[choice.trial]["train.lr"]
     first = {path.name: path.read_bytes() for path in short.results.iterdir()}
     drawn = {f"all-{what}.svg" for what in ("curves", "energy")}
@@ -169,7 +169,7 @@ def test_a_grid_without_questions_may_grow(
     assert len(runs_here) == 7
     folder = tmp_path / "runs" / "grid-grid"
     assert "set on all runs: rounds=2, train.lr=0.2" in (folder / "results" / "report.md").read_text()
-    config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).plain()
+    config = yaml_text.parse((folder / "final-all-fedhm-seed0" / "config.yaml").read_text()).value
     assert (config["rounds"], config["train"]["lr"]) == (2, 0.2)
 
 
@@ -215,10 +215,10 @@ def test_words_reach_all_runs_and_jobs_are_written_without_slurm(
     words = ["train.lr=0.2", "method.aggregate=median", "--seeds", "0", "--out", "out", "--slurm"]
     code, _, error = called("tiny.yaml", "--methods", "fedavg,fedavgm:FedAvgM", *words)
     assert code == 0 and Path("out/job.sbatch").is_file(), error
-    written = yaml_text.parse(Path("out/grid.yaml").read_text()).plain()
+    written = yaml_text.parse(Path("out/grid.yaml").read_text()).value
     assert written["methods"]["fedavgm-FedAvgM"]["set"] == {"method": {"name": "fedavgm:FedAvgM"}}
     (config,) = Path("out/final-all-fedavgm-FedAvgM-seed0").iterdir()
-    made = yaml_text.parse(config.read_text()).plain()
+    made = yaml_text.parse(config.read_text()).value
     assert (made["train"]["lr"], made["method"]["aggregate"]["name"], made["rounds"]) == (0.2, "median", 4)
 
 

@@ -68,7 +68,7 @@ def ran(name: str, seed: int, *rounds: float | Mapping[str, float] | None, nets:
 
 def content(text: str = PAPER) -> Any:
     """What reports need of a grid file."""
-    tables = {name: Table.model_validate(value) for name, value in yaml_text.parse(text).plain().items()}
+    tables = {name: Table.model_validate(value) for name, value in yaml_text.parse(text).value.items()}
     return SimpleNamespace(printed=tables, source="nobody, nowhere")
 
 
