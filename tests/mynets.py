@@ -108,9 +108,6 @@ class TakesNothing(nn.Module):
     pass
 
 
-def by_place(num_classes, example_shape, x, /): ...
-def untyped(num_classes, example_shape, x): ...
-def own_name(num_classes, example_shape, net=3): ...
 def raises(num_classes, example_shape):
     raise KeyError("what")
 

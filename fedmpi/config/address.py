@@ -6,13 +6,15 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
-_CELL = re.compile(r"(.*\.ya?ml)@([\w-]+/[\w-]+|[^/]*)", re.DOTALL)
+_PACKAGE = Path(__file__).resolve().parents[1]
+CONFIGS = _PACKAGE.with_name("configs") if _PACKAGE.with_name("setup.cfg").is_file() else _PACKAGE / "configs"
+"""The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
 
 
 def file_and_cell(address: str | os.PathLike[str]) -> tuple[str, str | None]:
     """Returns the file's path, and the cell's name or None. Only what follows `.yaml@` is a cell."""
     text = os.fspath(address)
-    match = _CELL.fullmatch(text)
+    match = re.fullmatch(r"(.*\.ya?ml)@([\w-]+/[\w-]+|[^/]*)", text, re.DOTALL)
     return (match[1], match[2]) if match else (text, None)
 
 
@@ -21,35 +23,21 @@ def is_address(word: str) -> bool:
     return file_and_cell(word)[0].endswith((".yaml", ".yml"))
 
 
-_PACKAGE = Path(__file__).resolve().parents[1]
-CONFIGS = _PACKAGE.with_name("configs") if _PACKAGE.with_name("setup.cfg").is_file() else _PACKAGE / "configs"
-"""The folder of the configs that come with fedmpi: that of a checkout, or of the installed package."""
-
-
 def located(word: str) -> str:
     """Returns the address that a word of a command line means: a file of that name, else a config that comes with
     fedmpi: `fedhm_digits`, `configs/fedhm_digits.yaml` or `papers/fedhm@cifar10_iid/fedhm`."""
-    file, cell = file_and_cell(word)
-    if os.path.exists(file):
+    if os.path.exists(file_and_cell(word)[0]):
         return word
-    if not is_address(word):
-        name, _, cell_of_name = word.partition("@")
-        file = f"{name}.yaml"
-        cell = cell_of_name or None
-    own = CONFIGS / file.removeprefix("configs/")
-    if not own.is_file():
-        return word
-    return str(own) if cell is None else f"{own}@{cell}"
+    name, at, cell = word.partition("@")
+    file = CONFIGS / f"{name.removeprefix('configs/').removesuffix('.yaml')}.yaml"
+    return f"{file}{at}{cell}" if os.path.isfile(file) else word
 
 
 def similar_config(word: str) -> str:
     """Returns the config whose name is like `word`: one in the folder that `word` names, else a shipped one; or ''."""
-    known = {
-        path.relative_to(CONFIGS).with_suffix("").as_posix(): path.name for path in sorted(CONFIGS.rglob("*.yaml"))
-    }
+    known = {path.relative_to(CONFIGS).with_suffix("").as_posix(): path.name for path in CONFIGS.rglob("*.yaml")}
     with contextlib.suppress(OSError, ValueError):
-        folder = Path(word).parent
-        known |= {path.stem: str(path) for path in sorted(folder.iterdir()) if is_address(path.name) and path.exists()}
+        known |= {path.stem: str(path) for path in Path(word).parent.iterdir() if is_address(path.name)}
     asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
     close = get_close_matches(Path(asked).name, known, 1) or get_close_matches(asked, known, 1, 0.75)
     return known[close[0]] if close else ""

@@ -1,7 +1,4 @@
-"""What sections of a configuration are made of: their base class, and the types of their fields.
-
-This module imports pydantic and nothing heavier.
-"""
+"""What sections of a configuration are made of: their base class, and the types of their fields."""
 
 import re
 from collections.abc import Iterable
@@ -21,17 +18,17 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from fedmpi.registry import by_path, is_in_full
+from fedmpi.store.files import user_path
 
 
 class Section(BaseModel):
     """A frozen, strictly typed section: unknown keys are errors, nothing is converted silently."""
 
-    # A class is made ready to validate when it first does: most commands use a few of fifty.
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         strict=True,
-        defer_build=True,
+        defer_build=True,  # most commands use a few of fifty classes
         ser_json_inf_nan="constants",
         use_attribute_docstrings=True,
     )
@@ -46,12 +43,11 @@ class Section(BaseModel):
     @classmethod
     def _is_in_range_in_float32(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuses a number that float32, in which nets are computed, rounds to the end of a range that excludes it."""
-        if isinstance(value, float):
+        for bound in cls.model_fields[str(info.field_name)].metadata if isinstance(value, float) else ():
             rounded = c_float(value).value
-            for bound in cls.model_fields[info.field_name or ""].metadata:
-                if rounded in (getattr(bound, "gt", None), getattr(bound, "lt", None)):
-                    text = "Input should not be {end} in float32, in which nets are computed"
-                    raise PydanticCustomError("float32", text, {"end": f"{rounded:g}"})
+            if rounded in (getattr(bound, "gt", None), getattr(bound, "lt", None)):
+                text = "Input should not be {end} in float32, in which nets are computed"
+                raise PydanticCustomError("float32", text, {"end": f"{rounded:g}"})
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -79,26 +75,23 @@ def named(default: str) -> BeforeValidator:
     return BeforeValidator(with_name)
 
 
-# An upper limit that no real setting reaches; the product of three such numbers is still finite in float32.
 MAX_NUMBER = 1e12
+"""A limit that no real setting reaches; the product of three such numbers is finite in float32."""
 Positive = Annotated[float, Field(gt=0, le=MAX_NUMBER, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, le=MAX_NUMBER, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
-# A tier or more; a net is built and tested for each. The papers have five at most.
 MAX_TIERS = 32
-# YAML has lists, frozen sections want tuples: the one conversion that is let through.
+"""A net is built and tested for each tier; the papers have five at most."""
+# YAML has lists, frozen sections have tuples: the one conversion that is let through.
 Shares = Annotated[tuple[Share, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 
 
 def _path(text: str) -> str:
-    """Refuses the home folder of nobody, and control characters: no operating system takes a NUL in a name."""
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
-    from fedmpi.store.files import user_path  # only where a path is given
-
-    user_path(text)
+    user_path(text)  # refuses the home folder of nobody
     return text
 
 
@@ -127,6 +120,7 @@ DeviceClass = Literal[
     "phone_high", "phone_mid", "phone_low", "esp32_s3", "raspberry_pi_4", "jetson_nano", "gtx_1080", "server"
 ]
 """The devices that have a name (`devices/profiles.csv`)."""
+DeviceClasses = Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 Metric = Annotated[str, Field(max_length=200), AfterValidator(_metric)]
 Places = Annotated[tuple[Annotated[str, Field(max_length=200), AfterValidator(_place)], ...], Field(strict=False)]
 Folder = Annotated[str, Field(max_length=4096), AfterValidator(_path)]

@@ -33,13 +33,11 @@ class Keywords:
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> Keywords:
-        """Raises `UnknownError` for a function that cannot be called by names alone."""
+        """Raises `UnknownError` for a function that does not say what it takes."""
         try:
             parameters = inspect.signature(function).parameters.values()
         except (TypeError, ValueError):
             raise UnknownError(f"{name!r} does not say what it takes") from None
-        if by_place := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]:
-            raise UnknownError(f"{name!r} takes {', '.join(by_place)} by place alone, expected all by name")
         by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
         return cls(name, by_name, _hints(function))
 
@@ -52,16 +50,17 @@ class Keywords:
         taken = {"name", *base.model_fields, *base.__class_vars__}
         fields: dict[str, Any] = {}
         for key, parameter in self.parameters.items():
-            is_needed = parameter.default is parameter.empty
+            default = parameter.default
             kind = self._kind_of(parameter)
-            if key in without or (kind is None and not is_needed):
+            if key in without or (kind is None and default is not parameter.empty):
                 continue
             if kind is None:
                 allowed = f"write {key}: int, float, bool, str, a Literal, a list or tuple of these, or None"
                 raise UnknownError(f"{self.name!r} takes {key!r} without a default and of no type of YAML; {allowed}")
             if hasattr(base, key) or key in taken or key.startswith("_"):
                 raise UnknownError(f"{self.name!r} has an option {key!r}, a name of fedmpi's own; give it another")
-            fields[key] = (kind, ... if is_needed else Field(_frozen(parameter.default), validate_default=True))
+            plain = tuple(default) if isinstance(default, list) else default
+            fields[key] = (kind, ... if default is parameter.empty else Field(plain, validate_default=True))
         return fields
 
     def given(self, options: BaseModel, names: Collection[str]) -> dict[str, Any]:
@@ -111,7 +110,3 @@ def _kind(hint: Any) -> Any:
     is_fixed = origin is tuple and Ellipsis not in args
     items: Any = types.GenericAlias(tuple, tuple(kinds) if is_fixed else (kinds[0], ...))
     return Annotated[items, Field(strict=False)]
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value

@@ -1,8 +1,7 @@
 """The sections of a configuration that do not depend on a method, a model or a data set.
 
-The text below a field says what turning it does; `configs/README.md` is generated from
-here. `changes_results=False` marks what a resumed run may change. This module imports pydantic
-and nothing heavier: a config is checked in well under a second, before torch or MPI load.
+`configs/README.md` is generated from the texts below the fields; a resumed run may change what is `free`. This module
+imports nothing heavier than pydantic: a config is checked in well under a second, before torch or MPI load.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from fedmpi import registry
 from fedmpi.config.fields import (
     DATA_PLACES,
-    MAX_TIERS,
     Count,
     Counts,
     DeviceClass,
+    DeviceClasses,
     Folder,
     Metric,
     NotNegative,
@@ -63,11 +62,9 @@ class Work(Section):
     """Sets how much of its local work a client does in a round."""
 
     partial: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Probability that a client does only a part of its local steps in a round, drawn anew in each round (FedProx's
-    stragglers, the uneven clients of FedNova).
-    """
+    """Probability that a client does only a part of its local steps, drawn in each round (FedProx's stragglers)."""
     least: Share = 0.1
-    """That part is drawn uniformly between this share and all of the steps; it is one step or more."""
+    """The part is drawn uniformly between this share and all of the steps; it is one step or more."""
 
 
 class Clients(Section):
@@ -76,52 +73,44 @@ class Clients(Section):
     count: Count = 20
     """Registered clients; the training set is partitioned among them."""
     per_round: Count = 10
-    """Clients sampled in each round, without replacement (the cohort)."""
+    """Clients sampled in each round without replacement: the cohort."""
     sampling: Annotated[str, Field(max_length=200)] = "uniform"
     """How the cohort is drawn: `uniform`; `by_size`, with probabilities in proportion to the numbers of training
-    examples, for `method.weighting=uniform` (FedProx's sampling, without replacement; a plan that does not know the
-    sizes draws uniformly); or by `package.module:function(round, seed)`, which returns client numbers, at most
-    `per_round`, the same at every call.
+    examples (FedProx's sampling, for `method.weighting=uniform`; a plan that does not know the sizes draws uniformly);
+    or `package.module:function(round, seed)`, which returns at most `per_round` client numbers, always the same.
     """
     availability: Folder = ""
-    """A CSV file with lines `client,from,to`: a client can be drawn in the rounds from `from` to `to` of its lines, and
-    never without a line. Fewer clients than `per_round` all take part; a round without any leaves the server's state as
-    it is. Empty: clients are always there.
+    """A CSV file with lines `client,from,to`: a client can be drawn in these rounds only. Fewer clients than
+    `per_round` all take part; a round without any changes nothing. Empty: clients are always there.
     """
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Probability that a client receives the net and trains, but nothing of it arrives: neither the server nor the
-    client's memory changes by it. Without any arrival the server's state stays as it is.
-    """
+    """Probability that a client trains, but its upload is lost: it changes neither the server nor its own memory."""
     work: Work = Work()
     """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
-    """Clients per tier, largest capacity first, as blocks of client numbers; empty: equal blocks. Not with `fits`."""
+    """Clients per tier, largest capacity first, in order of client numbers; empty: equal blocks. Not with `fits`."""
     tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
-    """`fixed`: a client keeps its tier. `dynamic`: each client draws one every round, by the blocks' shares. `fits`: a
-    client has the largest tier that its device's memory holds (`devices`).
+    """`fixed`: a client keeps its tier. `dynamic`: it draws one every round, by the blocks' shares. `fits`: it has the
+    largest tier that its device's memory holds (`devices`).
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.per_round > self.count:
-            text = f"{self.per_round} clients per round, but clients.count is {self.count}"
-            yield "clients.per_round", f"{text}; allowed: 1 to {self.count}"
+            yield "clients.per_round", f"{self.per_round}; allowed: 1 to clients.count, which is {self.count}"
         tiers = len(getattr(config.method, "tiers", (1.0,)))
         has = f"method {config.method.name!r} has {counted(tiers, 'tier')}"
         blocks = self.tier_blocks
         if not blocks and self.count < tiers:
-            text = f"{counted(self.count, 'client')}, but {has}"
-            yield "clients.count", f"{text}; allowed: a client or more for each tier"
+            yield "clients.count", f"{counted(self.count, 'client')}, but {has}; allowed: one or more for each tier"
+        wrong = []
         if blocks and len(blocks) != tiers:
-            todo = "give one block for each tier, or [] for equal blocks"
-            yield "clients.tier_blocks", f"{counted(len(blocks), 'block')}, but {has}; {todo}"
+            wrong.append(f"{counted(len(blocks), 'block')}, but {has}")
         if blocks and sum(blocks) != self.count:
-            text = f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}"
-            yield "clients.tier_blocks", f"{text}; make them equal, or give [] for equal blocks"
+            wrong.append(f"the blocks have {counted(sum(blocks), 'client')}, but clients.count is {self.count}")
         if blocks and self.tier_assignment == "fits" and not getattr(config.method, "needs_blocks", False):
-            yield (
-                "clients.tier_blocks",
-                f"{list(blocks)}, but with clients.tier_assignment=fits devices decide; give []",
-            )
+            wrong.append(f"{list(blocks)}, but with clients.tier_assignment=fits devices decide")
+        for text in wrong:
+            yield "clients.tier_blocks", f"{text}; change them, or give []"
         if self.sampling not in ("uniform", "by_size") and (problem := _no_function(self.sampling)):
             yield "clients.sampling", f"{problem}; allowed: uniform, by_size, package.module:function"
 
@@ -154,21 +143,19 @@ class Train(Section):
     local_epochs: Count = 10
     """Passes over a client's data in each round it takes part in."""
     local_steps: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """Local steps in each round in place of `local_epochs`, the same number for clients of all sizes (FedHM's E); they
-    pass the client's data as often as that takes. 0: `local_epochs` decides.
-    """
+    """Local steps in each round in place of `local_epochs`, as many for clients of all sizes (FedHM's E). 0: none."""
     batch_size: Count = 64
     """Examples in a mini-batch; a smaller last one stays (a single example joins the batch before it)."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: Loshchilov and Hutter 2019, with betas 0.9 and
-    0.999, eps 1e-8. Moments start at zero for every client and round.
+    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: with betas 0.9 and 0.999, eps 1e-8. Moments
+    start at zero for every client and round.
     """
     lr: Positive = 0.1
     """The learning rate in the first round (AdamW: 0.001 is usual)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """SGD's momentum."""
     clip_norm: Annotated[float, Field(gt=0)] = math.inf
-    """Longest gradient (Euclidean norm over the whole net) that a step may take; `.inf` does not clip."""
+    """Longest gradient (Euclidean norm over the whole net) of a step; `.inf` does not clip."""
     drop_last: bool = False
     """Leave out a last batch that is smaller than `batch_size`, as PriSM's code does."""
     weight_decay: NotNegative = 1e-4
@@ -177,30 +164,26 @@ class Train(Section):
     """How the learning rate changes from round to round."""
     loss: Annotated[str, Field(max_length=200)] = "auto"
     """`auto`: cross-entropy for classes, mean squared error for numbers, binary cross-entropy for labels. Or
-    `package.module:function(outputs, targets)`: float32 (B, outputs), for tokens (B, length, outputs), and targets
-    (classes int64 (B,) or (B, length), -100 for none, else float32 (B, outputs)) to the mean loss or one of each
-    example (B,), whose mean is taken; tests take it, too.
+    `package.module:function(outputs, targets)`, for tests, too: float32 (B, outputs), of tokens (B, length, outputs),
+    and targets (classes int64 (B,) or (B, length), -100 for none, else float32 (B, outputs)) to the mean loss or one of
+    each example (B,).
     """
     masked_loss: bool = False
-    """Masked cross-entropy (HeteroFL, FedHM): in training, logits of classes that the client does not have are
-    overwritten by 0."""
+    """Masked cross-entropy (HeteroFL, FedHM): training overwrites logits of classes that the client lacks by 0."""
     augment: bool = True
     """Random crop and flip where the data set has them."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss, for GPUs without bf16 (V100); parameters,
-    aggregation and tests stay float32."""
+    """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss (for V100); all else stays float32."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
-    """A client whose loss or result is not finite (or left its bound): end the run, leave the client out of the round,
-    or upload its last finite parameters.
+    """A client whose loss or result is not finite or left its bound: end the run, leave the client out of the round, or
+    upload its last finite parameters.
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if self.loss != "auto":
-            if problem := _no_function(self.loss):
-                allowed = "auto, package.module:function of (outputs, targets)"
-                yield "train.loss", f"{problem}; allowed: {allowed}"
-            if self.masked_loss:
-                yield "train.masked_loss", f"true masks cross-entropy, and train.loss is {self.loss}; allowed: false"
+        if self.loss != "auto" and (problem := _no_function(self.loss)):
+            yield "train.loss", f"{problem}; allowed: auto, package.module:function of (outputs, targets)"
+        if self.loss != "auto" and self.masked_loss:
+            yield "train.masked_loss", f"true masks cross-entropy, and train.loss is {self.loss}; allowed: false"
 
 
 def _no_function(name: str) -> str:
@@ -209,9 +192,8 @@ def _no_function(name: str) -> str:
         function = import_object(name) if ":" in name else None
     except UnknownError as error:
         return str(error)
-    if isinstance(function, type):
-        return f"{found(name)} is a class"
-    return "" if callable(function) else f"{found(name)} is no function"
+    is_function = callable(function) and not isinstance(function, type)
+    return "" if is_function else f"{found(name)} is no function"
 
 
 VALIDATION_SHARE = 0.2
@@ -222,31 +204,30 @@ class Evaluation(Section):
     """Sets how the nets of every tier are tested."""
 
     on: Literal["test", "validation"] = "test"
-    """`test`: nets are tested on the data set's test examples. `validation`, for choosing settings: on a fifth of every
-    client's training examples, class by class, on which nobody trains. A client tests on 2 examples or more and trains
-    on 2 or more, or keeps all.
+    """`test`: on the data set's test examples. `validation`, for choosing settings: on a fifth of every client's
+    training examples, class by class, on which nobody trains (2 or more for each; a client with fewer trains on all).
     """
     every: Count = 1
     """Rounds between evaluations; the last round is always evaluated."""
     batch_size: Count = 64
-    """Test batch size; under batch statistics it is part of the result."""
+    """Test batch size; under batch statistics results depend on it."""
     bn: Literal["batch", "restat", "milestone"] = "restat"
-    """BatchNorm at test time: statistics of each test batch, statistics re-estimated over all training data, or the
-    first up to the round of the first milestone and the second after it (FedHM, C.2).
+    """BatchNorm in tests has statistics of each test batch, those of all training data (`restat`), or the first up to
+    the round of the first milestone and the second after it (FedHM, C.2).
     """
     personal: Literal["auto", "on", "off"] = "auto"
-    """Test every client's own net on its own test data; `auto`: where the method gives clients nets of their own."""
+    """Test every client's own net on its own test data; `auto`: where a method has such nets."""
     personal_test: Literal["auto", "matching", "classes", "groups"] = "auto"
-    """A client's own test data: test examples divided by the clients' training classes, each used once (`matching`);
-    all of the classes that the client trains on (`classes`); or all of its writers, subjects or roles (`groups`).
-    `auto`: `groups` where the partition is by these and the test examples come from the same ones, else `matching`.
+    """A client's own test data. `matching`: test examples divided by the clients' training classes, each used once.
+    `classes`: all of the client's classes. `groups`: all of its writers, subjects or roles. `auto`: `groups` where the
+    partition is by these and test examples have the same ones, else `matching`.
     """
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    """How many clients are tested with their own nets, the same random ones in every round; 0 tests all."""
+    """How many clients' own nets are tested, the same random ones in every round; 0 tests all."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = free(())
     """More scores of each tier's net: `f1_macro`, `f1_micro`, `auc` (one against the rest), for classes `top5` and
-    `confusion`, for numbers `mse` and `mae`, or your own `package.module:function` of targets (classes int64 (N,), else
-    float32 (N, outputs)) and outputs float32 (N, outputs), as arrays, that returns a number.
+    `confusion`, for numbers `mse` and `mae`, or `package.module:function` from arrays of targets (classes int64 (N,),
+    else float32 (N, outputs)) and outputs (float32 (N, outputs)) to a number.
     """
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
@@ -261,49 +242,46 @@ class Evaluation(Section):
 
 
 class Stop(Section):
-    """Ends a run before its last round. It looks at the accuracy (r2 of a regression) of the largest tested net; where
-    clients have no common net, at the mean over their own. The round that ends a run is saved, and the run counts as
-    finished.
+    """Ends a run before its last round, by the accuracy (r2 of a regression) of the largest tested net, or the mean
+    over clients' own where they have no common one. The run counts as finished.
     """
 
     accuracy: Annotated[float, Field(ge=0, le=1)] = free(0.0)
     """Ends the run at a test with this accuracy or more; 0: no target."""
     patience: Annotated[int, Field(ge=0, le=2**31 - 1)] = free(0)
-    """Ends the run after this many tests in a row that are no better than the best one before; 0: never."""
+    """Ends the run after this many tests in a row without a new best one; 0: never."""
 
 
 class Mpi(Section):
     """Sets what runs where. None of it changes a bit of the result, except the three that say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
-    """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`:
-    `reduce` on one rank, and where several workers have 8 clients each.
+    """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`: `reduce`
+    on one rank, and where several workers have 8 clients each.
     """
     server_trains: bool = free(False)
     """Let rank 0 train clients, too."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where clients train; `auto` takes GPUs if every worker has one. Results depend on it."""
     server_device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where factorization and lifting run; `auto` takes GPUs if every worker trains on one and rank 0 sees one. Results
-    depend on it.
-    """
+    """Where factorization and lifting run; `auto` takes a GPU if all ranks have one. Results depend on it."""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
     """Compute threads of each rank. Results depend on it."""
     time_limit_s: NotNegative = free(0.0)
-    """Seconds that a start of the run may take: before a round that would not end in time it saves and stops, with exit
-    code 75. 0: no limit but the Slurm job's (`SLURM_JOB_END_TIME`), which always counts.
+    """Seconds of a start: before a round that would not end in time the run saves and stops with exit code 75. 0: no
+    limit but the Slurm job's (`SLURM_JOB_END_TIME`), which always counts.
     """
     spare_time_s: NotNegative = free(30.0)
     """Seconds of that which stay free for saving and ending."""
     min_ranks: Count = free(1)
     """With fewer ranks a job does not start, or after a loss (`mpirun --with-ft ulfm`) saves and stops with code 75."""
     round_timeout_s: NotNegative = free(0.0)
-    """Seconds of its own, waiting not counted, after which a rank that is not through a round counts as hung and ends
-    itself. Once workers are lost, the others have twice the time, or more. 0: never.
+    """Seconds of work (waiting not counted) in a round after which a rank counts as hung and ends itself; after a loss
+    twice as many or more. 0: never.
     """
     startup_timeout_s: NotNegative = free(600.0)
-    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s`, also for setting
-    up anew after a loss, and for the end. 0: never.
+    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s` also at the end
+    and after a loss. 0: never.
     """
 
 
@@ -315,18 +293,15 @@ class Output(Section):
     checkpoint_every: Count = free(1)
     """Rounds between checkpoints; the last round is always saved."""
     keep_checkpoints: Count = free(2)
-    """How many of the newest checkpoints stay. The checkpoint of the best saved round stays, too."""
+    """How many of the newest checkpoints stay, beside that of the best saved round."""
     tensorboard: bool = free(True)
     """Write TensorBoard events."""
     report: bool = free(True)
-    """Write `report/report.html` at the end: the whole run on one page (`fedmpi show`)."""
+    """Write `report/report.html` at the end: the run on one page (`fedmpi show`)."""
     observers: Places = free(())
-    """Classes, each as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
+    """Classes, as `package.module:Class`, that hear of the run on rank 0: see `fedmpi/report/README.md`."""
     progress: Literal["plain", "off"] = free("plain")
-    """`plain`: a line for each round, and within a long round now and then one with the clients that are done."""
-
-
-_NANOSECOND_S = 1e-9
+    """`plain`: a line for each round, and now and then one within a long round."""
 
 
 class Change(Section):
@@ -339,19 +314,17 @@ class Change(Section):
 
 
 class Devices(Section):
-    """Sets the devices that clients and server are taken for: a simulated clock, energy and memory."""
+    """Sets the devices of clients and server: a simulated clock, energy and memory."""
 
     name: Literal["off", "lognormal", "classes", "file"] = "off"
     """`lognormal`: devices around `median`. `classes`: each client has one of `classes`. `file`: client i has the
-    device of row i of `path`, from the top again after the last. `off`: no clock.
+    device of row i of `path`, in turn. `off`: no clock.
     """
     median: DeviceClass = "phone_mid"
     """The device whose speed, memory and link `lognormal` multiplies, each by exp(spread z), z standard normal."""
     spread: Annotated[float, Field(ge=0, le=3)] = 0.5
     """That spread."""
-    classes: Annotated[tuple[DeviceClass, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)] = (
-        *("phone_high", "phone_mid", "phone_low"),
-    )
+    classes: DeviceClasses = ("phone_high", "phone_mid", "phone_low")
     """The devices of `classes` (`fedmpi/devices/README.md`)."""
     shares: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
     """How likely a client has each of `classes`, in proportion; empty: all alike."""
@@ -362,8 +335,8 @@ class Devices(Section):
     deadline_s: NotNegative = 0.0
     """Simulated seconds after which the server ends a phase; clients that would be late are not trained. 0: none."""
     too_small: Literal["refuse", "drop"] = "refuse"
-    """A client whose memory no tier (its own tier, unless `clients.tier_assignment=fits`) fits: the run is refused, or
-    the client never takes part.
+    """Where a tier does not fit into its client's memory (with `clients.tier_assignment=fits`: none does): refuse the
+    run, or the client never takes part.
     """
     change: Change = Change()
     """Devices that change."""
@@ -378,28 +351,17 @@ class Devices(Section):
             yield "devices.shares", f"{given}; give one for each, or [] for equal ones"
         if not self.is_on and self != type(self)():
             yield "devices.name", "off, so no other setting of devices counts; set lognormal, classes or file"
-        elif self.name == "file" and not self.path:
+        if self.name == "file" and not self.path:
             yield "devices.path", "none, but devices.name=file; give the CSV file"
-        elif self.is_on:
-            yield from self._unused()
-        if 0 < self.deadline_s < _NANOSECOND_S:
-            yield "devices.deadline_s", f"{self.deadline_s:g} is less than a nanosecond; give more, or 0 for none"
+        owned = {"lognormal": ("median", "spread"), "classes": ("classes", "shares"), "file": ("path",)}
+        for name, keys in owned.items() if self.is_on else ():
+            for key in keys:
+                if name != self.name and getattr(self, key) != type(self).model_fields[key].default:
+                    yield f"devices.{key}", f"goes with devices.name={name}, but that is {self.name}; leave it out"
         if self.change.round and self.name == "classes" and len(set(self.classes)) == 1:
             yield "devices.change.round", "devices cannot change where all are of one class; name two or more"
         if not self.is_on and config.clients.tier_assignment == "fits":
             yield "clients.tier_assignment", "fits needs devices; set devices.name=lognormal, classes or file"
-
-    def _unused(self) -> Iterator[tuple[str, str]]:
-        """Yields settings of another `name`, and of a change that never comes."""
-        owners = {"median": "lognormal", "spread": "lognormal", "classes": "classes", "shares": "classes"}
-        for key, name in owners.items():
-            if name != self.name and getattr(self, key) != type(self).model_fields[key].default:
-                yield f"devices.{key}", f"goes with devices.name={name}, but that is {self.name}; leave it out"
-        if self.change != Change() and not self.change.round:
-            problem = f"{self.change.share:g}, but no devices.change.round says when devices change"
-            yield "devices.change.share", f"{problem}; give the round, or leave it out"
-        if self.path and self.name != "file":
-            yield "devices.path", f"{found(self.path)} with devices.name={self.name}; a file goes with name=file"
 
 
 NAMED_SECTIONS = ("data", "partition", "model", "method")
@@ -429,14 +391,14 @@ def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tup
 
 
 class Config(Section):
-    """A whole run, validated. Two configs of equal `hash()` compute the same bits, round for round, on devices of the
-    same kinds. What `auto` has come to is no part of a config: the run records it.
+    """A whole run, validated. Configs of equal `hash()` compute the same bits on devices of the same kinds; what `auto`
+    has come to is in the run's records.
     """
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything random: partition, initial values, cohorts, tiers, batches, augmentation."""
     rounds: Count = 100
-    """Rounds of the run. A resumed run may ask for more, unless the schedule depends on it (cosine)."""
+    """Rounds of the run. A resumed run may ask for more unless the schedule depends on them (cosine)."""
     # The name of each of these four selects its options class.
     data: Any = Field({}, validate_default=True)
     """The data set."""
@@ -455,7 +417,7 @@ class Config(Section):
     stop: Stop = Stop()
     """Ends a run before its last round."""
     devices: Devices = Devices()
-    """Sets the devices that clients and server are taken for: a simulated clock, energy and memory."""
+    """Sets the devices of clients and server: a simulated clock, energy and memory."""
     mpi: Mpi = Mpi()
     """What runs where."""
     output: Output = Output()
@@ -489,17 +451,14 @@ class Config(Section):
 
     __str__ = __repr__
 
-    def __eq__(self, other: object) -> bool:
-        """Compares all keys, wherever they were read from and whoever has chosen them."""
-        return isinstance(other, Config) and self.to_dict() == other.to_dict()
-
     def is_chosen(self, *path: str) -> bool:
         """Returns whether the user's file or words set this key; otherwise it has a default."""
         return path in self._choices
 
     def without_needless_mask(self, is_new: bool) -> Config:
         """Returns the config without `train.masked_loss` where no paper's setting has it (`is_new`), or where there is
-        no cross-entropy to mask."""
+        no cross-entropy to mask.
+        """
         train = self.train
         if not train.masked_loss or (not is_new and train.loss == "auto" and self.data.used().task == "classification"):
             return self
@@ -510,11 +469,11 @@ class Config(Section):
         return {name: getattr(self, name) for name in type(self).model_fields if name not in ("seed", "rounds")}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain numbers, text, lists and dicts; `load` accepts it as YAML and gives an equal config."""
+        """Returns plain numbers, text, lists and dicts, which `load` accepts as YAML."""
         return self.model_dump(mode="json")
 
     def hash(self) -> str:
-        """Returns the SHA-256 of all keys that change results, so not of ranks, exchange, output and the like."""
+        """Returns the SHA-256 of all keys that change results."""
         deciding = self._deciding(self.to_dict())
         if deciding.get(_SERVER_DEVICE) == "auto":
             deciding[_SERVER_DEVICE] = "cpu"  # as `auto` says nothing of the device
@@ -528,12 +487,11 @@ class Config(Section):
         changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
         # A section of another name has other keys: its name says it all.
         renamed = [key[:-1] for key in changed if key[-1] == "name"]
-        lines = []
-        for key in changed:
-            if key[-1] == "name" or not any(key[: len(section)] == section for section in renamed):
-                asked = found(ours.get(key))
-                lines.append(f"{dotted(key)}: run has {found(theirs.get(key))}, you ask {asked}")
-        return lines
+        return [
+            f"{dotted(key)}: run has {found(theirs.get(key))}, you ask {found(ours.get(key))}"
+            for key in changed
+            if key[-1] == "name" or not any(key[: len(section)] == section for section in renamed)
+        ]
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
         free_keys = set(self.free_keys())
@@ -559,7 +517,8 @@ class Config(Section):
 
 def is_setting(path: tuple[Any, ...]) -> bool:
     """Returns True if the value at this path of a config decides results, and is no seed: runs that differ by their
-    seeds alone are repetitions."""
+    seeds alone are repetitions.
+    """
     return path != ("seed",) and path[:2] not in Config.free_keys()
 
 

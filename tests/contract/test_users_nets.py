@@ -234,7 +234,6 @@ def test_widths() -> None:
         ("mynets:NotANet", "is the class NotANet; expected a torch.nn.Module class"),
         ("mynets:INSTANCE", "is a net already"),
         ("mynets:TakesNothing", "takes nothing; it must take num_classes, and may take example_shape"),
-        ("mynets:by_place", "takes num_classes, example_shape, x by place alone"),
         ("mynets:untyped", "takes 'x' without a default and of no type of YAML"),
         ("mynets:own_name", "has an option 'net', a name"),
         ("mynets:raises", "cannot be made with num_classes=4, example_shape=(1, 8, 8): KeyError: 'what'"),

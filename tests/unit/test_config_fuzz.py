@@ -70,7 +70,7 @@ def said(section: str, name: str, key: str, value: Any) -> str:
         config = load(None, overrides)
     except UserError as error:
         return error.text()
-    assert load_again(config) == config
+    assert load_again(config).to_dict() == config.to_dict()
     return ""
 
 

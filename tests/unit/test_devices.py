@@ -534,10 +534,8 @@ SETTINGS = {
     "devices.classes .*goes with devices.name=classes": "devices.name=lognormal devices.classes=[server]",
     "devices.median .*goes with devices.name=lognormal": "devices.name=classes devices.median=server",
     "devices.spread .*goes with devices.name=lognormal": "devices.name=classes devices.spread=1",
-    "devices.path .*a.csv": "devices.name=classes devices.path=a.csv",
-    "devices.deadline_s .*1e-10 is less than a nanosecond": "devices.name=classes devices.deadline_s=1e-10",
+    "devices.path .*goes with devices.name=file": "devices.name=classes devices.path=a.csv",
     "devices.path": "devices.name=file",
-    "devices.change.share .*no devices.change.round": "devices.name=classes devices.change.share=0.3",
     "devices.change.round": "devices.name=classes devices.classes=[server] devices.change.round=2",
     "clients.tier_assignment": "clients.tier_assignment=fits",
     "clients.tier_blocks": (

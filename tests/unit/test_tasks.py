@@ -213,7 +213,7 @@ def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
         (("train.loss=mse",), "train.loss  'mse' is no function; allowed: auto, package.module:function"),
         (
             ("train.loss=torch.nn:CrossEntropyLoss",),
-            r"'torch.nn:CrossEntropyLoss' is a class; allowed: .*function of \(outputs, targets\)",
+            r"'torch.nn:CrossEntropyLoss' is no function; allowed: .*function of \(outputs, targets\)",
         ),
         (("train.loss=other_tasks:none",), "train.loss  'other_tasks:none' cannot be imported"),
         (("train.loss=other_tasks:smooth", "train.masked_loss=true"), "true masks cross-entropy, and train.loss is"),
