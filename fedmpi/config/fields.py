@@ -18,7 +18,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from fedmpi.registry import by_path, is_in_full
-from fedmpi.store.files import user_path
 
 
 class Section(BaseModel):
@@ -91,7 +90,9 @@ Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 def _path(text: str) -> str:
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
-    user_path(text)  # refuses the home folder of nobody
+    from fedmpi.store.files import user_path  # refuses the home folder of nobody; of no use where no path is given
+
+    user_path(text)
     return text
 
 
