@@ -8,16 +8,17 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from pydantic import InstanceOf, PositiveInt
+from pydantic import InstanceOf, PositiveInt, validate_call
 
 from fedmpi.command.given import check_ranks, config_and_origin, origin_of
 from fedmpi.command.job import Job
+from fedmpi.command.manners import say
 from fedmpi.config.address import located
 from fedmpi.config.load import ARGUMENTS, Override
 from fedmpi.config.schema import NAMED_SECTIONS, Config, named_in_full
 from fedmpi.config.yaml_text import dotted
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
-from fedmpi.library.boundary import checked, restore_process_state
+from fedmpi.library.boundary import as_a_command
 from fedmpi.library.run import Run, StrPath
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.results.grid_file import load_address
@@ -27,17 +28,16 @@ from fedmpi.running.forecast import Forecast, forecast
 from fedmpi.running.stopping import ending_with
 
 
-@checked
+@as_a_command()
+@validate_call
 def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None = None, /, **sections: Any) -> Config:
     """Returns the validated config of a YAML file, with other values on top.
 
-    `name` is a path, or the name of a config that comes with fedmpi, whatever the current folder is: `fedhm_digits`,
-    `papers/fedhm@cifar10_iid/fedhm`. None is the packaged default, FedHM on digits. `overrides` maps dotted keys to
-    values, and keyword arguments are whole sections or top-level keys; both are written on top, as a command's words:
+    `name` is a path, or the name of a config that comes with fedmpi: `fedhm_digits`, `papers/fedhm@cifar10_iid/fedhm`.
+    None is the packaged default, FedHM on digits. `overrides` maps dotted keys to values; keyword arguments are whole
+    sections or top-level keys, and a text for a section that has names is its name (`method="fedprox"`):
 
         load_config("fedhm_digits", {"train.lr": 0.1}, rounds=3, method={"rank_ratio": [1, 0.5]})
-
-    A text for a section that has names is its name: `method="fedprox"` is `method={"name": "fedprox"}`.
 
     Raises ConfigError with one line for each problem, all at once.
     """
@@ -45,17 +45,18 @@ def load_config(name: StrPath | None = None, overrides: Mapping[str, Any] | None
     return load_address(path, _overrides(overrides, sections))
 
 
-@checked
+@as_a_command()
+@validate_call
 def plan(config: InstanceOf[Config], ranks: PositiveInt | None = None) -> Forecast:
     """Returns what a run will cost on so many ranks (None: those of this job): parameters, MACs, bytes, memory.
 
-    Trains nothing. The fields are the numbers of `fedmpi plan --json`; printed, it is the text of `fedmpi plan`. Raises
-    ConfigError if the model cannot take the data.
+    Trains nothing. Printed, it is the text of `fedmpi plan`. Raises ConfigError if the model cannot take the data.
     """
     return forecast(config, ranks or claimed()[1])
 
 
-@checked
+@as_a_command()
+@validate_call
 def run(
     config: InstanceOf[Config] | None = None,
     run_dir: StrPath | None = None,
@@ -68,17 +69,14 @@ def run(
 
     `config` None is that of the run that is resumed, or that `init_from` names, else the packaged default. `run_dir`
     None is a fresh folder under `output.dir`. `resume` continues the run in `run_dir` after the last round that is
-    saved; where none is saved, or where there is no such folder, it begins the run there and says so, so that a script
-    may be started again as it is. `init_from`, as `RUN` or `RUN@ROUND`, begins a new run with a saved state of
-    another. `progress` False prints warnings only. Every rank gets the finished run; on one that cannot see the run
-    directory, reading it fails.
+    saved; where none is, it begins the run there and says so. `init_from`, as `RUN` or `RUN@ROUND`, begins a new run
+    with a saved state of another. `progress` False prints warnings only. Every rank gets the finished run.
 
     Ctrl-C, or a notebook's interrupt, raises `Interrupted`, whose text says what is saved and how to continue. Under
     mpirun it ends all ranks. SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False.
 
     Raises UserError for mistakes, RoundError for a failure in a round, whose text has round, client, stage, cause and
-    the call that continues, TooFewRanksError. Where one of several ranks fails, all end. Signal handlers, environment
-    variables, filters of warnings and torch's settings are as before when this returns or raises.
+    the call that continues, TooFewRanksError. Where one of several ranks fails, all end.
     """
     directory = None if run_dir is None else os.fspath(run_dir)
     other = None if init_from is None else os.fspath(init_from)
@@ -90,12 +88,11 @@ def run(
     else:
         origin = origin_of(directory, resume, other)
     check_ranks(config, claimed()[1])
-    request = RunRequest(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress)
-    with restore_process_state():
-        return _train(config, request)
+    return _train(config, RunRequest(directory, resume, origin, [sys.executable, *sys.argv], quiet=not progress))
 
 
-@checked
+@as_a_command()
+@validate_call
 def open_run(
     path: StrPath, overrides: Mapping[str, Any] | None = None, /, *, running: bool = False, **sections: Any
 ) -> Run:
@@ -103,8 +100,7 @@ def open_run(
 
     `overrides` and sections, as for `load_config`, say where its data are now, or name its own code again
     (`model={"name": "mynets:Net"}`): a directory alone makes fedmpi import nothing. Raises RunDirError where no run has
-    begun, where one is still running (unless `running`: then what is saved so far is read), and where its config is
-    damaged.
+    begun, where its config is damaged, and where it is still running, unless `running`.
     """
     opened = Run(Path(path).absolute(), _overrides(overrides, sections))
     _ = opened.values  # raises where there is no run, or a damaged one
@@ -117,22 +113,17 @@ def open_run(
 class CallAdvice(Advice):
     """Advises calls of `fedmpi` in place of commands; `config` in them is the one that the program has given."""
 
-    def resume_command(self, lr: float | None = None) -> str:
-        return f"fedmpi.run({self._config(lr)}, run_dir={str(self._folder())!r}, resume=True)"
-
-    def init_command(self, lr: float) -> str:
-        return f"fedmpi.run({self._config(lr)}, init_from={str(self._folder())!r})"
-
-    def _config(self, lr: float | None) -> str:
-        """Returns the caller's config, or the run's with another learning rate."""
-        if lr is None:
-            return "config"
-        path = str(self._folder() / "config.yaml")
-        return f"fedmpi.load_config({path!r}, {{'train.lr': {lr:.3g}}})"
+    def resume_command(self, lr: float | None = None, *, in_new_run: bool = False) -> str:
+        folder = self._folder()
+        config = "config"
+        if lr is not None:
+            config = f"fedmpi.load_config({str(folder / 'config.yaml')!r}, {{'train.lr': {lr:.3g}}})"
+        begins = f"init_from={str(folder)!r}" if in_new_run else f"run_dir={str(folder)!r}, resume=True"
+        return f"fedmpi.run({config}, {begins})"
 
 
 def _train(config: Config, request: RunRequest) -> Run:
-    job = Job.start(config, lambda line: print(line, file=sys.stderr, flush=True), CallAdvice)
+    job = Job.start(config, say, CallAdvice)
     advice = job.advice
     is_alone = job.comm.started_size == 1
     listens = not is_alone and threading.current_thread() is threading.main_thread()
@@ -144,19 +135,14 @@ def _train(config: Config, request: RunRequest) -> Run:
     except (StartupError, TooFewRanksError):  # on all ranks
         raise
     except KeyboardInterrupt:
-        has_run = advice.run_dir is not None and advice.run_dir.holds_run()
-        then = f"; {advice.to_resume()}" if has_run else ""
+        then = f"; {advice.to_resume()}" if advice.run_dir and advice.run_dir.holds_run() else ""
         raise Interrupted(f"{advice.what_is_saved()}{then}") from None
     except BaseException as error:
         if not is_alone:
             job.end_all(error)
-        if advice.run_dir is not None:
-            advice.note_failure(error)
-            text = advice.how_to_continue(error)
-            if isinstance(error, RoundError):
-                error.advice = text
-            else:
-                print(text, file=sys.stderr, flush=True)
+        advice.note_failure(error)
+        if isinstance(error, RoundError):
+            error.advice = advice.how_to_continue(error)
         raise
     assert advice.run_dir is not None
     named = named_in_full(config.to_dict(), trains=False)

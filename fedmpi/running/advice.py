@@ -48,16 +48,15 @@ class Advice:
         self.run_dir = run_dir
         self.launch = launch_command(self.config, num_ranks)
 
-    # `library.api.CallAdvice` returns calls in place of these two commands.
-
-    def resume_command(self, lr: float | None = None) -> str:
-        """Returns what to type, in any folder, to continue the run, with this learning rate if one is given."""
-        words = [] if lr is None else [f"train.lr={lr:.3g}"]
-        return f"{self.launch} {shlex.join(['--run-dir', str(self._folder()), '--resume', *words])}"
-
-    def init_command(self, lr: float) -> str:
-        """Returns what to type to begin a new run from the newest state of this one."""
-        return f"{self.launch} {shlex.join(['--init-from', str(self._folder()), f'train.lr={lr:.3g}'])}"
+    def resume_command(self, lr: float | None = None, *, in_new_run: bool = False) -> str:
+        """Returns what to type, in any folder, to continue the run, or a new one from its newest state, with this
+        learning rate if one is given. `library.api.CallAdvice` returns a call instead.
+        """
+        folder = str(self._folder())
+        words = ["--init-from", folder] if in_new_run else ["--run-dir", folder, "--resume"]
+        if lr is not None:
+            words.append(f"train.lr={lr:.3g}")
+        return f"{self.launch} {shlex.join(words)}"
 
     def to_resume(self, when: str = "to continue") -> str:
         """Returns `to continue: COMMAND`, in lines."""
@@ -86,10 +85,10 @@ class Advice:
         if unscaled := next((note for note in self.config.data.info().notes if STANDARDIZE in note), ""):
             return f"a lower learning rate may diverge, too; then begin a new run: {unscaled}"
         lower = min(self.config.train.lr * _LOWER, Train().lr)
-        how = f"from round 1 with a lower learning rate: {self.resume_command(lower)}"
-        if self.run_dir.checkpoints():
-            how = f"in a new run from the last state, with a lower learning rate: {self.init_command(lower)}"
-        return f"the same settings would diverge again; to continue {how}"
+        is_saved = bool(self.run_dir.checkpoints())
+        where = "in a new run from the last state," if is_saved else "from round 1"
+        command = self.resume_command(lower, in_new_run=is_saved)
+        return f"the same settings would diverge again; to continue {where} with a lower learning rate: {command}"
 
     # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
     # fails, nor rank 0 when the launcher ends it with a signal.

@@ -139,16 +139,6 @@ def test_a_run_has_them_everywhere(tmp_path: Path) -> None:
         fedmpi.run(run_dir=tmp_path / "run", resume=True)
 
 
-def test_rows_of_a_group(tmp_path: Path) -> None:
-    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1")
-    run = fedmpi.open_run(tmp_path / "run")
-    assert [*run.rounds("tiers")[0]] == ["round", "tiers/1/accuracy", "tiers/1/loss"]
-    row = run.rounds(columns="round")[0]
-    assert row["protocol_up_bytes"] == run.records[0]["protocol_up_bytes"] and isinstance(row["protocol_up_bytes"], int)
-    with pytest.raises(ConfigError, match="no numbers of 'tier' here; allowed: busy_s, round, seconds, tiers"):
-        run.rounds("tier")
-
-
 def test_names_of_classes_in_a_table_are_in_records(tmp_path: Path) -> None:
     """`ill` is class 0 and `well` class 1, because classes are numbered in sorted order."""
     rows = [f"{age},{('well', 'ill')[age % 2]}" for age in range(40)]
