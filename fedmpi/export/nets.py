@@ -24,8 +24,7 @@ from fedmpi.learning.bn import batch_norms, num_statistics
 from fedmpi.learning.evaluate import own_statistics, points_of, test_nets
 from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank.adapter import Adapter
-from fedmpi.lowrank.gates import GATES
-from fedmpi.lowrank.modules import LowRank
+from fedmpi.lowrank.modules import GATES, LowRank
 from fedmpi.methods.hermes import Hermes
 from fedmpi.models.nets.lstm import Lstm
 from fedmpi.models.surgery.cutting import cut

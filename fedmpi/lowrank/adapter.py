@@ -35,7 +35,7 @@ class Adapter(nn.Module):
         self._parameters.update(linear._parameters)
         self._buffers.update(linear._buffers)
         self.layer_type = type(linear)
-        self.out_features, self.in_features = _by_outputs(linear).shape
+        self.out_features, self.in_features = _turned(linear.get_buffer("weight"), self.layer_type).shape
         self.scale = scale
         self.holds = holds
         self.a = nn.Parameter(torch.zeros(r, self.in_features, device=device))
@@ -46,17 +46,15 @@ class Adapter(nn.Module):
     @property
     def weight(self) -> Tensor:
         """Raises `ConfigError`: who computes with the frozen weight leaves out what is trained beside it."""
-        raise ConfigError(
-            "method.targets",
-            f"this net reads the weight of {self.layer_name} itself, past an adapter; give patterns without it",
-        )
+        problem = f"this net reads the weight of {self.layer_name} itself, past an adapter; give patterns without it"
+        raise ConfigError("method.targets", problem)
 
     @property
     def base(self) -> Tensor:
         """Returns the weight without what is trained, (out, in)."""
         frozen = self._buffers["weight"]
         assert frozen is not None
-        weight = frozen if self.layer_type is nn.Linear else frozen.t()
+        weight = _turned(frozen, self.layer_type)
         return weight + self.change.detach().to(weight.dtype) if "change" in self.holds else weight
 
     def forward(self, x: Tensor) -> Tensor:
@@ -69,14 +67,16 @@ class Adapter(nn.Module):
         parameter."""
         weight = (self.base + self.scale * self.b @ self.a).detach().to(self.base.dtype)
         sides = (self.in_features, self.out_features)
-        if self.layer_type is not nn.Linear:
-            weight = weight.t().contiguous()
-            sides = (self.out_features, self.in_features)
         with torch.device("meta"):
-            layer = self.layer_type(*sides)
+            layer = self.layer_type(*(sides if self.layer_type is nn.Linear else sides[::-1]))
         layer._parameters = {name: value for name, value in self._parameters.items() if name == "bias"}
-        layer._buffers = {**self._buffers, "weight": weight}
+        layer._buffers = {**self._buffers, "weight": _turned(weight, self.layer_type).contiguous()}
         return layer
+
+
+def _turned(weight: Tensor, kind: type[nn.Module]) -> Tensor:
+    """Turns the weight of a linear layer of this kind into (out, in), or back: GPT-2's `Conv1D` has (in, out)."""
+    return weight if kind is nn.Linear else weight.t()
 
 
 def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collection[str], *, empty: bool) -> nn.Module:
@@ -87,17 +87,6 @@ def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collect
         keep_attributes(adapter, layer)
         net.set_submodule(name, adapter)
     return net
-
-
-def _is_linear(part: nn.Module) -> bool:
-    """Says whether a layer is linear: torch's, or GPT-2's in transformers, whose weight is (in, out)."""
-    return type(part) is nn.Linear or (type(part).__name__ == "Conv1D" and hasattr(part, "nf"))
-
-
-def _by_outputs(linear: nn.Module) -> Tensor:
-    """Returns the weight of a linear layer as (out, in)."""
-    weight = linear.get_buffer("weight")
-    return weight if type(linear) is nn.Linear else weight.t()
 
 
 def frozen_layers(net: nn.Module, patterns: Sequence[str]) -> dict[str, FactorizedLayer]:
@@ -115,17 +104,14 @@ def frozen_layers(net: nn.Module, patterns: Sequence[str]) -> dict[str, Factoriz
     layers = {}
     for name, part in frozen.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
-            outputs, inputs = _by_outputs(part).shape
+            outputs, inputs = _turned(part.get_buffer("weight"), type(part)).shape
             layers[name] = FactorizedLayer(name, inputs, outputs, None)
     return layers
 
 
 def other_layers(net: nn.Module, patterns: Sequence[str]) -> list[str]:
     """Returns the layers with a frozen matrix or kernel that match a pattern and get no adapter, and why, as
-    `conv1 (Conv2d)`.
-
-    Embeddings, which look up rows, are left out.
-    """
+    `conv1 (Conv2d)`; embeddings, which look up rows, are left out."""
     found = {}
     for tensor, value in frozen_values(net).items():
         name, _, own = tensor.rpartition(".")
@@ -138,7 +124,8 @@ def other_layers(net: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 def _why_not(net: nn.Module, part: nn.Module) -> str:
     """Returns why a layer with frozen weights gets no adapter, '' if it does."""
-    if not _is_linear(part):
+    # GPT-2's linear layers in transformers are of the type Conv1D.
+    if not (type(part) is nn.Linear or (type(part).__name__ == "Conv1D" and hasattr(part, "nf"))):
         return type(part).__name__
     weight = part.get_buffer("weight")
     is_shared = sum(value is weight for value in frozen_values(net).values()) > 1

@@ -108,13 +108,10 @@ def covered_change(
     for r, change in _changes(sums, weight, u, v, cover):
         result += change
         above = above + change.to(weight.dtype)
-        if r is None:
-            gained = above * _gain(cover.dense, power)
-            result += gained
-        else:
-            gain = above * _gain(cover.share_by_rank[r], power)
-            result += _tangent(gain - gained, left[:, :r], right[:r])
-            gained = gain
+        share = cover.dense if r is None else cover.share_by_rank[r]
+        gain = above * (share**-power - 1.0)
+        result += gain if r is None else _tangent(gain - gained, left[:, :r], right[:r])
+        gained = gain
     return result
 
 
@@ -136,14 +133,10 @@ def _changes(
 
 
 def low_shares(cover: TierCoverage) -> Tensor:
-    """s (r,), float64: of each triplet the share of the low-rank clients that hold it, r the largest of theirs."""
+    """Returns s (r,), float64: the share of the low-rank clients that hold each triplet, r the largest of theirs."""
     shares = [share - cover.dense for share in cover.share_by_rank.values()]
     lengths = [int(last - first) for first, last in zip((0, *cover.share_by_rank), cover.share_by_rank, strict=False)]
     return torch.tensor(shares, dtype=torch.float64).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
-
-
-def _gain(share: float, power: float) -> float:
-    return share**-power - 1.0
 
 
 def _tangent(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -154,10 +147,11 @@ def _tangent(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the singular vectors (M, r') and (r', N) of factors whose columns and rows have the norm sqrt(sigma)."""
-    norms = u.norm(dim=0), v.norm(dim=1)
-    sigma = norms[0] * norms[1]
+    lengths = u.norm(dim=0)
+    heights = v.norm(dim=1)
+    sigma = lengths * heights
     kept = int((sigma > _SMALLEST_VALUE * sigma.max()).sum())
-    return u[:, :kept] / norms[0][:kept], v[:kept] / norms[1][:kept, None]
+    return u[:, :kept] / lengths[:kept], v[:kept] / heights[:kept, None]
 
 
 def nested_bases(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

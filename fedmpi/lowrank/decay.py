@@ -17,29 +17,18 @@ from fedmpi.tensors import Params, Spec
 
 
 @torch.no_grad()
-def frobenius_decay_(
-    u: torch.Tensor, v: torch.Tensor, grad_u: torch.Tensor, grad_v: torch.Tensor, coefficient: float
-) -> None:
-    """Adds the gradient of (coefficient / 2) ||U V||_F^2 to `grad_u` and `grad_v`, in place.
-
-    `u` (r, m[, kh, kw]) and `v` (n, r[, kh, kw]) are the weights of a layer's two halves. Any
-    memory format will do; in channels_last nothing larger than (r, r) is allocated.
-    O(r^2 (M + N)) multiply-adds; nothing waits for the device.
-    """
-    r = u.shape[0]
-    u_rows = channels_inside(u).reshape(r, -1)
-    v_rows = channels_inside(v).reshape(-1, r)
-    gram_u = u_rows @ u_rows.t()
-    gram_v = v_rows.t() @ v_rows
-    _add_product_(grad_u, gram_v, u_rows, coefficient)
-    _add_product_(grad_v, v_rows, gram_u, coefficient)
-
-
 def decay_layers_(layers: Iterable[FactorizedLayer], params: Params, grads: Params, coefficient: float) -> None:
-    """Applies `frobenius_decay_` to each of these layers, whose factors are among `params`."""
+    """Adds the gradient of (coefficient / 2) ||U V||_F^2 of each layer to `grads`, in place.
+
+    Kernels lie in channels_last. O(r^2 (M + N)) multiply-adds; nothing larger than (r, r) is allocated, and nothing
+    waits for the device.
+    """
     for layer in layers:
-        u, v = layer.factor_names
-        frobenius_decay_(params[u], params[v], grads[u], grads[v], coefficient)
+        name_u, name_v = layer.factor_names
+        u = layer.u_matrix(params[name_u]).t()  # (r, M)
+        v = layer.v_matrix(params[name_v]).t()  # (N, r)
+        channels_inside(grads[name_u]).view(u.shape).addmm_(v.t() @ v, u, alpha=coefficient)
+        channels_inside(grads[name_v]).view(v.shape).addmm_(v, u @ u.t(), alpha=coefficient)
 
 
 def decay_macs(layers: Iterable[FactorizedLayer], specs: Mapping[str, Spec]) -> int:
@@ -47,14 +36,5 @@ def decay_macs(layers: Iterable[FactorizedLayer], specs: Mapping[str, Spec]) -> 
     total = 0
     for layer in layers:
         u, v = (specs[name] for name in layer.factor_names)
-        r = u.shape[0]
-        total += 2 * r * (u.num_elements + v.num_elements)
+        total += 2 * u.shape[0] * (u.num_elements + v.num_elements)
     return total
-
-
-def _add_product_(grad: torch.Tensor, left: torch.Tensor, right: torch.Tensor, coefficient: float) -> None:
-    inside = channels_inside(grad)
-    if inside.is_contiguous():
-        inside.view(left.shape[0], right.shape[1]).addmm_(left, right, alpha=coefficient)
-    else:
-        inside.add_((left @ right).view(inside.shape), alpha=coefficient)

@@ -7,24 +7,12 @@ holds r of them, and of `v` the leading q rows.
 Differences from the paper: sigma is not a parameter of its own but merged, as in the authors' code.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.modules import put_factors
-from fedmpi.tensors import copy_of
-
-
-def kernel_net(net: nn.Module, sizes: Mapping[str, tuple[int, int]]) -> nn.Module:
-    """Returns a copy of `net` whose layers named in `sizes` have (r, q): r kernels, of which q rows of `v` are held."""
-    result = copy_of(net)
-    for name, (r, q) in sizes.items():
-        dense = result.get_submodule(name)
-        assert isinstance(dense, (nn.Linear, nn.Conv2d))
-        put_factors(result, FactorizedLayer.of(name, dense, "output", None), r, q)
-    return result
 
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,8 +29,7 @@ def singular_values(u: Tensor, v: Tensor) -> Tensor:
 def effective_number(sigma: Tensor) -> float:
     """Returns how many kernels a layer needs: 1 / sum p_i^2 with p = sigma / sum sigma (the authors' code; 4.3 prints
     an entropy)."""
-    shares = sigma.double() / sigma.double().sum()
-    return 1.0 / float(shares.square().sum())
+    return 1.0 / float((sigma.double() / sigma.double().sum()).square().sum())
 
 
 def use_of_kernels(sigma: Tensor, counts: Tensor) -> dict[str, object]:

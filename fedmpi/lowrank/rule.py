@@ -17,7 +17,7 @@ first pattern that matches counts.
 
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -47,10 +47,6 @@ class Rule:
     classifier: str = ""
     """The layer that gives the classes, as a trial has found it; empty: the last Linear that the net registers."""
 
-    def override(self, name: str) -> Override | None:
-        """Returns what the first pattern that matches a layer's name asks for."""
-        return next((asked for pattern, asked in self.overrides.items() if fnmatchcase(name, pattern)), None)
-
 
 def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     """Returns the layers of `net` that are factorized, in the order in which it registers them; shapes are enough
@@ -60,13 +56,20 @@ def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
     a layer asked for by its full name that cannot be factorized.
     """
     weighted = {name: module for name, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
-    dense_by_rule = set(_dense_by_rule(weighted, rule))
-    impossible = {name for name, module in weighted.items() if not _can_factorize(module)} | _shared(net, weighted)
-    _check_patterns(rule, weighted, impossible)
+    uses = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
+    # A parametrized weight is no parameter: reading it would compute it, which a net on meta need not be able to.
+    possible = {
+        name: module
+        for name, module in weighted.items()
+        if _can_factorize(module) and uses[id(module._parameters.get("weight"))] == 1
+    }
+    _check_patterns(rule, weighted, possible)
+    dense_by_rule = {*_dense_by_rule(weighted, rule)}
     planned = []
-    for name, module in weighted.items():
-        fixed = rule.override(name) or ("dense" if name in dense_by_rule else None)
-        if name not in impossible and fixed != "dense":
+    for name, module in possible.items():
+        asked = (value for pattern, value in rule.overrides.items() if fnmatchcase(name, pattern))
+        fixed = next(asked, "dense" if name in dense_by_rule else None)
+        if fixed != "dense":
             planned.append(FactorizedLayer.of(name, module, rule.unroll, fixed))
     return tuple(planned)
 
@@ -91,20 +94,14 @@ def _can_factorize(module: Weighted) -> bool:
     return type(module) is nn.Conv2d and is_plain
 
 
-def _shared(net: nn.Module, weighted: Mapping[str, Weighted]) -> set[str]:
-    uses = Counter(id(parameter) for _, parameter in net.named_parameters(remove_duplicate=False))
-    # A parametrized weight is no parameter: reading it would compute it, which a net on meta need not be able to.
-    return {name for name, module in weighted.items() if uses[id(module._parameters.get("weight"))] > 1}
-
-
-def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], impossible: set[str]) -> None:
+def _check_patterns(rule: Rule, weighted: Mapping[str, Weighted], possible: Collection[str]) -> None:
     problems = []
     for pattern, value in rule.overrides.items():
         if not any(fnmatchcase(name, pattern) for name in weighted):
             close = difflib.get_close_matches(pattern, weighted, 1)
             hint = f"Did you mean '{close[0]}'?" if close else f"Layers: {', '.join(weighted)}"
             problems.append(f"no layer matches '{pattern}'. {hint}")
-        elif pattern in impossible and value != "dense":
+        elif pattern in weighted and pattern not in possible and value != "dense":
             problems.append(f"'{pattern}' cannot be factorized: {weighted[pattern]}")
     if problems:
         raise ConfigError("method.layer_ranks", *problems)

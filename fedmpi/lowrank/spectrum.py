@@ -3,8 +3,10 @@
 For the record of a round. The energy of a matrix is its squared Frobenius norm, the sum of its squared singular values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 ONE_NET = 1e-4
@@ -18,67 +20,56 @@ def effective_rank(sigma: Tensor) -> float:
     return float((-shares.xlogy(shares)).sum().exp()) if total > 0 else 0.0
 
 
-def energy_along(change: Tensor, u: Tensor) -> tuple[float, Tensor]:
-    """Returns the energy of `change` (M, N), and (r,) its parts along the singular vectors that are the columns of u
-    (M, r), of any length; columns of zeros have none. A tier of rank r gets the first r parts. One thin product in
-    float32."""
+def energy_outside(change: Tensor, u: Tensor) -> Tensor:
+    """Returns the energy of `change` (M, N) outside the first j singular vectors, for j from 0 to r: (r + 1,).
+
+    They are the columns of u (M, r), of any length; columns of zeros have none. One thin product in float32.
+    """
     norms = u.norm(dim=0)
     parts = (u / norms.where(norms > 0, 1)).t() @ change
-    return float(change.double().square().sum()), parts.double().square().sum(1).cpu()
+    whole = change.double().square().sum()
+    along = torch.nn.functional.pad(parts.double().square().sum(1).cumsum(0), (1, 0))
+    return (whole - along).clamp_min(0).cpu()
 
 
 def table(
-    spectra: Mapping[str, Tensor],
-    ranks: Mapping[str, Mapping[str, int]],
-    changes: Mapping[str, tuple[float, Tensor]] | None = None,
-) -> dict[str, object]:
+    spectra: Mapping[str, Tensor], ranks: Mapping[str, Mapping[str, int]], changes: Mapping[str, Tensor] | None = None
+) -> dict[str, Any]:
     """Returns for the record `beyond`, the share of all layers' energy beyond each tier's rank, and `layers`, the same
     of each with its effective rank. Numbers have four digits.
 
     `spectra` has all singular values of each layer, largest first; `ranks` each tier's r by layer. With `changes`, each
-    layer's W - W_0 as `energy_along` gives it, `learned_beyond` is the share of their energy that a tier does not get.
+    layer's W - W_0 by `energy_outside`, `learned_beyond` is the share of their energy that a tier does not get.
     """
-    whole = learned_whole = 0.0
-    lost: dict[str, float] = dict.fromkeys(ranks, 0.0)
-    learned_lost = {tier: 0.0 for tier, own in ranks.items() if changes and _is_known(own, changes)}
-    layers: dict[str, object] = {}
+    layers: dict[str, dict[str, Any]] = {}
+    energies = {}
     for name, sigma in spectra.items():
-        energies = sigma.double().square()
-        energy = float(energies.sum())
-        whole += energy
-        beyond = {tier: float(energies[ranks[tier][name] :].sum()) for tier in lost}
-        _add(lost, beyond)
-        row: dict[str, object] = {"effective_rank": rounded(effective_rank(sigma)), "beyond": _shares(beyond, energy)}
-        if changes:
-            learned, parts = changes[name]
-            learned_whole += learned
-            missed = {tier: max(0.0, learned - float(parts[: ranks[tier][name]].sum())) for tier in learned_lost}
-            _add(learned_lost, missed)
-            row["learned_beyond"] = _shares(missed, learned)
-        layers[name] = row
-    overall = {"beyond": _shares(lost, whole)}
+        layers[name] = {"effective_rank": rounded(effective_rank(sigma))}
+        energies[name] = torch.nn.functional.pad(sigma.double().square().flip(0).cumsum(0).flip(0), (0, 1))
+    notes = {"beyond": _note_shares(layers, "beyond", energies, ranks)}
     if changes:
-        overall["learned_beyond"] = _shares(learned_lost, learned_whole)
-    return {**overall, "layers": layers}
+        notes["learned_beyond"] = _note_shares(layers, "learned_beyond", changes, ranks)
+    return {**notes, "layers": layers}
 
 
-def _add(totals: dict[str, float], energies: Mapping[str, float]) -> None:
-    for tier, energy in energies.items():
-        totals[tier] += energy
+def _note_shares(
+    layers: Mapping[str, dict[str, Any]],
+    key: str,
+    energies: Mapping[str, Tensor],
+    ranks: Mapping[str, Mapping[str, int]],
+) -> dict[str, float]:
+    """Notes of each layer the share of its energy beyond each tier's rank, and returns that of all layers.
 
-
-def _is_known(ranks: Mapping[str, int], changes: Mapping[str, tuple[float, Tensor]]) -> bool:
-    """Returns whether a tier's changes are known, in all layers, along as many singular vectors as it has."""
-    return all(r <= len(changes[name][1]) for name, r in ranks.items())
-
-
-def beyond(notes: Mapping[str, object], tier: str) -> float | None:
-    """Reads the share of all layers' energy beyond a tier's rank out of a record's notes; None where there is none."""
-    match notes:
-        case {"spectrum": {"beyond": {**shares}}}:
-            found = shares.get(tier)
-            return found if isinstance(found, float) else None
-    return None
+    `energies` has what lies beyond 0, 1, 2, ... ranks; tiers of more than it knows are left out.
+    """
+    known = [tier for tier, own in ranks.items() if all(r < len(energies[name]) for name, r in own.items())]
+    total = dict.fromkeys(known, 0.0)
+    for name, beyond in energies.items():
+        lost = {tier: float(beyond[ranks[tier][name]]) for tier in known}
+        layers[name][key] = _shares(lost, float(beyond[0]))
+        for tier, energy in lost.items():
+            total[tier] += energy
+    return _shares(total, sum(float(beyond[0]) for beyond in energies.values()))
 
 
 def _shares(lost: Mapping[str, float], whole: float) -> dict[str, float]:
@@ -90,11 +81,12 @@ def rounded(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def conclusions(notes: Mapping[str, object], least: str, of: str = "the factorized layers") -> list[str]:
-    """Returns a line where the smallest tier, `least`, lacks nearly nothing of the others by the notes' `table`; `of`
-    says what the table is about."""
-    share = beyond(notes, least)
-    if share is None or share >= ONE_NET:
-        return []
-    where = f"only {share:.1g} of the energy of {of} lies beyond the rank of tier {least}"
-    return [f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"]
+def notes_of(table: Mapping[str, Any], tiers: Sequence[str], of: str = "the factorized layers") -> dict[str, object]:
+    """Returns a `table` for the record, and a conclusion where the last of several tiers lacks nearly nothing of the
+    others; `of` says what the table is about."""
+    notes: dict[str, object] = {"spectrum": table}
+    share = table["beyond"].get(tiers[-1], 1.0)
+    if len(tiers) > 1 and share < ONE_NET:
+        where = f"only {share:.1g} of the energy of {of} lies beyond the rank of tier {tiers[-1]}"
+        notes["conclusions"] = [f"all tiers answer like one net: {where}; see fedmpi/methods/RANK_COLLAPSE.md"]
+    return notes

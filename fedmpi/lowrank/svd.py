@@ -24,35 +24,33 @@ from typing import Literal
 import torch
 
 Triplets = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Left singular vectors (M, k), singular values (k,), right singular vectors (k, N)."""
 Solver = Literal["exact", "gram"]
 
 
-def truncated_svd(
-    matrix: torch.Tensor, r: int, solver: Solver = "gram"
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def truncated_svd(matrix: torch.Tensor, r: int, solver: Solver = "gram") -> Triplets:
     """Returns the best approximation of `matrix` (M, N) of rank r as u (M, r) @ v (r, N), and all singular values
     (min(M, N),).
 
-    Column i of u and row i of v both have the norm sqrt(sigma_i). r > min(M, N) is cut to
-    min(M, N). Results have the dtype of `matrix` (at least float32). O(min(M, N) M N).
+    Column i of u and row i of v both have the norm sqrt(sigma_i); v is contiguous, and u has contiguous columns.
+    r > min(M, N) is cut to min(M, N). Results have the dtype of `matrix` (at least float32). O(min(M, N) M N).
     Raises torch.linalg.LinAlgError for a matrix that is not finite.
     """
     if r < 1:
         raise ValueError(f"a rank of at least 1 is needed, got {r}")
     if matrix.dtype in (torch.float16, torch.bfloat16):
         matrix = matrix.float()
-    left, sigma, right = SOLVERS[solver](matrix)
-    r = min(r, len(right))
-    return *_split(left[:, :r], sigma[:r], right[:r], matrix.dtype), sigma.to(matrix.dtype)
-
-
-def _exact(matrix: torch.Tensor) -> Triplets:
-    return torch.linalg.svd(matrix, full_matrices=False)
+    left, sigma, right = gram(matrix) if solver == "gram" else torch.linalg.svd(matrix, full_matrices=False)
+    left = left[:, :r]
+    right = right[:r]
+    largest = left.gather(0, left.abs().argmax(dim=0, keepdim=True))[0]
+    root = sigma[:r].sqrt()
+    signed = torch.where(largest < 0, -root, root)
+    u_rows = (left * signed).t().to(matrix.dtype).contiguous()
+    return u_rows.t(), (right * signed[:, None]).to(matrix.dtype).contiguous(), sigma.to(matrix.dtype)
 
 
 def gram(matrix: torch.Tensor) -> Triplets:
-    """Returns all triplets, float64, by the eigenvectors of the smaller Gram matrix."""
+    """Returns all triplets, (M, k), (k,) and (k, N) in float64, by the eigenvectors of the smaller Gram matrix."""
     if matrix.shape[0] > matrix.shape[1]:
         right, sigma, left = gram(matrix.t())
         return left.t(), sigma, right.t()
@@ -64,17 +62,3 @@ def gram(matrix: torch.Tensor) -> Triplets:
     # rounding of a zero eigenvalue (1e-16) into a singular value of 1e-8.
     sigma = torch.linalg.vector_norm(scaled, dim=1)
     return left, sigma, scaled / sigma.clamp_min(torch.finfo(sigma.dtype).tiny)[:, None]
-
-
-SOLVERS = {"exact": _exact, "gram": gram}
-
-
-def _split(
-    left: torch.Tensor, sigma: torch.Tensor, right: torch.Tensor, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Puts sqrt(sigma) on both sides and fixes signs; v is contiguous, and u has contiguous columns."""
-    largest = left.gather(0, left.abs().argmax(dim=0, keepdim=True))[0]
-    root = sigma.sqrt()
-    signed = torch.where(largest < 0, -root, root)
-    u_rows = (left * signed).t().to(dtype).contiguous()
-    return u_rows.t(), (right * signed[:, None]).to(dtype).contiguous()

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-NORMS = (_BatchNorm, nn.GroupNorm)
-WEIGHTED = (nn.Conv2d, nn.Linear, *NORMS)
+WEIGHTED = (nn.Conv2d, nn.Linear, _BatchNorm, nn.GroupNorm)
 
 
 class Leading(nn.Module):
@@ -33,30 +32,27 @@ def with_whole_stem(narrow: nn.Module, whole: nn.Module) -> nn.Module:
     residual nets whose blocks have an identity as a module. A net without convs has no stem.
     Raises ValueError for others.
     """
-    names = [name for name, module in narrow.named_modules() if isinstance(module, WEIGHTED)]
     if any(isinstance(module, nn.LSTM) for module in narrow.modules()):
         raise ValueError("an LSTM's inputs cannot be cut")
-    if not any(isinstance(narrow.get_submodule(name), nn.Conv2d) for name in names):
+    layers = [(name, part) for name, part in narrow.named_modules() if isinstance(part, WEIGHTED)]
+    if not any(isinstance(part, nn.Conv2d) for _, part in layers):
         return narrow
-    stem = _stem(whole, names)
-    reader = narrow.get_submodule(names[len(stem)])
-    first = whole.get_submodule(stem[0])
-    assert isinstance(reader, nn.Conv2d) and isinstance(first, nn.Conv2d)
+    match [part for _, part in layers[:3]]:
+        case [nn.Conv2d(), nn.Conv2d() as reader, *_]:
+            stem = layers[:1]
+        case [nn.Conv2d(), _BatchNorm() | nn.GroupNorm(), nn.Conv2d() as reader]:
+            stem = layers[:2]
+        case parts:
+            kinds = ", ".join(type(part).__name__ for part in parts)
+            raise ValueError(f"it must begin with two convs, not with {kinds}")
     # First, as it may refuse: then nothing of `narrow` has changed.
-    _cut_identity(narrow.get_submodule(names[len(stem)].rpartition(".")[0]), reader.in_channels)
-    for name in stem:
+    _cut_identity(narrow.get_submodule(layers[len(stem)][0].rpartition(".")[0]), reader.in_channels)
+    for name, _ in stem:
         narrow.set_submodule(name, copy.deepcopy(whole.get_submodule(name)))
-    _read_all(reader, first.out_channels)
+    reader.in_channels = len(whole.get_submodule(layers[0][0]).get_parameter("weight"))
+    shape = (reader.out_channels, reader.in_channels, *reader.kernel_size)
+    reader.weight = nn.Parameter(torch.zeros(shape, device=reader.weight.device))
     return narrow
-
-
-def _stem(whole: nn.Module, names: list[str]) -> list[str]:
-    """Returns the first conv, with the norm behind it; another conv must follow."""
-    kinds = [type(whole.get_submodule(name)) for name in names[:3]]
-    stem = names[: 2 if any(issubclass(kind, NORMS) for kind in kinds[1:2]) else 1]
-    if kinds[0] is not nn.Conv2d or kinds[len(stem) : len(stem) + 1] != [nn.Conv2d]:
-        raise ValueError(f"it must begin with two convs, not with {', '.join(kind.__name__ for kind in kinds)}")
-    return stem
 
 
 def _cut_identity(block: nn.Module, num_channels: int) -> None:
@@ -66,9 +62,3 @@ def _cut_identity(block: nn.Module, num_channels: int) -> None:
         raise ValueError(f"a {type(block).__name__} has no identity that could be cut")
     for name in identities:
         setattr(block, name, Leading(num_channels))
-
-
-def _read_all(conv: nn.Conv2d, in_channels: int) -> None:
-    shape = (conv.out_channels, in_channels, *conv.kernel_size)
-    conv.in_channels = in_channels
-    conv.weight = nn.Parameter(torch.zeros(shape, device=conv.weight.device))

@@ -184,10 +184,7 @@ class Adapters(Method):
         notes["band_factor"] = {name: spectrum.rounded(share**self.band_power) for name, share in shares.items()}
         spectra = {layer: self.singular_values(state, layer) for layer in self.layers}
         ranks = {tier.name: {layer: self.rank(layer, tier.index) for layer in self.layers} for tier in self.tiers}
-        notes["spectrum"] = spectrum.table(spectra, ranks)
-        least = self.tiers[-1].name
-        said = spectrum.conclusions(notes, least, "what the adapters change") if len(self.tiers) > 1 else []
-        return notes | {"conclusions": said} if said else notes
+        return notes | spectrum.notes_of(spectrum.table(spectra, ranks), [*ranks], "what the adapters change")
 
     def untrained_weight(self, state: Params, task: Task) -> float:
         """Returns what `client_weight` would be, were the client's adapters the state's."""

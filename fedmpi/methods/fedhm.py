@@ -29,7 +29,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -45,7 +45,6 @@ from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
-from fedmpi.lowrank.publishing import PublishedFactors
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LayerRank, MethodContext, Training
@@ -96,8 +95,7 @@ class FedHM(ServerMethod):
         self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
         if not options.plus_l2:
             self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
-        self.factors = PublishedFactors(self.layers, options.solver)
-        self.late = self.factors.costs
+        self.late = {layer.published_names: layer.cost for layer in self.layers.values()}
 
     def warnings(self) -> tuple[str, ...]:
         ratios = self.options.rank_ratio
@@ -126,7 +124,7 @@ class FedHM(ServerMethod):
             # Of the dense start's variance: that of the product is r times the variance of either factor, squared.
             spread = (values[f"{layer.name}.weight"].std() / r**0.5) ** 0.5
             u, v = (torch.randn(shape, generator=generator) for shape in ((rows, r), (r, columns)))
-            values[f"{layer.name}.weight"] = layer.fold(spread * u @ (spread * v))
+            values[f"{layer.name}.weight"] = layer.fold(spread * u @ (spread * v)).contiguous()
         return values
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
@@ -136,13 +134,20 @@ class FedHM(ServerMethod):
             return specs
         if len(low) == len(nets):
             specs = {name: spec for name, spec in specs.items() if name.removesuffix(".weight") not in self.layers}
-        return specs | self.factors.specs(max(low))
+        return specs | self._factor_specs(max(low))
+
+    def _factor_specs(self, rank_ratio: float) -> dict[str, Spec]:
+        specs: dict[str, Spec] = {}
+        for layer in self.layers.values():
+            specs |= layer.published_specs(rank_ratio)
+        return specs
 
     def publish(self, state: Params, nets: Collection[int], out: Params) -> None:
         """Runs Algorithm 1, lines 3-4, once for all tiers: the factors at the largest rank and the dense rest."""
         for name in [name for name in state if name in out]:
             out[name].copy_(state[name])
-        self.factors.write(state, out)
+        for layer in self.layers.values():
+            layer.publish(state[f"{layer.name}.weight"], out, self.options.solver)
 
     def client_weight(self, task: Task) -> float:
         """Returns eq. 2 without its denominator, which is common to the cohort."""
@@ -182,22 +187,22 @@ class FedHM(ServerMethod):
         weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
         cover = TierCoverage.from_clients((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
         notes: dict[str, object] = {"band_factor": {tier.name: self._band_factor(cover, tier) for tier in self.tiers}}
-        if spectra := self.factors.spectra(published):
-            notes["spectrum"] = self._spectrum(state, published, spectra)
-            said = spectrum.conclusions(notes, self.tiers[-1].name) if len(self.tiers) > 1 else []
-            notes |= {"conclusions": said} if said else {}
+        sigma = {name: layer.published_names[-1] for name, layer in self.layers.items()}
+        if spectra := {name: published[sigma[name]].cpu() for name in sigma if sigma[name] in published}:
+            table = self._spectrum(state, published, spectra)
+            notes |= spectrum.notes_of(table, [tier.name for tier in self.tiers])
         return notes
 
     def _band_factor(self, cover: TierCoverage, tier: Tier) -> float:
         return spectrum.rounded(cover.share_at(tier.capacity))
 
-    def _spectrum(self, state: Params, published: Params, spectra: Params) -> Mapping[str, object]:
+    def _spectrum(self, state: Params, published: Params, spectra: Params) -> dict[str, Any]:
         """Returns the energy of each factorized layer, and that of what training has made of its start."""
         changes = {}
         for name, layer in self.layers.items():
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
-            changes[name] = spectrum.energy_along(layer.unroll(weight) - self._start[name].to(weight.device), u)
+            changes[name] = spectrum.energy_outside(layer.unroll(weight) - self._start[name].to(weight.device), u)
         ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers if tier.capacity < 1}
         return spectrum.table(spectra, ranks, changes)
 

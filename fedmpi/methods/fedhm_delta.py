@@ -78,7 +78,7 @@ class FedHMDelta(FedHM):
         if not self._starts_from_factors:
             return specs
         # All triplets that some tier has, whatever nets are asked for.
-        return specs | self.factors.specs(max(tier.capacity for tier in self.tiers if tier.capacity < 1))
+        return specs | self._factor_specs(max(tier.capacity for tier in self.tiers if tier.capacity < 1))
 
     def _sum(self, name: str, tier: int) -> str:
         return f"{name}..{tier}" if self.options.coverage and name.removesuffix(".weight") in self.layers else name

@@ -41,7 +41,8 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.kernels import draw_kernels, kernel_net, refreshed, singular_values, use_of_kernels
+from fedmpi.lowrank.kernels import draw_kernels, refreshed, singular_values, use_of_kernels
+from fedmpi.lowrank.modules import kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, net_specs

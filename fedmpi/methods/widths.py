@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedmpi.config.fields import Shares
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.gates import open_lstms
+from fedmpi.lowrank.modules import open_lstms
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import all_nets, copy_into, net_specs
 from fedmpi.methods.values import Client, MethodContext, MethodOptions

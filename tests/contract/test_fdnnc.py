@@ -22,7 +22,6 @@ from fedmpi.errors import UserError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
-from fedmpi.lowrank.spectrum import beyond
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Phase
 from fedmpi.rounds.state import plan_phase
@@ -218,8 +217,8 @@ def test_both_halves_what_small_devices_lack() -> None:
     for number, left in ((1, 1.5), (2, 0.75)):
         state = iteration(method, state, constant(), number=number)
         assert numbers(state, "fc.weight") == pytest.approx([4, 0, 0, 0, left, 0], abs=1e-6)
-        share = beyond(method.diagnostics(state, {}, Contributions(Phase("small"), number, 0.1, [])), "small")
-        assert share == pytest.approx(left**2 / (16 + left**2), rel=1e-3)
+        notes = method.diagnostics(state, {}, Contributions(Phase("small"), number, 0.1, []))
+        assert notes["spectrum"]["beyond"]["small"] == pytest.approx(left**2 / (16 + left**2), rel=1e-3)
 
 
 def test_both_without_one_group() -> None:

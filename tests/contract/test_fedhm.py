@@ -21,7 +21,7 @@ from fedmpi import train_round
 from fedmpi.check.contract import Trial, published_for
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
-from fedmpi.lowrank.spectrum import beyond, effective_rank
+from fedmpi.lowrank.spectrum import effective_rank
 from fedmpi.methods.fedhm_delta import FedHMDelta as FedHM
 from fedmpi.methods.fedhm_delta import FedHMDeltaOptions as FedHMOptions
 from fedmpi.methods.values import Client, Contributions, Phase
@@ -279,7 +279,7 @@ def test_a_net_that_all_tiers_share_is_said(tmp_path: Path, share: float, is_sai
         state[name] = layer.folded_as(state[name], matrix)
     published = published_for(method, state, {0, 3})
     notes = method.diagnostics(state, published, Contributions(Phase(), 1, 0.1, tasks))
-    assert beyond(notes, "0.125") == pytest.approx(share, rel=0.02)
+    assert notes["spectrum"]["beyond"]["0.125"] == pytest.approx(share, rel=0.02)
     assert [("0.125" in line, "RANK_COLLAPSE.md" in line) for line in notes.get("conclusions", ())] == (
         [(True, True)] if is_said else []
     )

@@ -11,8 +11,7 @@ from papers.nets import Setting, modules_of, setting
 from torch import nn
 
 from fedmpi import costs
-from fedmpi.lowrank.kernels import kernel_net
-from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.modules import LowRank, factorize_net, kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.results.printed import Cell

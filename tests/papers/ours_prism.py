@@ -13,7 +13,7 @@ import torch
 from papers.nets import Setting, modules_of, setting
 from torch import Tensor, nn
 
-from fedmpi.lowrank.kernels import kernel_net
+from fedmpi.lowrank.modules import kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.prism import OrthDrop
 

@@ -10,9 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedmpi import costs, registry
 from fedmpi.data.dataset import DataInfo
-from fedmpi.lowrank.gates import open_lstms
-from fedmpi.lowrank.kernels import kernel_net
-from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.modules import factorize_net, kernel_net, open_lstms
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.nets.resnet import ResNet18, ResNet34

@@ -6,8 +6,7 @@ from torch import nn
 
 from fedmpi.data.dataset import DataInfo
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.kernels import kernel_net
-from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.modules import factorize_net, kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 

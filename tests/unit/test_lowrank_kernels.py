@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.gates import open_lstms
-from fedmpi.lowrank.kernels import draw_kernels, effective_number, kernel_net, refreshed, singular_values
-from fedmpi.lowrank.modules import factorize_net
+from fedmpi.lowrank.kernels import draw_kernels, effective_number, refreshed, singular_values
+from fedmpi.lowrank.modules import factorize_net, kernel_net, open_lstms
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models.nets.lstm import Lstm
 
