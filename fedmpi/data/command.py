@@ -55,13 +55,13 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         if name in ("fetch", "prepare"):
             named = "the data set, as data.name in a config; or a config, whose section data is taken"
             command.add_argument("name", metavar="NAME | CONFIG.yaml", help=named)
-            command.add_argument("words", nargs="*", metavar="data.key=value", help="its options")
+            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help="its options")
         if name == "fetch":
             command.add_argument("--force", action="store_true", help="load again what is there")
         if name == "prepare":
             command.add_argument("--from", dest="given", type=Path, metavar="FOLDER_OR_ARCHIVE", help="the originals")
         if name == "show":
-            command.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
+            command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
     arguments, rest = parser.parse_known_args(argv)
     # argparse does not take words that stand behind options of a subcommand.
     for word in rest:
