@@ -1,7 +1,6 @@
 """The command `fedmpi data`: the data sets there are, downloads, decoding, and a look at a partition."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import one_config
-from fedmpi.config.schema import Config
 from fedmpi.data import files, prepare
 from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import FetchedOptions
@@ -23,7 +21,6 @@ from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
 from fedmpi.store.units import size
 
-_DEFAULT_DIR = "~/data"
 _FIT_ALL_DATA = ("model.name=mlp", "method.name=fedavg", "partition.name=iid", "clients.count=1", "clients.per_round=1")
 """Settings of the other sections that suit every data set."""
 
@@ -43,37 +40,40 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Reads the command line; `run` is the function to call. Raises `ConfigError`."""
     parser = Parser("fedmpi data", "Data sets: list, download, decode, look at.")
     commands = parser.add_subparsers(required=True, metavar="list | fetch | prepare | show")
-    for name, run, text in (
-        ("list", list_sets, "name all data sets and say which are there"),
-        ("fetch", fetch, "download the files of a data set"),
-        ("prepare", prepare_set, "decode the files of a data set into the one that runs read"),
-        ("show", show, "counts, and classes per client, of a config's partition"),
+    for name, run, text, words in (
+        ("list", list_sets, "name all data sets and say which are there", "data.root=FOLDER"),
+        ("fetch", fetch, "download the files of a data set", "data.key=value"),
+        ("prepare", prepare_set, "decode the files of a data set into the one that runs read", "data.key=value"),
+        ("show", show, "counts, and classes per client, of a partition", "CONFIG.yaml | section.key=value"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
-        command.add_argument("--data-dir", metavar="D", help=f"the data folder, data.root of a config ({_DEFAULT_DIR})")
-        if name in ("fetch", "prepare"):
+        if run in (fetch, prepare_set):
             named = "the data set, as data.name in a config; or a config, whose section data is taken"
             command.add_argument("name", metavar="NAME | CONFIG.yaml", help=named)
-            command.add_argument("words", nargs="*", default=[], metavar="data.key=value", help="its options")
-        if name == "fetch":
+        command.add_argument("words", nargs="*", default=[], metavar=words, help="settings, as those of a run")
+        if run is fetch:
             command.add_argument("--force", action="store_true", help="load again what is there")
-        if name == "prepare":
+        if run is prepare_set:
             command.add_argument("--from", dest="given", type=Path, metavar="FOLDER_OR_ARCHIVE", help="the originals")
-        if name == "show":
-            command.add_argument("words", nargs="*", default=[], metavar="CONFIG.yaml | section.key=value")
     arguments, rest = parser.parse_known_args(argv)
-    # argparse does not take words that stand behind options of a subcommand.
-    for word in rest:
-        if word.startswith("-") or not hasattr(arguments, "words"):
+    for word in rest:  # argparse does not take words that stand behind options of a subcommand
+        if word.startswith("-"):
             raise ConfigError("command line", f"cannot use {yaml_text.found(word)}; see --help")
         arguments.words.append(word)
     return arguments
 
 
+def data_options(name: str, overrides: Sequence[str]) -> Any:
+    """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
+    if is_address(name):
+        return load_address(name, overrides).data
+    return load_address(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides]).data
+
+
 def list_sets(arguments: argparse.Namespace) -> None:
     """Prints a line for every data set: is it there, and what it is."""
-    folder = arguments.data_dir or _DEFAULT_DIR
+    folder = data_options("cifar10", arguments.words).root
     print(f"data sets; files below {folder}")
     for name, section in registry.built_in("data"):
         if "path" in section.model_fields:
@@ -94,24 +94,9 @@ def state_of(options: DataOptions) -> str:
     return "here, to be prepared" if isinstance(options, PreparedOptions) else "ready"
 
 
-def data_options(name: str, overrides: Sequence[str], data_dir: str | None) -> Any:
-    """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
-    if is_address(name):
-        return _load(name, overrides, data_dir).data
-    return _load(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides], data_dir).data
-
-
-def _load(path: str | None, overrides: Sequence[str], data_dir: str | None) -> Config:
-    """Loads a config, with another data folder where it has one. Raises ConfigError."""
-    config = load_address(path, overrides)
-    if data_dir is None or not hasattr(config.data, "root"):
-        return config
-    return load_address(path, [*overrides, f"data.root={json.dumps(data_dir)}"])
-
-
 def fetch(arguments: argparse.Namespace) -> None:
     """Downloads the files that the options need, and unpacks those that a run reads unpacked."""
-    options = data_options(arguments.name, arguments.words, arguments.data_dir)
+    options = data_options(arguments.name, arguments.words)
     if not isinstance(options, FetchedOptions):
         print(f"{options.name} needs no files")
         return
@@ -135,7 +120,7 @@ def fetch(arguments: argparse.Namespace) -> None:
 
 def prepare_set(arguments: argparse.Namespace) -> None:
     """Decodes the originals into the prepared file."""
-    options = data_options(arguments.name, arguments.words, arguments.data_dir)
+    options = data_options(arguments.name, arguments.words)
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
@@ -147,7 +132,7 @@ def prepare_set(arguments: argparse.Namespace) -> None:
 
 def show(arguments: argparse.Namespace) -> None:
     """Reads the data of a config, divides them as its run would, and says what each client has."""
-    config = _load(*one_config(arguments.words), arguments.data_dir)
+    config = load_address(*one_config(arguments.words))
     dataset = load_data(config.data)
     labels = dataset.classes("train")
     partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)

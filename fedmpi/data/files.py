@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from fedmpi.config.fields import Folder, free
+from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataOptions
 from fedmpi.errors import FAILED, DataError, UserError, reason
 from fedmpi.store.files import user_path, writing
@@ -67,8 +68,8 @@ class FetchedOptions(DataOptions):
 
     def command(self, word: str, *words: str) -> str:
         """Returns `fedmpi data WORD` for the data set with these options."""
-        settings = [f"data.{setting}" for setting in self.settings()]
-        return shlex.join(["fedmpi", "data", word, self.name, *settings, *words, "--data-dir", self.root])
+        settings = [f"data.{setting}" for setting in (*self.settings(), f"root={flow(self.root)}")]
+        return shlex.join(["fedmpi", "data", word, self.name, *settings, *words])
 
     def how_to_fetch(self, *words: str) -> str:
         """Returns the advice to fetch the files; `words`, as `--force`, go into the command."""

@@ -114,9 +114,25 @@ class FileOptions(ArrayOptions):
         train, test = stratified_holdout(np.arange(len(labels)), classes_of(labels), self.test_share, generator)
         divided = {name: array for name, array in arrays.items() if name not in whole}
         for name, array in whole.items():
-            divided["groups" if name == "groups" else f"train_{name}"] = array[train]
-            divided[f"test_{name}"] = array[test]
+            divided[_name_in("train", name)] = array[train]
+            divided[_name_in("test", name)] = array[test]
         return divided
+
+    def parted(self, lengths: Mapping[str, int], whole: Arrays, **facts: Any) -> Arrays:
+        """Cuts arrays that hold parts one after the other: train and test, or the one part '', which is divided. Raises
+        DataError."""
+        arrays = dict(facts)
+        start = 0
+        for part, length in lengths.items():
+            for name, array in whole.items():
+                arrays[_name_in(part, name)] = array[start : start + length]
+            start += length
+        return self.divided(arrays)
+
+
+def _name_in(part: str, name: str) -> str:
+    """Returns what an array of a part is called: `groups` for those of train, else as `test_groups`."""
+    return name if not part or (part, name) == ("train", "groups") else f"{part}_{name}"
 
 
 def forget() -> None:

@@ -42,7 +42,7 @@ MISTAKES = [
     (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'data.form'?"),
     (["fetch", "har", "form=windows"], "form  no such key. Did you mean 'data.form'?"),
     (["fetch", "mnist", "--from", "x"], "'--from'"),
-    (["prepare", "imdb", "--from", "/no/such/place", "--data-dir", "."], "/no/such/place: no such file or folder"),
+    (["prepare", "imdb", "--from", "/no/such/place"], "/no/such/place: no such file or folder"),
     (["show", "a.yaml", "b.yaml"], "one config, or none, is allowed, got a.yaml, b.yaml"),
 ]
 
@@ -70,7 +70,7 @@ def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: No
 
 def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: Path) -> None:
     def state(name: str) -> str:
-        code, out, _ = run_data("list", "--data-dir", tmp_path)
+        code, out, _ = run_data("list", f"data.root={tmp_path}")
         assert code == 0 and [line.split()[0] for line in out.splitlines()[1:]] == list(registry.BUILT_IN["data"])
         return next(line[16:42].strip() for line in out.splitlines() if line.startswith(f"  {name} "))
 
@@ -90,21 +90,21 @@ def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict
         file.add(__file__, "cifar-10-batches-py/data_batch_1")
     served["cifar-10-python.tar.gz"] = archive.getvalue()
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
-    code, out, _ = run_data("fetch", "cifar10", "--data-dir", tmp_path)
+    code, out, _ = run_data("fetch", "cifar10", f"data.root={tmp_path}")
     assert code == 0 and batch.is_file() and "checksum right" in out and "cifar.html" in out
-    code, out, _ = run_data("fetch", "cifar10", "--data-dir", tmp_path)
+    code, out, _ = run_data("fetch", "cifar10", f"data.root={tmp_path}")
     assert code == 0 and "there already; --force loads it again" in out
     batch.write_bytes(b"damaged")
-    code, out, _ = run_data("fetch", "cifar10", "--force", "--data-dir", tmp_path)
+    code, out, _ = run_data("fetch", "cifar10", "--force", f"data.root={tmp_path}")
     assert code == 0 and batch.read_bytes() == Path(__file__).read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cifar-10-batches-py", "cifar-10-python.tar.gz"]
 
 
 def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes], tmp_path: Path, told: Told) -> None:
     served["har-240.zip"] = b"PK"
-    code, out, _ = run_data("fetch", "har", "data.form=features", "--data-dir", tmp_path)
-    assert code == 0 and f"prepare har data.form=features --data-dir {tmp_path}" in out.splitlines()[-1]
-    code, out, error = run_data("fetch", "shakespeare", "data.form=leaf", "--data-dir", tmp_path)
+    code, out, _ = run_data("fetch", "har", "data.form=features", f"data.root={tmp_path}")
+    assert code == 0 and f"prepare har data.form=features data.root={tmp_path}" in out.splitlines()[-1]
+    code, out, error = run_data("fetch", "shakespeare", "data.form=leaf", f"data.root={tmp_path}")
     assert code == 2 and "README.md says how to make them" in error
     code, out, error = run_data("fetch", "digits")
     assert (code, error) == (0, "")
@@ -114,9 +114,9 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
 # ---- show
 
 
-def test_show_divides_as_a_run_would(run_data: RunData, no_network: None, tmp_path: Path) -> None:
+def test_show_divides_as_a_run_would(run_data: RunData, no_network: None) -> None:
     """Digits: 1,437 to train, cut into 7 slices of 205 or 206; the same words as `fedmpi.main` takes."""
     words = ["partition.name=iid", "clients.count=7", "clients.per_round=2"]
-    code, out, _ = run_data("show", *words, "--data-dir", tmp_path)
+    code, out, _ = run_data("show", *words)
     assert code == 0 and "1,437 of 1,437" in out and "205 to 206" in out
     assert f"data  {load_data(Digits()).digest}\n" in out

@@ -64,10 +64,10 @@ def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
     if not root.exists():
         pytest.skip(f"real {key} needs {root}")
     if is_prepared:
-        code, _, error = run_data("prepare", name, *words, "--data-dir", tmp_path, "--from", root)
+        code, _, error = run_data("prepare", name, *words, f"data.root={tmp_path}", "--from", root)
         assert code == 0, error
         root = tmp_path
-    check(key, load_data(data_command.data_options(name, words, str(root))).digest)
+    check(key, load_data(data_command.data_options(name, [*words, f"data.root={root}"])).digest)
 
 
 @pytest.mark.slow

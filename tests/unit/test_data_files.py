@@ -45,10 +45,10 @@ def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path
     windows = registry.options("data", "har")()
     options = registry.options("data", "har")(root=str(tmp_path / "my data"), form="features")
     assert (windows.files(), options.files()) == (("har-341.zip",), ("har-240.zip",))
-    assert "fetch har --data-dir" in windows.how_to_fetch()
+    assert "fetch har 'data.root=~/data'" in windows.how_to_fetch()
     for text in (options.how_to_fetch().split("`")[1], options.command("prepare")):
         arguments = data_command.parse(shlex.split(text)[2:])
-        again = data_command.data_options(arguments.name, arguments.words, arguments.data_dir)
+        again = data_command.data_options(arguments.name, arguments.words)
         assert again.form == "features" and again.root == str(tmp_path / "my data")
     assert again == options
 

@@ -48,7 +48,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_missing_folder(tmp_path: Path) -> None:
     line, nowhere = refusal(Cifar10(root=str(tmp_path / "no")).read), tmp_path / "no"
     assert str(nowhere / "cifar-10-batches-py") in line and "data.root" in line
-    assert f"`fedmpi data fetch cifar10 --data-dir {nowhere}`" in line
+    assert f"`fedmpi data fetch cifar10 data.root={nowhere}`" in line
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped bit", "empty", "missing"])
@@ -60,7 +60,7 @@ def test_damaged_file(small: Path, damage: str) -> None:
     if damage == "missing":
         path.unlink()
     line = refusal(Cifar100(root=str(small)).read)
-    assert str(path) in line and f"fetch cifar100 --force --data-dir {small}`" in line
+    assert str(path) in line and f"fetch cifar100 data.root={small} --force`" in line
     assert ("No such file" if damage == "missing" else f"expected {Cifar100.test['test']}") in line
 
 

@@ -59,7 +59,7 @@ def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path:
         with zipfile.ZipFile(given, "w") as file:
             file.write(text, "deep/input.txt")
     words = [] if "root" in form else ["--from", given]
-    code, out, error = run_data("prepare", "shakespeare", "--data-dir", root, *words)
+    code, out, error = run_data("prepare", "shakespeare", f"data.root={root}", *words)
     assert (code, error) == (0, ""), error
     assert "240 to train, 48 to test, 2 groups" in out
     options = Shakespeare(root=str(root))
@@ -76,7 +76,7 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
 
     monkeypatch.setattr(registry.options("data", "imdb"), "prepare", decode)
     (tmp_path / "file").touch()
-    code, _, error = run_data("prepare", "imdb", "--from", tmp_path, "--data-dir", tmp_path / "file")
+    code, _, error = run_data("prepare", "imdb", "--from", tmp_path, f"data.root={tmp_path}/file")
     assert code == 2 and "cannot be written" in error and error.count("\n") == 1
 
 
@@ -85,7 +85,7 @@ def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp
     play.parent.mkdir()
     play.write_text(TEXT)
     config.write_text(json.dumps({"data": {"name": "shakespeare"}, "model": {"name": "lstm_char"}}))
-    code, _out, error = run_data("prepare", config, "--data-dir", tmp_path)
+    code, _out, error = run_data("prepare", config, f"data.root={tmp_path}")
     assert code == 0 and (tmp_path / "shakespeare.fedmpi.h5").is_file(), error
     assert run_data("prepare", tmp_path / "no.yaml")[0] == 2
 

@@ -1,7 +1,7 @@
 """scikit-learn's digits: real handwriting that travels inside a package.
 
-The file is read where the installed package keeps it; importing scikit-learn itself would take
-1.5 s of every rank's start. A pixel v of 0..16 becomes v * 255 / 16, rounded half up.
+The file is read where the package keeps it; importing scikit-learn would take 1.5 s of every rank's start. A pixel v of
+0..16 becomes v * 255 / 16, rounded half up.
 """
 
 import importlib.util
@@ -21,8 +21,7 @@ NUM_EXAMPLES, NUM_TRAIN, SIDE = 1797, 1437, 8
 class Digits(DataOptions):
     """E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), its test part.
 
-    The split into training and test examples is ours and fixed. Digits are cropped with a
-    padding of one pixel and never flipped: a mirrored 2 is not a 2.
+    The split is ours and fixed. Digits are cropped with a padding of one pixel and never flipped: a mirrored 2 is no 2.
     """
 
     name: str = "digits"
@@ -33,7 +32,7 @@ class Digits(DataOptions):
         return DataInfo("image", (1, SIDE, SIDE), 10, NUM_TRAIN, num_test, (0.3049,), (0.3755,), crop_padding=1)
 
     def read(self) -> Dataset:
-        """Returns 1,437 training and 360 test images, uint8 (N, 8, 8, 1); the split is the same for every run."""
+        """Returns 1,437 training and 360 test images, uint8 (N, 8, 8, 1)."""
         package = importlib.util.find_spec("sklearn")
         if package is None or not package.submodule_search_locations:
             raise DataError("data.name=digits", "the package scikit-learn is not installed; pip install scikit-learn")

@@ -1,11 +1,8 @@
 """MNIST, QMNIST (who wrote its digits) and EMNIST: idx files as distributed, or where torchvision puts them.
 
 An idx file is two zero bytes, a byte for the type, one for the number of axes, the length of each axis (4 bytes,
-big-endian), and the values, big-endian; it is packed by gzip or not. Source: http://yann.lecun.com/exdb/mnist/.
-torchvision's reader takes no packed files, and fails at a damaged one by an assertion without its name.
-
-Columns of QMNIST's labels: https://github.com/facebookresearch/qmnist. EMNIST's counts:
-https://www.nist.gov/itl/products-and-services/emnist-dataset.
+big-endian), and the values, big-endian; it is packed by gzip or not. Columns of QMNIST's labels and EMNIST's counts are
+from the pages of their sources below.
 """
 
 import gzip
@@ -26,7 +23,7 @@ TYPES = {"uint8": 8, "int32": 12}
 SIDE, NUM_TRAIN, NUM_TEST = 28, 60_000, 10_000
 # Mean and standard deviation of the training pixels / 255, to the digits in common use.
 MEAN, STD = (0.1307,), (0.3081,)
-# QMNIST's test labels continue, beyond MNIST's 10,000 test images, to 50,000 digits that MNIST left out.
+# The first columns of QMNIST's labels are class, series and writer. Its test labels go on beyond MNIST's 10,000 images.
 ROWS, COLUMNS, CLASS, WRITER = 60_000, 8, 0, 2
 FILES = (
     "MNIST/raw/train-images-idx3-ubyte.gz",
@@ -56,10 +53,10 @@ class IdxOptions(FetchedOptions):
         return read(self.find(name), dtype, shape, self.how_to_fetch("--force"))
 
     def part(self, name: str, count: int) -> tuple[NDArray[Any], Ints]:
-        """Returns images, uint8 (count, 28, 28), and their labels, int64 (count,)."""
+        """Returns images, uint8 (count, 28, 28, 1), and their labels, int64 (count,)."""
         images = self.array(f"{name}-images-idx3-ubyte", "uint8", (count, SIDE, SIDE))
         labels = self.array(f"{name}-labels-idx1-ubyte", "uint8", (count,))
-        return images, labels.astype(np.int64)
+        return images[..., None], labels.astype(np.int64)
 
     def find(self, name: str) -> Path:
         folders = [*(self.folder / below for below in self.folders), self.folder]
@@ -73,15 +70,14 @@ class IdxOptions(FetchedOptions):
 
 def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
     """Reads the array in `path`. Raises DataError unless it is of this dtype ("uint8", "int32") and shape."""
-    expected = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
+    head = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
     with guarded(path, advice):
         content = path.read_bytes()
         if path.suffix == ".gz":
             content = gzip.decompress(content)
-        if not content.startswith(expected):
+        if not content.startswith(head):
             raise ValueError(f"it does not begin as an idx file of {dtype} {shape}")
-        values = np.frombuffer(content[len(expected) :], np.dtype(dtype).newbyteorder(">"))
-        return values.reshape(shape).astype(dtype)
+        return np.frombuffer(content[len(head) :], np.dtype(dtype).newbyteorder(">")).reshape(shape).astype(dtype)
 
 
 class Mnist(IdxOptions):
@@ -97,16 +93,14 @@ class Mnist(IdxOptions):
 
     def read(self) -> Dataset:
         """Returns 60,000 and 10,000 images, uint8 (N, 28, 28, 1), white on black."""
-        train_x, train_y = self.part("train", NUM_TRAIN)
-        test_x, test_y = self.part("t10k", NUM_TEST)
-        return Dataset(train_x[..., None], train_y, test_x[..., None], test_y)
+        return Dataset(*self.part("train", NUM_TRAIN), *self.part("t10k", NUM_TEST))
 
 
 class Qmnist(Mnist):
     """C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, NeurIPS 2019.
 
-    The images are MNIST's; QMNIST's label files say who wrote each of them. The 297 writers of the test images are not
-    among the 539 of the training images.
+    QMNIST's label files say who wrote each of MNIST's images. The 297 writers of the test images are not among the 539
+    of the training images.
     """
 
     source = Source("https://github.com/facebookresearch/qmnist", "labels BSD; images as MNIST", (*FILES, *WRITERS))
@@ -121,8 +115,7 @@ class Qmnist(Mnist):
         """Returns MNIST with its writers, numbered from 0 by their NIST numbers, test writers after the others."""
         images = super().read()
         train = self._writers("train", images.train_y)
-        test = self._writers("test", images.test_y)
-        groups, test_groups = number_groups(train, test)
+        groups, test_groups = number_groups(train, self._writers("test", images.test_y))
         return replace(images, groups=groups, test_groups=test_groups)
 
     def _writers(self, part: str, labels: Ints) -> Ints:
@@ -136,10 +129,8 @@ class Qmnist(Mnist):
 
 
 class Emnist(IdxOptions):
-    """G. Cohen, S. Afshar, J. Tapson, A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017.
-
-    Its pixels are scaled as MNIST's are, with the same two numbers for every split.
-    """
+    """G. Cohen, S. Afshar, J. Tapson, A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017; pixels
+    are normalized as MNIST's."""
 
     source = Source(
         "https://www.nist.gov/itl/products-and-services/emnist-dataset",
@@ -160,8 +151,9 @@ class Emnist(IdxOptions):
     def read(self) -> Dataset:
         """Returns images uint8 (N, 28, 28, 1), white on black, upright: the files store columns first."""
         _, num_train, num_test = SPLITS[self.split]
+        return Dataset(*self._upright("train", num_train), *self._upright("test", num_test))
+
+    def _upright(self, part: str, count: int) -> tuple[NDArray[Any], Ints]:
+        x, y = self.part(f"emnist-{self.split}-{part}", count)
         first_label = 1 if self.split == "letters" else 0
-        train_x, train_y = self.part(f"emnist-{self.split}-train", num_train)
-        test_x, test_y = self.part(f"emnist-{self.split}-test", num_test)
-        train_x, test_x = (np.ascontiguousarray(x.transpose(0, 2, 1))[..., None] for x in (train_x, test_x))
-        return Dataset(train_x, train_y - first_label, test_x, test_y - first_label)
+        return np.ascontiguousarray(x.transpose(0, 2, 1, 3)), y - first_label

@@ -1,19 +1,18 @@
 """Files of the user's own, an .npz file or a folder of pictures, as README.md of `fedmpi.data` describes them.
 
 Pickled objects are never read. Pictures come class after class, sorted by name; notes on how a camera was held are not
-followed. Which bits a JPEG decodes to, and what resizing makes of them, depends a little on Pillow's version.
+followed.
 """
 
 import zipfile
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
-from fedmpi.data.files import guarded, track
+from fedmpi.data.dataset import PARTS
+from fedmpi.data.files import guarded
 from fedmpi.data.own import CLASS_NAMES, NOTES, Arrays, FileOptions, VocabularySize, objects_in
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError, counted
@@ -67,34 +66,25 @@ class ImageFolder(FileOptions):
         root = Path(user_path(self.path))
         if not root.is_dir():
             raise DataError(f"data.path={self.path}", "no such folder; expected one with train/CLASS and test/CLASS")
-        has_parts = (root / "train").is_dir() and (root / "test").is_dir()
-        folders = {"train_": root / "train", "test_": root / "test"} if has_parts else {"": root}
+        has_parts = all((root / part).is_dir() for part in PARTS)
+        folders = {part: root / part for part in PARTS} if has_parts else {"": root}
         classes = [*_pictures(next(iter(folders.values())))]
-        arrays: dict[str, Any] = {CLASS_NAMES: np.array(classes)}
-        clear: list[Path] = []
-        size: tuple[int, ...] | None = self.size
-        for prefix, folder in folders.items():
-            pictures = _pictures(folder)
-            if strange := [name for name in pictures if name not in classes]:
-                raise DataError(str(folder), f"the class {strange[0][:60]!r} is not among the training classes")
-            paths = [*chain.from_iterable(pictures.values())]
-            size = size or decode(paths[0], ADVICE, None).shape[:2]
-            numbers = [classes.index(name) for name in pictures]
-            arrays[f"{prefix}x"] = self._decoded(paths, size, clear)
-            arrays[f"{prefix}y"] = np.repeat(numbers, [len(own) for own in pictures.values()])
+        paths: list[Path] = []
+        labels: list[int] = []
+        lengths: dict[str, int] = {}
+        for part, folder in folders.items():
+            for name, own in _pictures(folder).items():
+                if name not in classes:
+                    raise DataError(str(folder), f"the class {name[:60]!r} is not among the training classes")
+                paths += own
+                labels += [classes.index(name)] * len(own)
+            lengths[part] = len(paths) - sum(lengths.values())
+        images, clear = decode(paths, ADVICE, self.size, resizes=bool(self.size), grey=self.grey)
+        facts = {CLASS_NAMES: np.array(classes)}
         if clear:
             found = f"{counted(len(clear), 'picture')} with transparent pixels, as {clear[0]}"
-            arrays[NOTES] = np.array([f"{found}: the alpha channel is left out, and the colours beneath are used"])
-        return self.divided(arrays)
-
-    def _decoded(self, paths: list[Path], size: tuple[int, ...], clear: list[Path]) -> NDArray[np.uint8]:
-        """Returns the pictures, uint8 (N, H, W, C). Raises DataError that names the first one that is wrong."""
-        height, width = size
-        images = np.empty((len(paths), height, width, 1 if self.grey else 3), np.uint8)
-        for number, path in enumerate(track(paths, "decoding pictures")):
-            given = decode(path, ADVICE, (width, height), resizes=bool(self.size), grey=self.grey, clear=clear)
-            images[number] = given
-        return images
+            facts[NOTES] = np.array([f"{found}: the alpha channel is left out, and the colours beneath are used"])
+        return self.parted(lengths, {"x": images, "y": np.array(labels)}, **facts)
 
 
 def _pictures(folder: Path) -> dict[str, list[Path]]:

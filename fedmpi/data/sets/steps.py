@@ -5,7 +5,7 @@ Pictures are decoded by Pillow. Which bits a JPEG decodes to depends a little on
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -25,38 +25,43 @@ FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
 def decode(
-    path: Path,
+    paths: Sequence[Path],
     advice: str,
-    size: tuple[int, int] | None,
+    size: tuple[int, int] | None = None,
     *,
     resizes: bool = False,
     grey: bool = False,
-    clear: list[Path] | None = None,
-) -> NDArray[np.uint8]:
-    """Returns the picture, uint8 (H, W, C), of 3 channels or, if `grey`, of one. Adds the path of one with transparent
-    pixels to `clear`.
+) -> tuple[NDArray[np.uint8], list[Path]]:
+    """Returns the pictures, uint8 (N, H, W, C) of 3 channels or, if `grey`, of one, and the paths of those with
+    transparent pixels.
 
-    A picture that is not of `size` (width, height; None: any) is resized (bilinear) or refused. Raises DataError, with
-    `advice`, for whatever is wrong.
+    A picture that is not of `size` (H, W; None: that of the first) is resized (bilinear) or refused. Raises DataError
+    that names the first one that is wrong, with `advice`.
     """
     from PIL import Image  # a tenth of a second, which other data need not wait for
 
-    with guarded(path, advice, "is no such picture or damaged"), warnings.catch_warnings():
-        # Pillow warns of much that does not matter, as odd camera notes. It refuses more than 179 million pixels.
-        warnings.simplefilter("ignore")
-        picture: Image.Image = Image.open(path, formats=FORMATS)
-        with picture:
-            if picture.mode[0] in "IF":
-                raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
-            if size and picture.size != size and not resizes:
-                raise ValueError(f"{picture.width}x{picture.height} pixels, expected {size[0]}x{size[1]}")
-            alpha = picture.convert("RGBA").getchannel("A") if picture.has_transparency_data else None
-            if clear is not None and alpha is not None and np.asarray(alpha).min() < 255:
-                clear.append(path)
-            decoded = picture.convert("L" if grey else "RGB")
-        if size and decoded.size != size:
-            decoded = decoded.resize(size, Image.Resampling.BILINEAR)
-        return np.asarray(decoded).reshape(decoded.height, decoded.width, -1)
+    images = np.empty(0, np.uint8)
+    clear = []
+    for number, path in enumerate(track(paths, "decoding pictures")):
+        with guarded(path, advice, "is no such picture or damaged"), warnings.catch_warnings():
+            # Pillow warns of much that does not matter, as odd camera notes. It refuses more than 179 million pixels.
+            warnings.simplefilter("ignore")
+            picture: Image.Image = Image.open(path, formats=FORMATS)
+            with picture:
+                size = size or (picture.height, picture.width)
+                height, width = size
+                if picture.mode[0] in "IF":
+                    raise ValueError(f"its pixels are of mode {picture.mode}, which 8 bits cannot hold")
+                if picture.size != (width, height) and not resizes:
+                    raise ValueError(f"{picture.width}x{picture.height} pixels, expected {width}x{height}")
+                alpha = picture.convert("RGBA").getchannel("A") if picture.has_transparency_data else None
+                if alpha is not None and np.asarray(alpha).min() < 255:
+                    clear.append(path)
+                decoded = picture.convert("L" if grey else "RGB").resize((width, height), Image.Resampling.BILINEAR)
+        if not number:
+            images = np.empty((len(paths), height, width, 1 if grey else 3), np.uint8)
+        images[number] = np.asarray(decoded).reshape(images.shape[1:])
+    return images, clear
 
 
 def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:

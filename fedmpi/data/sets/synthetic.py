@@ -1,7 +1,6 @@
-"""Images made from a fixed seed: a coarse random pattern per class plus uniform noise.
+"""Images made from a fixed seed: a coarse random pattern per class plus uniform noise, both of 0..127.
 
-A pixel is pattern + noise, both of 0..127, so it fits uint8. The patterns are 4x4 blocks, which
-survive crops; classes are equally frequent (to one example) and in random order.
+The patterns are 4x4 blocks, which survive crops; classes are equally frequent (to one example) and in random order.
 """
 
 from typing import Annotated
@@ -11,14 +10,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedmpi.config.fields import Count
-from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, Part
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset
 from fedmpi.data.subset import Ints
 from fedmpi.seeds import numpy_generator
 
 BLOCKS = 4
 CHUNK_EXAMPLES = 4096
 SEED = 0
-# As many pixels as an image file has in a row, if it is an image at all.
 Side = Annotated[int, Field(ge=1, le=65_536)]
 
 
@@ -39,25 +37,18 @@ class Synthetic(DataOptions):
         mean, std = (0.5,) * self.shape[0], (0.2,) * self.shape[0]
         return DataInfo("image", self.shape, self.classes, *counts, mean, std, crop_padding=padding, flip=True)
 
-    def subset(self, part: Part) -> int:
-        return 0
-
     def read(self) -> Dataset:
         """Makes `num_train` and `num_test` images, uint8 (N, H, W, C), the same in every run."""
-        patterns = class_patterns(self)
+        channels, height, width = self.shape
+        generator = numpy_generator("synthetic-patterns", SEED)
+        blocks = generator.integers(0, 128, (self.classes, BLOCKS, BLOCKS, channels), dtype=np.uint8)
+        rows = np.arange(height) * BLOCKS // height
+        columns = np.arange(width) * BLOCKS // width
+        patterns = blocks[:, rows[:, None], columns[None, :]]
         return Dataset(
             *_examples(patterns, self.num_train, numpy_generator("synthetic-train", SEED)),
             *_examples(patterns, self.num_test, numpy_generator("synthetic-test", SEED)),
         )
-
-
-def class_patterns(options: Synthetic) -> NDArray[np.uint8]:
-    """Returns uint8 (classes, H, W, C): 4x4 blocks of one random value of 0..127 each."""
-    channels, height, width = options.shape
-    generator = numpy_generator("synthetic-patterns", SEED)
-    blocks = generator.integers(0, 128, (options.classes, BLOCKS, BLOCKS, channels), dtype=np.uint8)
-    rows, columns = np.arange(height) * BLOCKS // height, np.arange(width) * BLOCKS // width
-    return blocks[:, rows[:, None], columns[None, :]]
 
 
 def _examples(

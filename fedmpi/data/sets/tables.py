@@ -7,6 +7,7 @@ reads what its `save_to_disk` wrote; both are imported when a config names such 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,58 +43,55 @@ class _Columns(FileOptions):
         """Returns the columns that are no features."""
         return [name for name in (self.label, self.group) if name]
 
-    def joined(
+    def error(self, problem: str) -> DataError:
+        return DataError(f"data.path={self.path}", problem)
+
+    def arrays_of(
         self,
         table: DataFrame,
         examples: NDArray[Any],
-        part: NDArray[np.str_],
+        lengths: Mapping[str, int],
         clients: NDArray[np.str_] | None = None,
         names: list[str] | None = None,
     ) -> Arrays:
-        """Returns the arrays of the parts train and test, or of the one named '', which is divided. Raises DataError.
+        """Returns the arrays of the parts with these `lengths`. Raises DataError.
 
-        `table` has the columns of labels and groups, `part` the part of each row, `clients` its group if no column says
-        it, `names` those of the classes by number.
+        `table` has the columns of labels and groups; `clients` are the groups if no column says them, `names` the
+        classes' names by number if the labels are numbers.
         """
         labels, classes = self._labels(self.column(table, self.label))
         named = [str(names[each] if names else each) for each in classes]
-        arrays: dict[str, NDArray[Any]] = {}
-        if named != [*map(str, range(len(named)))]:
-            arrays[CLASS_NAMES] = np.array(named)
+        facts = {} if named == [*map(str, range(len(named)))] else {CLASS_NAMES: np.array(named)}
+        whole = {"x": examples, "y": labels}
         groups = self.column(table, self.group).astype(str).to_numpy(dtype=str) if self.group else clients
-        for name in np.unique(part).tolist():
-            is_in = part == name
-            prefix = f"{name}_" if name else ""
-            arrays[f"{prefix}x"] = examples[is_in]
-            arrays[f"{prefix}y"] = labels[is_in]
-            if groups is not None:
-                arrays["test_groups" if name == "test" else "groups"] = groups[is_in]
-        return self.divided(arrays)
+        if groups is not None:
+            whole["groups"] = groups
+        return self.parted(lengths, whole, **facts)
 
     def column(self, table: DataFrame, name: str) -> Series[Any]:
         """Returns a column without empty cells. Raises DataError."""
         if table[name].isna().any():
-            todo = "fill them in, or leave these rows out"
-            raise DataError(f"data.path={self.path}", f"the column {name!r} has empty cells; {todo}")
+            raise self.error(f"the column {name!r} has empty cells; fill them in, or leave these rows out")
         return table[name]
 
     def check_columns(self, columns: list[str]) -> None:
         """Raises DataError if a column that an option names is missing, or for row numbers, which a net would learn."""
-        where = f"data.path={self.path}"
-        if missing := [name for name in self.roles if name not in columns]:
-            has = ", ".join(map(str, columns[:12]))
-            raise DataError(where, f"has no column {missing[0]!r}; name it by data.label or data.group: {has}")
-        if numbers := [name for name in columns if str(name).startswith(_ROW_NUMBERS)]:
-            todo = "write it without (to_csv(index=False), remove_columns), or give the column a name"
-            raise DataError(where, f"the column {numbers[0]!r} has row numbers of pandas; {todo}")
+        for name in self.roles:
+            if name not in columns:
+                has = ", ".join(map(str, columns[:12]))
+                raise self.error(f"has no column {name!r}; name it by data.label or data.group: {has}")
+        for name in columns:
+            if str(name).startswith(_ROW_NUMBERS):
+                todo = "write it without (to_csv(index=False), remove_columns), or give the column a name"
+                raise self.error(f"the column {name!r} has row numbers of pandas; {todo}")
 
     def _labels(self, column: Series[Any]) -> tuple[NDArray[Any], list[Any]]:
         """Returns the labels, and what the numbers of classes stand for; floats are numbers to predict."""
         from pandas.api.types import infer_dtype, is_float_dtype
 
         if infer_dtype(column).startswith("mixed"):
-            problem = f"the column {self.label!r} has numbers and names; write the labels alike in all files"
-            raise DataError(f"data.path={self.path}", problem)
+            todo = "write the labels alike in all files"
+            raise self.error(f"the column {self.label!r} has numbers and names; {todo}")
         if is_float_dtype(column.dtype):
             return column.to_numpy(dtype=np.float64), []
         classes, numbers = np.unique(column.to_numpy(), return_inverse=True)
@@ -108,45 +106,40 @@ class Table(_Columns):
 
     def arrays(self) -> Arrays:
         import pandas
+        from pandas.api.types import is_numeric_dtype
 
-        parts, clients = self._files(Path(user_path(self.path)))
-        tables = [_table_of(path) for path in parts]
-        lengths = [len(table) for table in tables]
-        table = pandas.concat(tables, ignore_index=True)
+        parts, are_clients = self._files(Path(user_path(self.path)))
+        tables = {path: _table_of(path) for paths in parts.values() for path in paths}
+        table = pandas.concat(tables.values(), ignore_index=True)
         self.check_columns(list(table.columns))
-        part = np.repeat(list(parts.values()), lengths)
-        whose = np.repeat(clients, lengths) if clients else None
-        return self.joined(table, self._vectors(table.drop(columns=self.roles)), part, whose)
+        features = table.drop(columns=self.roles)
+        for name in features.columns:
+            column = self.column(features, name)
+            if not is_numeric_dtype(column.dtype):
+                todo = "leave the column out, write numbers, or name it by data.group if it says whose an example is"
+                raise self.error(f"the column {name!r} holds no numbers ({column.iloc[0]!r}); {todo}")
+        lengths = {part: sum(len(tables[path]) for path in paths) for part, paths in parts.items()}
+        clients = np.repeat([path.stem for path in tables], [*map(len, tables.values())]) if are_clients else None
+        return self.arrays_of(table, features.to_numpy(dtype=np.float32), lengths, clients)
 
-    def _files(self, path: Path) -> tuple[dict[Path, str], list[str]]:
-        """Returns each file's part, '' for one that is divided, and the files' clients, [] where a file is no client.
+    def _files(self, path: Path) -> tuple[dict[str, list[Path]], bool]:
+        """Returns the files of each part, or of the one part '', and whether each is a client's.
 
         Raises DataError where there is no file, and where clients are files and values of a column, too.
         """
         if not path.is_dir():
-            return {path: ""}, []
-        files = dict.fromkeys(_tables_in(path), "")
-        named = {file.stem: file for file in files}
+            return {"": [path]}, False
+        parts = {"": _tables_in(path)}
+        named = {file.stem: file for file in parts[""]}
         if named.keys() >= {*PARTS}:
-            return {named[part]: part for part in PARTS}, []
+            return {part: [named[part]] for part in PARTS}, False
         if all((path / part).is_dir() for part in PARTS):
-            files = {file: part for part in PARTS for file in _tables_in(path / part)}
-        if self.group or not files:
-            problem = f"holds {len(files)} files *{' or *'.join(ENDINGS)}, each a client's"
+            parts = {part: _tables_in(path / part) for part in PARTS}
+        num_files = sum(map(len, parts.values()))
+        if self.group or not num_files:
+            problem = f"holds {num_files} files *{' or *'.join(ENDINGS)}, each a client's"
             raise DataError(str(path), f"{problem}; write one or more, and leave data.group out")
-        return files, [file.stem for file in files]
-
-    def _vectors(self, table: DataFrame) -> NDArray[Any]:
-        """Returns float32 (N, columns). Raises DataError that names the first column that holds no numbers."""
-        from pandas.api.types import is_numeric_dtype
-
-        for name in table.columns:
-            column = self.column(table, name)
-            if not is_numeric_dtype(column.dtype):
-                todo = "leave the column out, write numbers, or name it by data.group if it says whose an example is"
-                problem = f"the column {name!r} holds no numbers ({column.iloc[0]!r}); {todo}"
-                raise DataError(f"data.path={self.path}", problem)
-        return table.to_numpy(dtype=np.float32)
+        return parts, True
 
 
 class HuggingFace(_Columns):
@@ -156,8 +149,8 @@ class HuggingFace(_Columns):
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote: pictures, lists of numbers or numbers."""
 
     def arrays(self) -> Arrays:
-        where = f"data.path={self.path}"
-        with users_code(where, "is no folder that datasets' save_to_disk wrote, or `datasets` is missing", DataError):
+        problem = "is no folder that datasets' save_to_disk wrote, or `datasets` is missing"
+        with users_code(f"data.path={self.path}", problem, DataError):
             import datasets
 
             found = datasets.load_from_disk(user_path(self.path))
@@ -165,27 +158,27 @@ class HuggingFace(_Columns):
         if len(parts) == 1:
             parts = {"": next(iter(parts.values()))}
         elif missing := [part for part in PARTS if part not in parts]:
-            raise DataError(where, f"has no part {missing[0]!r}; it has {', '.join(sorted(parts))}")
+            raise self.error(f"has no part {missing[0]!r}; it has {', '.join(sorted(parts))}")
         else:
             parts = {part: parts[part] for part in PARTS}
         rows = datasets.concatenate_datasets(list(parts.values()))
         self.check_columns(rows.column_names)
-        part = np.repeat(list(parts), [len(own) for own in parts.values()])
+        lengths = {part: len(own) for part, own in parts.items()}
         names = getattr(rows.features[self.label], "names", None)
-        return self.joined(rows.select_columns(self.roles).to_pandas(), self._examples(rows), part, names=names)
+        table = rows.select_columns(self.roles).to_pandas()
+        return self.arrays_of(table, self._examples(rows.remove_columns(self.roles)), lengths, names=names)
 
     def _examples(self, rows: Any) -> NDArray[Any]:
         """Returns the one column of pictures or lists, or all columns of numbers as float32 (N, columns)."""
-        where = f"data.path={self.path}"
-        rows = rows.remove_columns(self.roles).with_format("numpy")
+        rows = rows.with_format("numpy")
         columns = {name: np.asarray(rows[name][:]) for name in rows.column_names}
         for name, column in columns.items():
             if column.dtype.kind not in "biuf":
                 todo = "remove it (remove_columns), or give all rows one length"
-                raise DataError(where, f"the column {name!r} holds text, or rows of unequal lengths; {todo}")
+                raise self.error(f"the column {name!r} holds text, or rows of unequal lengths; {todo}")
             if column.ndim > 1 and len(columns) > 1:
                 todo = f"keep one column beside the label: select_columns([{name!r}, {self.label!r}])"
-                raise DataError(where, f"the column {name!r} has lists or pictures, and there are others; {todo}")
+                raise self.error(f"the column {name!r} has lists or pictures, and there are others; {todo}")
         if len(columns) == 1:
             return next(iter(columns.values()))
         return np.stack(list(columns.values()), axis=1).astype(np.float32)

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import Source, find, read_text, track
+from fedmpi.data.files import Source, find, read_text
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError
@@ -51,9 +51,7 @@ class TinyImagenet(PreparedOptions):
         for name in classes:
             paths += [folder / "train" / name / "images" / f"{name}_{i}.JPEG" for i in range(TRAIN_PER_CLASS)]
         paths += _test_pictures(folder / "val", classes)
-        images = np.empty((len(paths), SIDE, SIDE, 3), np.uint8)
-        for number, path in enumerate(track(paths, "decoding pictures")):
-            images[number] = decode(path, ADVICE, (SIDE, SIDE))
+        images, _ = decode(paths, ADVICE, (SIDE, SIDE))
         train_y = np.repeat(np.arange(len(classes)), TRAIN_PER_CLASS)
         test_y = np.repeat(np.arange(len(classes)), TEST_PER_CLASS)
         return Dataset(images[: len(train_y)], train_y, images[len(train_y) :], test_y)
