@@ -1,15 +1,10 @@
-"""The end of a run in one table: what each tier costs and reaches, where the time went, where the files are.
-
-The stages of the time split are those of PriSM's Table 3 (sub-model creation, local training, aggregation, SVD) and the
-ones that a simulation has besides.
-"""
+"""The end of a run in one table: what each tier costs and reaches, where the time went, where the files are."""
 
 import contextlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TextIO
+from typing import Any
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
@@ -75,22 +70,19 @@ def closing_lines(
     return [_CAPTION, *own, *incidents(records), *on_devices, *conclusions, *early, f"time: {time_line(split_s)}"]
 
 
-def print_table(rows: Sequence[TierRow], lines: Sequence[str], run_dir: RunDir, stream: TextIO | None = None) -> None:
-    """Prints the table, the lines and where the files are, to stdout unless there is a `stream`."""
+def print_table(rows: Sequence[TierRow], lines: Sequence[str], run_dir: RunDir) -> None:
+    """Prints the table, the lines and where the files are."""
     with contextlib.suppress(OSError, ValueError):  # nobody reads any more; the files still tell
-        print(file=stream)
-        table_text.print_lines(_HEADS, [row.cells() for row in rows], 1, stream or sys.stdout)
-        print(*wrapped(*lines), f"run directory: {run_dir.path}", sep="\n", file=stream, flush=True)
+        print()
+        table_text.print_lines(_HEADS, [row.cells() for row in rows], 1)
+        print(*wrapped(*lines), f"run directory: {run_dir.path}", sep="\n", flush=True)
 
 
-def write_summary(run_dir: RunDir, rows: Sequence[TierRow], lines: Sequence[str], **more: Any) -> None:
-    """Writes `report/summary.json` (exact numbers, with `more`) and `report/summary.md`. Raises RunDirError."""
+def write_summary(run_dir: RunDir, rows: Sequence[TierRow], **more: Any) -> None:
+    """Writes `report/summary.json` (exact numbers, with `more`). Raises RunDirError."""
     run_dir.make(run_dir.report_dir)
     summary = json_safe({"tiers": [asdict(row) for row in rows], **more})
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    table = "\n".join(table_text.markdown_lines(_HEADS, [row.cells() for row in rows], 1))
-    notes = [f"{line[0].upper()}{line[1:]}." for line in lines]
-    write_text(run_dir.report_dir / "summary.md", "\n\n".join(["# Results", table, *notes]) + "\n")
 
 
 def time_line(split_s: Mapping[str, float]) -> str:

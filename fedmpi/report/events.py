@@ -22,46 +22,36 @@ SIMULATED = "simulated"
 class Events:
     """Writes an events file for each start; TensorBoard forgets what older files have of rounds that are made again.
 
-    Raises RunDirError where the file cannot be written.
+    A run with simulated time has a second one, whose wall clock is that of the clients' devices. Raises RunDirError
+    where a file cannot be written.
     """
 
     def run_started(self, started: Started) -> None:
         from tensorboard.compat.proto.event_pb2 import SessionLog
 
-        folder = RunDir(started.run_dir).tensorboard_dir
-        self._path = folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-        with writing(self._path):
-            folder.mkdir(exist_ok=True)
-        self._append(file_version="brain.Event:2")
-        self._append(step=started.done + 1, session_log=SessionLog(status=SessionLog.START))
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._path = RunDir(started.run_dir).tensorboard_dir / name
+        _append(self._path, time.time(), step=started.done + 1, session_log=SessionLog(status=SessionLog.START))
 
     def round_done(self, record: Record) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record)]
-        self._append(step=record["round"], summary=Summary(value=values))
+        contents = {"step": record["round"], "summary": Summary(value=values)}
+        _append(self._path, time.time(), **contents)
         if "simulated_total_s" in record:
-            self._append_simulated(record["simulated_total_s"], step=record["round"], summary=Summary(value=values))
-
-    def _append_simulated(self, total_s: float, **contents: Any) -> None:
-        """Writes the same into a run of its own, whose wall clock is that of the clients' devices."""
-        folder = self._path.parent / SIMULATED
-        path = folder / self._path.name
-        if not path.exists():
-            with writing(path):
-                folder.mkdir(exist_ok=True)
-            _write(path, 0.0, file_version="brain.Event:2")
-        _write(path, total_s, **contents)
-
-    def _append(self, **contents: Any) -> None:
-        _write(self._path, time.time(), **contents)
+            _append(self._path.parent / SIMULATED / self._path.name, record["simulated_total_s"], **contents)
 
 
-def _write(path: Path, wall_time: float, **contents: Any) -> None:
+def _append(path: Path, wall_time: float, **contents: Any) -> None:
+    """Appends an event; a new file begins with its version."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    event = Event(wall_time=wall_time, **contents)
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    with writing(path), open(open_file(path, flags), "ab") as file:
-        RecordWriter(file).write(event.SerializeToString())
+    with writing(path):
+        path.parent.mkdir(exist_ok=True)
+        with open(open_file(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+            writer = RecordWriter(file)
+            if not file.tell():
+                writer.write(Event(file_version="brain.Event:2").SerializeToString())
+            writer.write(Event(wall_time=wall_time, **contents).SerializeToString())

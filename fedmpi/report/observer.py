@@ -54,31 +54,23 @@ def named(config: Config) -> Makers:
     wrong = []
     for place in config.output.observers:
         try:
-            makers[place] = _class(place)
+            makers[place] = found = registry.import_object(place)
         except UnknownError as error:
             wrong.append(str(error))
+            continue
+        if not isinstance(found, type) or not any(hasattr(found, hook) for hook in HOOKS):
+            wrong.append(f"{place!r} is not a class with one of {', '.join(HOOKS)}")
     if wrong:
         raise ConfigError("output.observers", *wrong)
     return makers
 
 
-def _class(place: str) -> type:
-    """Returns the class `package.module:Class`. Raises `UnknownError` for one without a hook."""
-    found = registry.import_object(place)
-    if not isinstance(found, type) or not any(hasattr(found, hook) for hook in HOOKS):
-        problem = f"{place!r} is not a class with one of {', '.join(HOOKS)}"
-        raise UnknownError("; ".join([problem, *_misspelled(found)]))
-    return found
-
-
-def _misspelled(found: object) -> Iterator[str]:
-    """Yields a line for each public method whose name is nearly that of a hook which the class lacks."""
-    names = [name for name in dir(found) if name[0] != "_" and callable(getattr(found, name))]
-    lacking = [hook for hook in HOOKS if hook not in names]
-    for name in names:
-        close = [] if name in HOOKS else get_close_matches(name, lacking, 1, 0.7)
-        if close:
-            yield f"{name} is never called; did you mean {close[0]}?"
+def _misspelled(made: object) -> Iterator[str]:
+    """Yields a line for each name that is nearly that of a hook which the observer lacks."""
+    lacking = [hook for hook in HOOKS if not hasattr(made, hook)]
+    for name in sorted({*dir(made)} - {*HOOKS}):
+        for hook in get_close_matches(name, lacking, 1, 0.7):
+            yield f"{name} is never called; did you mean {hook}?"
 
 
 class Observers:

@@ -3,11 +3,9 @@ the clients that are done. A run outlives its terminal.
 """
 
 import errno
-import sys
 import time
 from collections import deque
 from statistics import fmean
-from typing import TextIO
 
 from fedmpi.report.records import Record, accuracies, score_name, scores_of
 from fedmpi.report.terminal import COLUMNS, wrapped
@@ -18,12 +16,9 @@ _ROUNDS_FOR_ETA = 20  # follows a schedule that makes rounds longer, rides over 
 
 
 class Progress:
-    """Prints lines about the rounds to `stream` (by default stdout), or nothing if it is not shown."""
+    """Prints lines about the rounds, or nothing if it is not shown."""
 
-    def __init__(
-        self, total_rounds: int, *, done_rounds: int = 0, is_shown: bool = True, stream: TextIO | None = None
-    ) -> None:
-        self._stream = stream or sys.stdout
+    def __init__(self, total_rounds: int, *, done_rounds: int = 0, is_shown: bool = True) -> None:
         self._is_shown = is_shown
         self._total_rounds = total_rounds
         self._done_rounds = done_rounds
@@ -75,7 +70,7 @@ class Progress:
         """Prints a line of its own."""
         if self._is_shown:
             try:
-                print(line, file=self._stream, flush=True)
+                print(line, flush=True)
             except (OSError, ValueError) as error:  # a closed pipe, a terminal that hung up
                 # A full disk may have room again.
                 self._is_shown = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)

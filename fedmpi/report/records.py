@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,6 @@ CLIENTS = "clients"
 
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange"})
 """Keys of a record that tell of time, ranks and what MPI moved: the same bits are alike without."""
-
-_MOST_SHOWN = 8
 
 
 class Records:
@@ -66,8 +65,7 @@ class Records:
 def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
     """Reads every whole record, in the order of rounds; of several of one round the last one. Empty without a file.
 
-    A line that is no record, such as one that a kill has cut off, is left out. Raises RunDirError if the file cannot
-    be read.
+    A line that is no record, such as one that a kill has cut off, is left out. Raises RunDirError.
     """
     by_round: dict[int, dict[str, Any]] = {}
     path = run_dir.records_path
@@ -96,7 +94,7 @@ def is_whole(records: Sequence[Record]) -> bool:
 
 def net_scores(record: Record) -> dict[str, Mapping[str, float]]:
     """Returns name -> `accuracy` (or `r2`) and `loss` of each net that was tested on the whole test set."""
-    return dict(record.get(TIERS) or {})
+    return dict(record.get(TIERS, {}))
 
 
 def scores_of(record: Record, name: str) -> Mapping[str, float]:
@@ -148,24 +146,21 @@ def incidents(records: Sequence[Record]) -> tuple[str, ...]:
     total = sum(len(record.get("cohort") or ()) for record in records)
     for key, then in (("dropped", "they contributed nothing"), ("restored", "their last finite nets were taken")):
         diverged = [client for record in records for client in record.get(key) or ()]
-        clients = sorted(set(diverged))
-        if clients:
-            names = ", ".join(map(str, clients[:_MOST_SHOWN]))
-            more = f" and {len(clients) - _MOST_SHOWN} more" if len(clients) > _MOST_SHOWN else ""
+        if diverged:
+            names = textwrap.shorten(", ".join(map(str, sorted(set(diverged)))), 40, placeholder=" ...")
             often = f"{len(diverged):,} of {counted(total, 'training')}"
-            lines.append(f"diverged: {often}, of clients {names}{more}: {then} (train.on_divergence)")
+            lines.append(f"diverged: {often}, of clients {names}: {then} (train.on_divergence)")
     if idle := [record for record in records if "unchanged" in record]:
         first = f"the first: {idle[0]['round']}, {idle[0]['unchanged']}"
         lines.append(f"{len(idle)} of {counted(len(records), 'round')} changed nothing ({first})")
     return tuple(lines)
 
 
-# What the records come to.
-
-
 @dataclass
 class Best:
-    """The last accuracy of each net and of the clients' own, the highest one and its first round; seconds by stage."""
+    """What the records come to: the last accuracy of each net and of the clients' own, the highest one and its first
+    round; seconds by stage.
+    """
 
     last: dict[str, float] = field(default_factory=dict)
     best: dict[str, float] = field(default_factory=dict)
@@ -211,17 +206,14 @@ class Best:
 
     def why_over(self, stop: Stop) -> str:
         """Returns why a run with these tests ends, '' if it goes on."""
-        return why_over(stop, self.largest, self.score)
-
-
-def why_over(stop: Stop, tests: Mapping[int, float], score: str = "accuracy") -> str:
-    """Returns why a run with these tests (`Best.largest`, in the order of rounds) ends, '' if it goes on."""
-    if not tests:
+        if not self.largest:
+            return ""
+        last = max(self.largest)
+        if stop.accuracy and self.largest[last] >= stop.accuracy:
+            test = f"{self.score} {self.largest[last]:.4f} in round {last}"
+            return f"{test}, and stop.accuracy is {stop.accuracy:g}"
+        best = max(self.largest, key=self.largest.__getitem__)
+        if stop.patience and sum(number > best for number in self.largest) >= stop.patience:
+            test = f"no test after round {best} was better than its {self.largest[best]:.4f}"
+            return f"{test}, and stop.patience is {stop.patience}"
         return ""
-    last = max(tests)
-    if stop.accuracy and tests[last] >= stop.accuracy:
-        return f"{score} {tests[last]:.4f} in round {last}, and stop.accuracy is {stop.accuracy:g}"
-    best = max(tests, key=tests.__getitem__)
-    if stop.patience and sum(number > best for number in tests) >= stop.patience:
-        return f"no test after round {best} was better than its {tests[best]:.4f}, and stop.patience is {stop.patience}"
-    return ""

@@ -1,8 +1,8 @@
 """Tables of text: for a terminal, and for Markdown."""
 
 import shutil
+import sys
 from collections.abc import Sequence
-from typing import TextIO
 
 from fedmpi.report.terminal import COLUMNS
 
@@ -10,11 +10,10 @@ Line = Sequence[str]
 _BETWEEN = "  "
 
 
-def print_lines(heads: Line, lines: Sequence[Line], num_left: int, stream: TextIO | None) -> None:
+def print_lines(heads: Line, lines: Sequence[Line], num_left: int) -> None:
     """Prints `text_lines`, as wide as the terminal is, or 80 columns, with a line below the heads."""
-    is_terminal = stream is not None and stream.isatty()
-    columns = max(shutil.get_terminal_size().columns, COLUMNS) if is_terminal else COLUMNS
-    print(*text_lines(heads, lines, num_left, columns, rule="-"), sep="\n", file=stream, flush=True)
+    columns = max(shutil.get_terminal_size().columns, COLUMNS) if sys.stdout.isatty() else COLUMNS
+    print(*text_lines(heads, lines, num_left, columns, rule="-"), sep="\n", flush=True)
 
 
 def text_lines(
@@ -27,18 +26,17 @@ def text_lines(
     """
     rows = [heads, *lines]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    width = sum(widths) + len(_BETWEEN) * (len(widths) - 1)
-    num_above = num_left if width > columns else 0
+    is_folded = sum(widths) + len(_BETWEEN) * (len(widths) - 1) > columns
     table = []
     for row in rows:
         texts = [cell.ljust(width) for cell, width in zip(row[:num_left], widths, strict=False)]
         numbers = [cell.rjust(width) for cell, width in zip(row[num_left:], widths[num_left:], strict=True)]
-        if num_above:
-            table += [", ".join(row[:num_above]), _BETWEEN + _BETWEEN.join(numbers)]
+        if is_folded:
+            table += [", ".join(row[:num_left]), _BETWEEN + _BETWEEN.join(numbers)]
         else:
             table.append(_BETWEEN.join([*texts, *numbers]).rstrip())
     if rule:
-        table.insert(2 if num_above else 1, rule * min(columns, max(map(len, table))))
+        table.insert(2 if is_folded else 1, rule * min(columns, max(map(len, table))))
     return table
 
 

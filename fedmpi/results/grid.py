@@ -334,7 +334,7 @@ def _report(folder: GridFolder) -> None:
     if not results.answers:
         for table in grid_report.tables(results).values():
             print(table.title)
-            table_text.print_lines(table.heads, table.lines, table.num_left, sys.stdout)
+            table_text.print_lines(table.heads, table.lines, table.num_left)
     print(*(grid_report.sentence(folder.grid, answer) for answer in results.answers), sep="\n")
     print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *figures])}", flush=True)
 

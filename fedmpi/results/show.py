@@ -113,7 +113,7 @@ def print_status(folders: Sequence[Path]) -> None:
     if not rows:
         print("no runs there")
         return
-    table_text.print_lines(_HEADS, rows, 3, sys.stdout)
+    table_text.print_lines(_HEADS, rows, 3)
     states = Counter(row[1] for row in rows)
     print(", ".join(f"{count} {state}" for state, count in states.items()))
 

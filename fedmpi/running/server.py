@@ -16,7 +16,7 @@ from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Best, Record, Records, net_scores, read_records, rounds_done, why_over
+from fedmpi.report.records import Best, Record, Records, net_scores, read_records, rounds_done
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -149,7 +149,7 @@ class Server:
             tests[round_number] = result.scores[0].accuracy
         elif result.client_scores:
             tests[round_number] = float(result.client_scores.accuracy.mean())
-        return bool(why_over(self._setup.config.stop, tests))
+        return bool(Best(largest=tests).why_over(self._setup.config.stop))
 
     def round_done(self, round_number: int, state: ServerState, result: RoundResult, times: Times, stops: str) -> None:
         """Records the round, shows it, and saves it if it is time or the run `stops` (why, else '')."""
@@ -260,7 +260,7 @@ class Server:
             print_table(rows, lines, self._folder)
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))
         more = {"time_s": split_s, "state_digest": digest, **({"ended": ended} if ended else {})}
-        write_summary(self._folder, rows, lines, **more)
+        write_summary(self._folder, rows, **more)
         if scores:
             pairs = zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True)
             table = "".join(f"{client},{accuracy!r}\n" for client, accuracy in pairs)

@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ ROWS = [
     TierRow("eighth", 0.125, 1_236_042, 0, 4_944_168, 4_944_168, None, None, None),
 ]
 SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_training": 45.0}
+Capture = pytest.CaptureFixture[str]
 
 
 def record(number: int, wall_s: float, loss: float | None, **accuracy: float) -> dict[str, object]:
@@ -32,14 +34,13 @@ def run(progress: Progress) -> None:
     progress.say("a word [bold]")
 
 
-def test_plain_lines() -> None:
+def test_plain_lines(capsys: Capture) -> None:
     """Two rounds of ten at 1.5 s each: 9 * 1.5 = 13.5 and 8 * 1.5 = 12 s to go. One that is off prints nothing."""
-    stream = io.StringIO()
-    run(Progress(10, is_shown=False, stream=stream))
-    progress = Progress(10, stream=stream)
+    run(Progress(10, is_shown=False))
+    progress = Progress(10)
     run(progress)
     progress.round_done(record(3, 1.5, None))
-    assert stream.getvalue().splitlines() == [
+    assert capsys.readouterr().out.splitlines() == [
         "accuracy of full",
         "round  1/10  1.50 s  ETA 0:14  loss 0.5  accuracy 90.0 %",
         "round  2/10  1.50 s  ETA 0:12  loss 0.5  accuracy 90.0 %",
@@ -49,81 +50,70 @@ def test_plain_lines() -> None:
 
 
 @pytest.mark.parametrize("num_tiers", [1, 4, 5, 40])
-def test_every_line_fits_80_columns(num_tiers: int) -> None:
+def test_every_line_fits_80_columns(num_tiers: int, capsys: Capture) -> None:
     """Of many tiers the accuracies stand on several lines."""
-    stream = io.StringIO()
     tiers = {f"{number / num_tiers:g}": number / num_tiers for number in range(1, num_tiers + 1)}
-    Progress(1000, stream=stream).round_done(record(999, 12345.678, 0.123456, **tiers))
-    text = stream.getvalue()
+    Progress(1000).round_done(record(999, 12345.678, 0.123456, **tiers))
+    text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80 and "12345.68 s  ETA 3:25:46" in text
     assert ", ".join(tiers) in " ".join(line.strip() for line in text.splitlines()) and text.endswith("100.0 %\n")
 
 
-def test_a_long_round_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_round_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     """Every 10 s, with the end of the run. The first round estimates how long a round is, later ones know it."""
     now_s = [100.0]
     monkeypatch.setattr("fedmpi.report.progress.time.monotonic", lambda: now_s[0])
-    stream = io.StringIO()
-    progress = Progress(3, stream=stream)
+    progress = Progress(3)
     for second in range(1, 100):
         now_s[0] = 100.0 + second
         progress.clients(second, 100)
-    lines = stream.getvalue().splitlines()
+    lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 9 and lines[0] == "round 1/3  clients 10/100  0:10  ETA 4:50"
     progress.round_done(record(1, 100.0, None))
     now_s[0] += 10
     progress.clients(10, 100)
-    assert stream.getvalue().splitlines()[-1] == "round 2/3  clients 10/100  0:10  ETA 3:10"
     now_s[0] += 110  # a round that is slower than the last ones has an unknown end
     progress.clients(40, 100)
-    assert stream.getvalue().splitlines()[-1] == "round 2/3  clients 40/100  2:00  ETA 1:40"
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    assert lines == ["round 2/3  clients 10/100  0:10  ETA 3:10", "round 2/3  clients 40/100  2:00  ETA 1:40"]
 
 
-class HungUp(io.StringIO):
-    """A stream whose reader has closed."""
+class Broken(io.StringIO):
+    """A stream that cannot be written."""
 
-    def write(self, text: str) -> int:
-        raise BrokenPipeError
+    error: OSError | None = None
 
-
-def test_a_reader_that_went_away_does_not_end_the_run(tmp_path: Path) -> None:
-    run(Progress(5, stream=HungUp()))
-    run_dir = RunDir.open_for(tmp_path, resume=False)
-    print_table(ROWS, closing_lines([], SPLIT_S), run_dir, HungUp())
+    def flush(self) -> None:
+        if self.error:
+            raise self.error
 
 
-def test_a_full_disk_under_the_log_loses_only_what_did_not_fit() -> None:
-    class Full(io.StringIO):
-        is_full = True
-
-        def flush(self) -> None:
-            if self.is_full:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-    stream = Full()
-    progress = Progress(10, stream=stream)
+def test_a_reader_that_went_away_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a full disk under the log only what did not fit is lost."""
+    stream = Broken()
+    monkeypatch.setattr(sys, "stdout", stream)
+    progress = Progress(5)
+    stream.error = OSError(errno.ENOSPC, "No space left on device")
     progress.say("one")
-    stream.is_full = False
+    stream.error = None
     progress.say("two")
     assert stream.getvalue().endswith("two\n")
+    stream.error = BrokenPipeError()
+    run(progress)
+    print_table(ROWS, closing_lines([], SPLIT_S), RunDir(tmp_path))
 
 
-def test_closing_table(tmp_path: Path) -> None:
+def test_closing_table(run_dir: RunDir, capsys: Capture) -> None:
     """Printed rounded; the report has exact numbers."""
-    run_dir, stream = RunDir.open_for(tmp_path / "run", resume=False), io.StringIO()
-    lines = closing_lines([{"method": {"conclusions": ["both are one net"]}}], SPLIT_S)
-    print_table(ROWS, lines, run_dir, stream)
-    write_summary(run_dir, ROWS, lines, time_s=SPLIT_S)
-    text = stream.getvalue()
+    print_table(ROWS, closing_lines([{"method": {"conclusions": ["both are one net"]}}], SPLIT_S), run_dir)
+    write_summary(run_dir, ROWS, time_s=SPLIT_S)
+    text = capsys.readouterr().out
     full, eighth = (" ".join(line.split()) for line in text.splitlines() if line.startswith(("full", "eighth")))
     assert full == "full 1 11.17 M 556.65 M 44.70 MB 44.70 MB 91.23 92.00 7"
     assert eighth == "eighth 0.125 1.24 M 0 4.94 MB 4.94 MB - - -"
     assert max(map(len, text.replace(str(run_dir.path), "").splitlines())) <= 80
     assert "time: 1:00 (local training 75.0 % 45.0 s, svd 25.0 % 15.0 s)" in text
-    assert f"run directory: {run_dir.path}" in text and text.isascii()
-    written = (run_dir.report_dir / "summary.md").read_text()
-    assert "| eighth | 0.125 | 1.24 M | 0 | 4.94 MB | 4.94 MB | - | - | - |" in written
-    assert "\nBoth are one net.\n" in written and "\nboth are one net\n" in text
+    assert f"run directory: {run_dir.path}" in text and text.isascii() and "\nboth are one net\n" in text
     summary = json.loads((run_dir.report_dir / "summary.json").read_text())
     assert summary["tiers"][0]["params"] == 11_173_962 and summary["tiers"][0]["accuracy_last"] == 0.91234
     assert summary["tiers"][1]["accuracy_best"] is None and summary["time_s"] == SPLIT_S

@@ -47,7 +47,7 @@ def test_tensorboard_is_given_up_with_one_line(run_dir: RunDir, capsys: pytest.C
     observers = Observers({"TensorBoard": Events})
     observers.call("run_started", Started({}, run_dir.path, 0))
     observers.call("round_done", {"round": 1, "loss": 1.0})
-    run_dir.tensorboard_dir.rename(run_dir.path / "elsewhere")
+    run_dir.path.rename(run_dir.path.with_name("elsewhere"))
     for number in (2, 3):
         observers.call("round_done", {"round": number, "loss": 1.0})
     errors = capsys.readouterr().err
