@@ -1,30 +1,28 @@
 """FDNNC with CEFO: one mini-batch gradient a client and round; big devices train W, small ones A and B of W = A B^T.
 
-X. Li, Y. Li, S. Li, Y. Zhou, C. Chen, Z. Zheng: A Unified Federated DNNs Framework for Heterogeneous
-Mobile Devices, IEEE Internet of Things Journal 9, 2022, doi:10.1109/JIOT.2021.3088867. Eqs. 1-3
-(A = U sqrt(S), B = V sqrt(S)), 4-6 (loss, gradients), 8-19 (CEFO), III.D (the three patterns), IV.B
-(`upload`: FULL and HALF), IV.C (cohorts). An iteration of the paper is a round here.
+X. Li, Y. Li, S. Li, Y. Zhou, C. Chen, Z. Zheng: A Unified Federated DNNs Framework for Heterogeneous Mobile Devices,
+IEEE Internet of Things Journal 9, 2022, doi:10.1109/JIOT.2021.3088867. Eqs. 1-3 (A = U sqrt(S), B = V sqrt(S)), 4-6
+(loss, gradients), 8-19 (CEFO), III.D (the three patterns), IV.B (`upload`: FULL and HALF), IV.C (cohorts). An iteration
+of the paper is a round here.
 
-Server state: W of every layer if there are big devices, A and B of the factorized ones if there are
-small devices, and what both nets share (convs, biases). Factors that are all zero are yet to come,
-out of W. Between the two phases of a `both` round the state also has what the big devices made of it.
-In `lowrank`'s names u is B^T (r, in), applied first, and v is A (out, r).
+Server state: W of every layer if there are big devices, A and B of the factorized ones if there are small devices, and
+what both nets share (convs, biases). Factors that are all zero are yet to come, out of W. Between the two phases of a
+`both` round the state also has what the big devices made of it. In `lowrank`'s names u is B^T (r, in), applied first,
+and v is A (out, r).
 
 Differences from the paper:
 - Eqs. 7 and 17-19 add the gradient; here it is subtracted.
-- Rank, learning rate, batch size and initial values are not in the paper: `rank_ratio` and
-  `layer_ranks`, `train.lr`, `train.batch_size`, the model's own (factorized where only small devices are).
-- The loss of eq. 4 is `loss: mse`, as a mean over the batch, so that the learning rate does not depend
-  on its size. The output's activation is a sigmoid: eq. 5 multiplies by f'(z) element by element, which
-  excludes a softmax, and of the paper's examples the sigmoid has the labels' range. The default is
-  cross-entropy.
-- The paper is silent on what is not fully connected: gradients of convs are always sent, are averaged
-  over all senders, and in `both` the two groups' results are averaged half and half, as are biases.
+- Rank, learning rate, batch size and initial values are not in the paper: `rank_ratio` and `layer_ranks`, `train.lr`,
+  `train.batch_size`, the model's own (factorized where only small devices are).
+- The loss of eq. 4 is `loss: mse`, as a mean over the batch. The output's activation is a sigmoid: eq. 5 multiplies by
+  f'(z) element by element, which excludes a softmax, and of the paper's examples the sigmoid has the labels' range.
+- The paper is silent on what is not fully connected: gradients of convs are always sent, are averaged over all senders,
+  and in `both` the two groups' results are averaged half and half, as are biases.
 - Only layers that r makes smaller, (M + N) r < M N, are factorized.
-- HALF is III.C's, G_A and G_b or G_B and G_b for all layers at once; IV.B's "G_A and G_B" is a slip.
-  Of c clients floor(c / 2) send A; a single one sends A in odd rounds, B in even ones.
-- 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group. With dynamic
-  tiers (III.D: devices run other nets at other times) a group is those of this round, which may be fewer.
+- HALF is III.C's, G_A and G_b or G_B and G_b for all layers at once; IV.B's "G_A and G_B" is a slip. Of c clients
+  floor(c / 2) send A; a single one sends A in odd rounds, B in even ones.
+- 10 % of each group: `clients.per_round` is shared in proportion, at least one client a group. With dynamic tiers
+  (III.D: devices run other nets at other times) a group is those of this round, which may be fewer.
 - Without big or without small devices every pattern is FedSGD on the net of those that there are.
 - `train.weight_decay` adds its gradient to the client's, on factors as on the rest (the paper has none);
   `train.local_epochs`, `train.local_steps`, `clients.work` and `train.momentum` have nothing to act on.
@@ -45,7 +43,6 @@ from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
-from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
@@ -243,19 +240,6 @@ class FDNNC(Method):
         """Zeroes A and B, because W is newer."""
         names = {name for layer in self.layers.values() for name in layer.factor_names}
         return {name: value.new_zeros(value.shape) if name in names else value for name, value in state.items()}
-
-    def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Returns the share of W's energy beyond A B^T, where the state has both."""
-        if not all(self.blocks):
-            return {}
-        lost = whole = 0.0
-        for name, product in self._weights(state).items():
-            if product.any():
-                weight = state[name].double()
-                lost += float((weight - product.double()).square().sum())
-                whole += float(weight.square().sum())
-        beyond = {self.tiers[SMALL].name: spectrum.rounded(lost / whole)} if whole else {}
-        return {"spectrum": {"beyond": beyond}} if whole else {}
 
     # Client half.
 

@@ -98,10 +98,11 @@ class FedHM(ServerMethod):
         self.late = {layer.published_names: layer.cost for layer in self.layers.values()}
 
     def warnings(self) -> tuple[str, ...]:
-        ratios = self.options.rank_ratio
-        layers = self.layers.values()
         dense = self.context.make(empty=True)
-        return larger_than_dense("method.rank_ratio", ratios, dense, layers, lambda layer, ratio: (layer.r(ratio),))
+        return larger_than_dense("method.rank_ratio", self.options.rank_ratio, dense, self._growth)
+
+    def _growth(self, ratio: float) -> int:
+        return sum(layer.growth(layer.r(ratio)) for layer in self.layers.values())
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].capacity == 1

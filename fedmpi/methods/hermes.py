@@ -1,41 +1,39 @@
 """Hermes: each client prunes the model to a structured-sparse net of its own and trains and sends only that.
 
-A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning Framework for
-Heterogeneous Mobile Clients, MobiCom 2021, doi:10.1145/3447993.3483278. Algorithm 1; eq. 2-3 (group
-lasso), eq. 4-6 (training under a mask that only shrinks), eq. 8 and Fig. 5 (aggregation).
+A. Li, J. Sun, P. Li, Y. Pu, H. Li, Y. Chen: Hermes: An Efficient Federated Learning Framework for Heterogeneous Mobile
+Clients, MobiCom 2021, doi:10.1145/3447993.3483278. Algorithm 1; eq. 2-3 (group lasso), eq. 4-6 (training under a mask
+that only shrinks), eq. 8 and Fig. 5 (aggregation).
 
-Server state: the dense model theta. A client remembers its mask M, a bool for every group that it
-may prune (`surgery.groups`). Its round: the accuracy of theta M on its validation examples; if that
-is above the threshold and more than the target share of the parameters remains, the groups of
-lowest norm go; then it trains on its other examples with the masked weights held at zero, and
-sends W M and M. Its personal net is theta M; `surgery.cutting` makes it really smaller.
+Server state: the dense model theta. A client remembers its mask M, a bool for every group that it may prune
+(`surgery.groups`). Its round: the accuracy of theta M on its validation examples; if that is above the threshold and
+more than the target share of the parameters remains, the groups of lowest norm go; then it trains on its other examples
+with the masked weights held at zero, and sends W M and M. Its personal net is theta M; `surgery.cutting` makes it
+really smaller.
 
-An entry that the whole cohort holds is averaged. Of every other entry theta keeps its old value and
-each client its own (section 3.3, Fig. 5; eq. 9), as in the framework Plato.
+An entry that the whole cohort holds is averaged. Of every other entry theta keeps its old value and each client its own
+(section 3.3, Fig. 5; eq. 9), as in the framework Plato.
 
-Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors
-with the same symbols, whose code keeps a remaining share:
-- `target_share` is the share of parameters that remains in the end, as Table 3's sizes have it;
-  Algorithm 1 prunes "while r < r_target". The remaining share rho goes to max(rho (1 - r_p), target),
-  or as little above it as whole groups allow. Algorithm 1 has no such limit: `clip_to_target: false`.
-- rho is the size of the net that is cut out and deployed (section 5.7), as a share of the dense net.
-  The paper does not say which size counts. A channel that no layer writes or no layer reads any more
-  leaves the mask on both sides. The cut net has zeros where the mask lacks single columns of a
-  flattened channel, or channels that an addition ties to one that is kept, so the mask may keep fewer
-  entries than rho says (.25 at .30 of the CNN for EMNIST, .19 of a narrow ResNet-18): these travel.
-  `share_of: mask` counts them, and then inputs of pruned outputs stay.
-- Inputs that are the data are in eq. 2, and so in the group lasso, but stay whole: what is deployed
-  takes examples as they come. Nor are the classes' outputs pruned, or what is added to either.
-- Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order
-  of the layers. One group of each layer stays. A pruned output takes its bias and its BatchNorm
-  entry along.
-- Algorithm 1 keeps one theta and sends theta M, which contradicts section 3.3 where clients keep
-  values of their own. Where not every client takes part in each round, a client takes of theta what
-  was averaged since it last did; the bytes that would tell it what is new are not counted. With
-  `intersection: holders`, LotteryFL's mean, an entry is averaged over those who hold it.
-- The weights p of eq. 8 are not in the paper: uniform, or the n_k / n of eq. 1 (`weighting: samples`).
-- Lambda and the shares of training and validation data are not in the paper: 1e-4, and 80 / 20 by
-  class. A client with fewer than 4 examples validates on what it trains on.
+Differences from the paper, read with LotteryFL (Li et al., arXiv:2008.03371), by the same authors with the same
+symbols, whose code keeps a remaining share:
+- `target_share` is the share of parameters that remains in the end, as Table 3's sizes have it; Algorithm 1 prunes
+  "while r < r_target". The remaining share rho goes to max(rho (1 - r_p), target), or as little above it as whole
+  groups allow. Algorithm 1 has no such limit: `clip_to_target: false`.
+- rho is the size of the net that is cut out and deployed (section 5.7), as a share of the dense net; the paper does not
+  say which size counts. A channel that no layer writes or no layer reads any more leaves the mask on both sides. The
+  cut net has zeros where the mask lacks single columns of a flattened channel, or channels that an addition ties to one
+  that is kept, so the mask, which travels, may keep fewer entries than rho says (.25 at .30 of the CNN for EMNIST, .19
+  of a narrow ResNet-18). `share_of: mask` counts them, and then inputs of pruned outputs stay.
+- Inputs that are the data are in eq. 2, and so in the group lasso, but stay whole, because what is deployed takes
+  examples as they come. Nor are the classes' outputs pruned, or what is added to either.
+- Every layer is pruned at the same rate: of n groups the j-th goes at rate j / n, ties in the order of the layers. One
+  group of each layer stays. A pruned output takes its bias and its BatchNorm entry along.
+- Algorithm 1 keeps one theta and sends theta M, which contradicts section 3.3 where clients keep values of their own.
+  Where not every client takes part in each round, a client takes of theta what was averaged since it last did; the
+  bytes that would tell it what is new are not counted. With `intersection: holders`, LotteryFL's mean, an entry is
+  averaged over those who hold it.
+- The weights p of eq. 8 are not in the paper: uniform, or the n_k / n of eq. 1 (`weighting: samples`). Nor are lambda,
+  1e-4 here, and the shares of training and validation data, 80 / 20 by class. A client with fewer than 4 examples
+  validates on what it trains on.
 """
 
 import math
@@ -85,7 +83,10 @@ from fedmpi.tensors import Params, Region, Spec, frozen_values, select, to_devic
 _ROUNDING = 1e-6
 # Squares of entries below it vanish in float32; a group of that norm counts as zero.
 _LEAST_NORM = 1e-20
-_ROUND = "round"
+ROUND = "round"
+OWN = "own.."
+VERSION = "version.."
+"""Names in a memory and in the state: the round of a client's own values, and that of each entry's last mean."""
 
 
 class HermesOptions(MethodOptions):
@@ -142,14 +143,15 @@ class Hermes(Method):
         self._keeps_own = self.options.intersection == "all"
         layers = self.structure.layers
         fixed = self.structure.fixed()
-        self._families = [f"out.{name}" for name in layers if name not in fixed]
+        sizes = {f"out.{name}": layer.num_outputs for name, layer in layers.items() if name not in fixed}
         if self.options.prune_axes == "both":
-            self._families += [f"in.{name}" for name, layer in layers.items() if not layer.sources <= fixed]
-        if not self._families:
+            sizes |= {f"in.{name}": layer.num_inputs for name, layer in layers.items() if not layer.sources <= fixed}
+        if not sizes:
             raise ConfigError("model.name", "hermes prunes hidden channels, but this net has none; take another one")
+        self._whole = {family: torch.ones(size, dtype=torch.bool) for family, size in sizes.items()}
 
     def warnings(self) -> tuple[str, ...]:
-        least = self.remaining_share({family: torch.arange(self._size(family)) < 1 for family in self._families})
+        least = self.remaining_share({family: mask.cumsum(0) == 1 for family, mask in self._whole.items()})
         if least <= self.options.target_share:
             return ()
         down = f"hermes can prune this net down to {least:.2g} of its parameters only, one group in each layer"
@@ -166,15 +168,11 @@ class Hermes(Method):
     def _num_held(self, masks: Masks) -> int:
         return num_held(self.structure, kept_entries(self.structure, masks))
 
-    def _size(self, family: str) -> int:
-        axis, _, layer = family.partition(".")
-        return self.structure.layers[layer].size(axis)
-
     # Server half.
 
     def initial_state(self) -> Params:
         state = super().initial_state()
-        versions = {_version(name): torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
+        versions = {VERSION + name: torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
         return state | (versions if self._keeps_own else {})
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
@@ -182,7 +180,7 @@ class Hermes(Method):
         specs = self.state_specs()
         if not self._keeps_own:
             return specs
-        return specs | {_version(n): Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
+        return specs | {VERSION + n: Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Returns what the client's new mask keeps."""
@@ -202,19 +200,19 @@ class Hermes(Method):
         for name, mean in means.items():
             held_by_all = torch.as_tensor(contributions.shares(name), device=mean.device) == 1
             new[name] = torch.where(held_by_all, mean, state[name])
-            new[_version(name)] = state[_version(name)].masked_fill(held_by_all, contributions.round_number)
+            new[VERSION + name] = state[VERSION + name].masked_fill(held_by_all, contributions.round_number)
         return new
 
     def rebase(self, tensors: Params, num_rounds: int) -> Params:
         """Subtracts the rounds, so that what the new run averages is newer than every version and memory."""
-        counts = {_version(name) for name in self.model_specs} | {_ROUND}
+        counts = {name for name in tensors if name.startswith(VERSION) or name == ROUND}
         return {name: value - num_rounds if name in counts else value for name, value in tensors.items()}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns the mean share of the parameters that the cohort's masks keep, by entry and so by client."""
-        shapes = self.structure.shapes.items()
-        means = {name: float(torch.as_tensor(contributions.shares(name)).double().mean()) for name, _ in shapes}
-        num_held = sum(means[name] * math.prod(shape) for name, shape in shapes)
+        num_held = 0.0
+        for name, shape in self.structure.shapes.items():
+            num_held += math.prod(shape) * float(torch.as_tensor(contributions.shares(name)).double().mean())
         return {"mask_share": num_held / self.structure.num_params}
 
     # Client half.
@@ -225,10 +223,10 @@ class Hermes(Method):
         if client is None or client.memory is None:
             return
         if self._keeps_own:
-            own = to_device({name: client.memory[_own(name)] for name in out}, next(iter(out.values())).device)
-            last = int(client.memory[_ROUND])
+            own = to_device({name: client.memory[OWN + name] for name in out}, next(iter(out.values())).device)
+            last = int(client.memory[ROUND])
             for name, value in out.items():
-                value.copy_(value.where(published[_version(name)] >= last, own[name]))
+                value.copy_(value.where(published[VERSION + name] >= last, own[name]))
         zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
@@ -269,9 +267,7 @@ class Hermes(Method):
         return num_correct(net.module.eval(), batches) / len(examples)
 
     def _masks(self, client: Client) -> Params:
-        memory = client.memory or {}
-        families = [f"{axis}.{layer}" for axis in ("out", "in") for layer in self.structure.layers]
-        return {family: memory[family] for family in families if family in memory}
+        return {name: value for name, value in (client.memory or {}).items() if value.dtype is torch.bool}
 
     def pruned(self, params: Params, masks: Masks) -> Params:
         """Returns masks of which as little remains as may: rho (1 - r_p), or the target if that is more."""
@@ -279,7 +275,7 @@ class Hermes(Method):
         if self.options.clip_to_target:
             share = max(share, self.options.target_share)
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
-        old = {f: masks.get(f, torch.ones(self._size(f), dtype=torch.bool)) for f in self._families}
+        old = {family: masks.get(family, whole) for family, whole in self._whole.items()}
         scores = to_device({family: self._scores(params, family) for family in old}, "cpu")
         places, num_groups = order_of_pruning(old, scores)
 
@@ -306,8 +302,8 @@ class Hermes(Method):
         """Returns the mask; with `all` also the client's values, and the round that they are of."""
         if not self._keeps_own:
             return client.scratch
-        own = {_own(name): value for name, value in net.params.items()}
-        return client.scratch | own | {_ROUND: torch.tensor(client.task.round_number, dtype=torch.int32)}
+        own = {OWN + name: value for name, value in net.params.items()}
+        return client.scratch | own | {ROUND: torch.tensor(client.task.round_number, dtype=torch.int32)}
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 
@@ -324,13 +320,12 @@ class Hermes(Method):
             bounds = batch_bounds(held_out or num_examples, self.context.train.batch_size)
             tested = [stop - start for start, stop in bounds]
             passes += [replace(step, backward=False) for step in Training.of(turn.tier, tested).passes]
-        weights = {name: self.structure.shapes[f"{name}.weight"] for name in self.structure.layers}
         held = kept_entries(self.structure, turn.client.scratch if turn.client else {})
         kept = {}
-        for name, shape in weights.items():
-            axes = held.get(f"{name}.weight", ())
-            left = num_held(replace(self.structure, shapes={f"{name}.weight": shape}), {f"{name}.weight": axes})
-            kept[name] = (left, math.prod(shape))
+        for name in self.structure.layers:
+            shape = self.structure.shapes[f"{name}.weight"]
+            weight_alone = replace(self.structure, shapes={f"{name}.weight": shape})
+            kept[name] = (num_held(weight_alone, held), math.prod(shape))
         # For either axis the group lasso reads a weight twice, and adds to its gradient.
         lasso = 8 * sum(left for left, _ in kept.values()) if self.options.group_lasso else 0
         return Training(tuple(passes), len(sizes), lasso, kept=kept)
@@ -340,14 +335,6 @@ class Hermes(Method):
         masks = (turn.client.memory or {}, turn.client.scratch) if turn.client else ({}, {})
         down, up = (4 * self._num_held(held) for held in masks)
         return Costs(down, up + math.ceil(self.structure.num_params / 8))
-
-
-def _version(name: str) -> str:
-    return f"version..{name}"
-
-
-def _own(name: str) -> str:
-    return f"own..{name}"
 
 
 def _all_but(axis: int, tensor: Tensor) -> list[int]:

@@ -1,26 +1,26 @@
 """PriSM: clients train a few principal kernels of every layer, drawn by importance, and some of its outputs.
 
-Y. Niu, S. Prakash, S. Kundu, S. Lee, S. Avestimehr: Federated Learning of Large Models at the Edge
-via Principal Sub-Model Training, arXiv:2208.13141. Eq. 2 (drawing), eq. 5 (aggregation), eq. 6
-(Frobenius decay), Algorithm 1. `orthdrop` is the paper's baseline OrthDrop: the first kernels, not drawn ones.
+Y. Niu, S. Prakash, S. Kundu, S. Lee, S. Avestimehr: Federated Learning of Large Models at the Edge via Principal
+Sub-Model Training, arXiv:2208.13141. Eq. 2 (drawing), eq. 5 (aggregation), eq. 6 (Frobenius decay), Algorithm 1.
+`orthdrop` is the paper's baseline OrthDrop: the first kernels, not drawn ones.
 
-Server state: of each low-rank layer all R kernels as two factors, u (the paper's V', r x M x k x k,
-applied first) and v (its U', N x r), the square roots of the singular values in both; the values
-themselves, for drawing; the rest dense. After each round u and v are multiplied and decomposed anew.
+Server state: of each low-rank layer all R kernels as two factors, u (the paper's V', r x M x k x k, applied first) and
+v (its U', N x r), the square roots of the singular values in both; the values themselves, for drawing; the rest dense.
+After each round u and v are multiplied and decomposed anew.
 
 Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @04e2139):
-- Low-rank are all convs but the first and 1x1 ones, all linear layers but the last, and each gate's
-  two matrices of an LSTM, for which factors are multiplied back before use (as the code does).
+- Low-rank are all convs but the first and 1x1 ones, all linear layers but the last, and each gate's two matrices of an
+  LSTM, for which factors are multiplied back before use (as the code does).
 - Drawing is eq. 2, as in the paper; the code draws by softmax(sigma) or uniformly.
-- r = ceil(c R) kernels and q = ceil(c N) rows of v: the paper's q = r wherever R = N, which it
-  assumes; O2 doubles q. The code has q = ceil(0.4 N) for every client.
+- r = ceil(c R) kernels and q = ceil(c N) rows of v: the paper's q = r wherever R = N, which it assumes; O2 doubles q.
+  The code has q = ceil(0.4 N) for every client.
 - sigma is merged into the factors (as in the code), not trained by itself.
-- A client's net has the kernels and rows that it holds and everything else whole, as the code simulates
-  it; `cut_inputs` is the net that Table 1 counts. There BatchNorm, shortcuts, biases and the inputs of
-  every layer are leading parts, averaged entry by entry over those who hold them; the stem stays whole.
-- Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches
-  and the cosine are settings of `train`. Momentum begins at zero; the code shares some of it and keeps stale ones.
-- The server's net is tested as a dense one, multiplied back; `test_tiers` also tests the leading kernels and outputs.
+- A client's net has the kernels and rows that it holds and everything else whole, as the code simulates it;
+  `cut_inputs` is the net that Table 1 counts. There BatchNorm, shortcuts, biases and the inputs of every layer are
+  leading parts, averaged entry by entry over those who hold them; the stem stays whole.
+- Frobenius decay replaces weight decay on the factors, as in the code. Clipping, dropped last batches and the cosine
+  are settings of `train`. Momentum begins at zero; the code shares some of it and keeps stale ones.
+- The server's net is tested as a dense one, multiplied back.
 - Two tiers have 40 and 60 % of the clients exactly; the code draws each client's.
 """
 
@@ -109,6 +109,7 @@ class OrthDrop(Method):
         given = self.options.frobenius_decay
         self.lambda_ = context.train.weight_decay if given == "auto" else given
         self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
+        self._num_kernels = [min(layer.matrix_shape) for layer in self.factorized]
         self._whole = len(self.tiers)
         try:
             _ = self.tier_specs  # a model that cannot be cut shows here
@@ -118,7 +119,10 @@ class OrthDrop(Method):
     def warnings(self) -> tuple[str, ...]:
         ratios = () if self.options.cut_inputs else self.options.keep_ratio
         dense = self.context.make(empty=True)
-        return larger_than_dense("method.keep_ratio", ratios, dense, self.factorized, self._sizes)
+        return larger_than_dense("method.keep_ratio", ratios, dense, self._growth)
+
+    def _growth(self, ratio: float) -> int:
+        return sum(layer.growth(*self._sizes(layer, ratio)) for layer in self.factorized)
 
     # The nets: one for each tier, and the whole one that is tested.
 
@@ -154,11 +158,11 @@ class OrthDrop(Method):
     @cached_property
     def _leading(self) -> list[Held]:
         """Returns the leading part, for each tier, of every tensor that its net does not hold whole."""
-        return [self._leading_of(specs) for specs in self.tier_specs]
-
-    def _leading_of(self, specs: Mapping[str, Spec]) -> Held:
-        cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self.model_specs[name].shape}
-        return {name: tuple(map(slice, shape)) for name, shape in cut.items()}
+        leading = []
+        for specs in self.tier_specs:
+            cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self.model_specs[name].shape}
+            leading.append({name: tuple(map(slice, shape)) for name, shape in cut.items()})
+        return leading
 
     def _held(self, tier: int, client: Client | None) -> Held:
         """Returns which entries of each tensor a client of this tier holds, where it does not hold all."""
@@ -181,10 +185,10 @@ class OrthDrop(Method):
         return torch.cat(values) if values else torch.zeros(0)
 
     def _sigma_of_layers(self, params: Params) -> tuple[Tensor, ...]:
-        return params[SIGMA].cpu().split_with_sizes([min(layer.matrix_shape) for layer in self.factorized])
+        return params[SIGMA].cpu().split_with_sizes(self._num_kernels)
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
-        return {**self.state_specs(), SIGMA: Spec((sum(min(layer.matrix_shape) for layer in self.factorized),))}
+        return {**self.state_specs(), SIGMA: Spec((sum(self._num_kernels),))}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Names the entries of eq. 5: a kernel is averaged over those who drew it, a row of v over its holders."""
@@ -199,17 +203,17 @@ class OrthDrop(Method):
         return {**new, SIGMA: self._sigma(new)}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
-        """Returns what is noted of each layer: how many kernels it needs (4.3), how many clients each kernel had (Fig.
-        7), and its energy beyond the number of kernels of each tier."""
+        """Returns of each layer how many kernels it needs (4.3), how many clients each kernel had (Fig. 7), and its
+        energy beyond the number of kernels of each tier."""
         table = {}
-        spectra = dict(zip(self.factorized, self._sigma_of_layers(state), strict=True))
-        for layer, sigma in spectra.items():
+        spectra = {}
+        for layer, sigma in zip(self.factorized, self._sigma_of_layers(state), strict=True):
+            spectra[layer.name] = sigma
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
             table[layer.name] = use_of_kernels(sigma, (counts * len(contributions.tasks)).round())
         ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers}
-        values = {layer.name: sigma for layer, sigma in spectra.items()}
-        return {"kernels": table, "spectrum": spectrum.table(values, ranks)}
+        return {"kernels": table, "spectrum": spectrum.table(spectra, ranks)}
 
     # Client half.
 
@@ -243,10 +247,9 @@ class Prism(OrthDrop):
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """Returns the kernels that a client draws of each layer."""
-        sizes = [self._sizes(layer, self.options.keep_ratio[tier])[0] for layer in self.factorized]
+        sizes = [*self._ranks(self.options.keep_ratio[tier]).values()]
         sigma = self._sigma_of_layers(client.published)
-        kappa = self.options.kappas[tier]
-        return draw_kernels(sigma, sizes, kappa, client.generator("kernels"))
+        return draw_kernels(sigma, sizes, self.options.kappas[tier], client.generator("kernels"))
 
     def _held(self, tier: int, client: Client | None) -> Held:
         held = dict(super()._held(tier, client))

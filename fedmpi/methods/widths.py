@@ -5,7 +5,7 @@ entry is the weighted mean over the clients that hold it; one that nobody holds 
 follows from `held`; a method adds its widths, its weights and its training.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.config.fields import Shares
-from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import open_lstms
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import all_nets, copy_into, net_specs
@@ -69,9 +68,7 @@ class WidthMethod(ServerMethod):
     def warnings(self) -> tuple[str, ...]:
         said = []
         if self.label_aware and not self._class_names:
-            said.append(
-                "no linear layer of this net has an output for each class, so clients contribute rows of all classes"
-            )
+            said.append("no linear layer has an output for each class, so clients contribute rows of all classes")
         rate = min(self.net_widths) / max(self.net_widths)
         if self.scales and (found := scaler_warning(self._widest, rate)):
             is_scaled = scaled_layers(self._widest)
@@ -110,8 +107,8 @@ class WidthMethod(ServerMethod):
     def _class_names(self) -> tuple[str, ...]:
         """Names the parameters with a row for each class: those of the layer that gives the classes, if it is linear
         and has as many rows."""
-        layers = [(name, part) for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)]
-        names = [name for name, part in layers if part.out_features == self.context.num_classes]
+        layers = {name: part for name, part in self._widest.named_modules() if isinstance(part, nn.Linear)}
+        names = [name for name, part in layers.items() if part.out_features == self.context.num_classes]
         found = self.context.classifier() or (names[-1] if names else "")
         return tuple(name for name in self.state_specs() if found in names and name.rpartition(".")[0] == found)
 
@@ -159,26 +156,16 @@ def with_open_lstms(context: MethodContext) -> MethodContext:
 
 
 def larger_than_dense(
-    key: str,
-    ratios: Sequence[float],
-    dense: nn.Module,
-    layers: Collection[FactorizedLayer],
-    sizes: Callable[[FactorizedLayer, float], tuple[int, ...]],
+    key: str, ratios: Sequence[float], dense: nn.Module, growth: Callable[[float], int]
 ) -> tuple[str, ...]:
-    """Returns a warning for each ratio below 1 whose factorized net has more parameters than `dense`, and what has
-    fewer.
-
-    `sizes` gives the rank of a layer at a ratio, and how many outputs are kept if not all.
-    """
-
-    def growth(ratio: float) -> int:
-        return sum(layer.growth(*sizes(layer, ratio)) for layer in layers)
-
-    whole = sum(parameter.numel() for parameter in dense.parameters())
+    """Returns a warning, and what helps, for each ratio below 1 whose net has more parameters than `dense`: `growth` of
+    the ratio more."""
     smaller = next((percent / 100 for percent in range(99, 0, -1) if growth(percent / 100) < 0), None)
     advice = "no ratio makes it smaller" if smaller is None else f"{smaller:g} or less makes it smaller"
-    return tuple(
-        f"the net of {key} {ratio:g} has {whole + more:,} parameters, the dense one {whole:,}; {advice}"
-        for ratio in ratios
-        if ratio < 1 and (more := growth(ratio)) > 0
-    )
+    whole = sum(parameter.numel() for parameter in dense.parameters())
+    lines = []
+    for ratio in ratios:
+        if ratio < 1 and growth(ratio) > 0:
+            params = f"{whole + growth(ratio):,} parameters, the dense one {whole:,}"
+            lines.append(f"the net of {key} {ratio:g} has {params}; {advice}")
+    return tuple(lines)

@@ -329,9 +329,9 @@ def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str)
     generator = torch.Generator().manual_seed(0)
     params = {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
     layers = method.structure.layers
-    old = {f"out.{name}": torch.ones(layers[name].size("out"), dtype=torch.bool) for name in layers if name != "fc"}
+    old = {f"out.{name}": torch.ones(layers[name].num_outputs, dtype=torch.bool) for name in layers if name != "fc"}
     if axes == "both":
-        old |= {f"in.{n}": torch.ones(layers[n].size("in"), dtype=torch.bool) for n in layers if n != "conv1"}
+        old |= {f"in.{n}": torch.ones(layers[n].num_inputs, dtype=torch.bool) for n in layers if n != "conv1"}
     total, share = sum(value.numel() for value in params.values()), 1.0
     for _ in range(9):
         new = method.pruned(params, old)

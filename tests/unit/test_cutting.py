@@ -50,7 +50,7 @@ def drawn_masks(structure: groups.Structure, axes: tuple[str, ...], share: float
     for name, layer in structure.layers.items():
         for axis in axes:
             if axis == "in" or name not in structure.outputs:
-                mask = torch.rand(layer.size(axis), generator=generator) < share
+                mask = torch.rand(layer.num_outputs if axis == "out" else layer.num_inputs, generator=generator) < share
                 mask[int(torch.randint(len(mask), (), generator=generator))] = True
                 masks[f"{axis}.{name}"] = mask
     return masks

@@ -49,10 +49,6 @@ class Layer:
     num_inputs: int
     sources: frozenset[str]
 
-    def size(self, axis: str) -> int:
-        """Returns how many groups the axis `out` or `in` has."""
-        return self.num_outputs if axis == "out" else self.num_inputs
-
 
 @dataclass
 class Structure:
