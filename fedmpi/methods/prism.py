@@ -158,7 +158,7 @@ class OrthDrop(Method):
     @cached_property
     def _leading(self) -> list[Held]:
         """Returns the leading part, for each tier, of every tensor that its net does not hold whole."""
-        leading = []
+        leading: list[Held] = []
         for specs in self.tier_specs:
             cut = {name: spec.shape for name, spec in specs.items() if spec.shape != self.model_specs[name].shape}
             leading.append({name: tuple(map(slice, shape)) for name, shape in cut.items()})
