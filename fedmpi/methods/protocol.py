@@ -12,10 +12,9 @@ A round (`fedmpi.train_round`) calls, in this order:
 
 After a round, where clients are tested with nets of their own: narrow, adapt, test.
 
-Everything has a default that makes `Method` itself federated averaging: a method overrides what it
-changes and nothing else. State and published tensors are values: named tensors, passed in and
-returned; nothing is remembered in `self` between rounds. A method never sees a communicator, a
-path, a clock or an environment variable. How to write one: `fedmpi/methods/README.md`.
+`Method` itself is federated averaging, and a method overrides what it changes. State and published tensors are values:
+named tensors, passed in and returned; nothing is remembered in `self` between rounds. A method never sees a
+communicator, a path, a clock or an environment variable. How to write one: `fedmpi/methods/README.md`.
 """
 
 from __future__ import annotations
@@ -65,12 +64,9 @@ class Method:
     layers: Mapping[str, FactorizedLayer] = {}
     """The layers that it factorizes, by name, whose singular values a page of the run shows."""
     late: Mapping[tuple[str, ...], float] = {}
-    """Names of published tensors that take long to compute (FedHM: the factors), by what is computed at once. `publish`
-    is called for the others first; clients that need none of these train meanwhile. If all wait, every rank gets the
-    state and calls it for some. Counts as the stage `svd`.
-
-    The values say how long, as multiply-accumulates of a client that trains as long: a worker that waits gets less to
-    do. 0 where that is not known, and rank 0 alone computes it."""
+    """Names of published tensors that take long to compute (FedHM: the factors), by what is computed at once, with how
+    long that takes, in multiply-accumulates of training (0: not known). `publish` is called for the others first, and
+    clients that need none of these train meanwhile. If all wait, and it is known how long, every rank computes some."""
 
     def __init__(self, context: MethodContext) -> None:
         self.context = context
@@ -79,7 +75,7 @@ class Method:
 
     @property
     def keeps_memory(self) -> bool:
-        """Returns whether clients keep something of their own between rounds: the method has a `remember`."""
+        """Returns whether clients keep something between rounds: the method has a `remember`."""
         return type(self).remember is not Method.remember
 
     @cached_property
@@ -146,8 +142,7 @@ class Method:
     def sums(self) -> Mapping[str, str]:
         """Names every sum that uploads are added into, and the server tensor whose shape and bound it has.
 
-        To override where the method needs a tensor's sum in parts (FedHM: by tier). The mean of each is its sum divided
-        by the weight of all that contribute.
+        A method that needs a tensor's sum in parts (FedHM: by tier) gets each part over the weight of all clients.
         """
         return {name: name for name in self.state_specs()}
 
@@ -164,8 +159,8 @@ class Method:
         copy_into(out, state)
 
     def client_weight(self, task: Task) -> float:
-        """Returns the weight of a client's result, up to a factor common to the cohort: 1, or its number of examples
-        where there is an option `weighting` that is `samples`."""
+        """Returns the weight of a client's result, up to a factor common to the cohort: its number of examples where an
+        option `weighting` is `samples`, else 1."""
         return float(task.num_examples) if getattr(self.options, "weighting", "uniform") == "samples" else 1.0
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
@@ -190,10 +185,8 @@ class Method:
         return max_magnitudes(upload.get(name, nothing) for name in self.state_specs())
 
     def bound(self, name: str, magnitude: float) -> float:
-        """Returns B of a server tensor for the coming phase: a client's entry beyond it counts as diverged.
-
-        `magnitude` is the state's largest entry. To override where uploads are no parameters.
-        """
+        """Returns B of a server tensor, whose largest entry is `magnitude`: a client's entry beyond it counts as
+        diverged. To override where uploads are no parameters."""
         return bound_of(magnitude)
 
     def warnings(self) -> tuple[str, ...]:
@@ -201,18 +194,13 @@ class Method:
         return ()
 
     def update(self, state: Params, means: Params, contributions: Contributions) -> Params:
-        """Returns the new state, out of the old and the weighted means over the clients that contributed.
-
-        Entries that nobody sent have their old value in `means`.
-        """
+        """Returns the new state, out of the old and the weighted means over the clients that contributed. Entries that
+        nobody sent have their old value in `means`."""
         return {**state, **means}
 
     def rebase(self, tensors: Params, num_rounds: int) -> Params:
         """Returns a state or a memory of a run of so many rounds as a new run begins with it (`--init-from`), whose
-        rounds count from 1.
-
-        To override where these tensors hold round numbers.
-        """
+        rounds count from 1. To override where these tensors hold round numbers."""
         return tensors
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
@@ -226,11 +214,8 @@ class Method:
     # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
-        """Returns the net that clients of the tier of this number train, with any values (they come from `narrow`).
-
-        `empty`: without values, on the meta device, for counting. Numbers beyond the tiers are of nets that are only
-        tested.
-        """
+        """Returns the net that clients of the tier of this number train, or that is only tested, with any values (they
+        come from `narrow`); `empty`: without values, on the meta device."""
         return self.context.make(empty=empty)
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
@@ -238,20 +223,18 @@ class Method:
         copy_into(out, published)
 
     def drawn(self, client: Client) -> Mapping[str, object]:
-        """Returns what was drawn at random for this client in this phase, beside its tier: what JSON can hold.
+        """Returns what was drawn at random for this client in this phase, for the record: what JSON can hold. It calls
+        the functions that training calls, and uses no memory.
 
-        The server calls it for the record of the round, so it must use the very functions that training uses, and no
-        memory. By default it names the tensors that other clients of its tier send, but not this one.
+        By default it names the tensors that other clients of its tier send, but not this one.
         """
         sent = self.upload_specs(client.task.tier, client.task)
         withheld = [name for name in self.upload_specs(client.task.tier) if name not in sent]
         return {"withheld": withheld} if withheld else {}
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Trains by epochs of mini-batch SGD. To override where a method trains otherwise.
-
-        A method whose steps have other gradients passes on `replace(work, backward=...)` or `loss=...`.
-        """
+        """Trains by epochs of mini-batch SGD. A method whose steps have other gradients passes on
+        `replace(work, backward=...)` or `loss=...`."""
         draws = work.draws(trainer, client.examples)
         return trainer.run(draws, work.lr, work.loss, work.backward, partial(self.after_backward, client=client))
 
@@ -266,11 +249,8 @@ class Method:
         return self.tier_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
-        """Returns what the client sends back, as `upload_specs` says; views of the net are fine, they are copied at
-        once.
-
-        None: nothing counts, as of a client that sends gradients and has diverged (`client.is_restored`).
-        """
+        """Returns what the client sends back, as `upload_specs` says; views of the net are copied at once. None:
+        nothing counts, as of a client that sends gradients and has diverged (`client.is_restored`)."""
         return net.params
 
     def remember(self, net: FlatNet, client: Client) -> Params:
@@ -302,10 +282,8 @@ def pull(net: FlatNet, client: Client, mu: float) -> None:
 
 
 def copy_into(target: Params, source: Mapping[str, Tensor]) -> None:
-    """Copies every tensor of `target` from its namesake in `source`, in one fused launch where torch has one; what lies
-    on another device comes in one piece. Raises ValueError where the two have not the same shape, because torch would
-    broadcast.
-    """
+    """Copies every tensor of `target` from its namesake in `source`; what lies on another device comes in one piece.
+    Raises ValueError where the two have not the same shape, because torch would broadcast."""
     for name, value in target.items():
         if source[name].shape != value.shape:
             raise ValueError(f"{name} is {list(source[name].shape)}, but {list(value.shape)} is to be filled")

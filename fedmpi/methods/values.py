@@ -113,11 +113,11 @@ class MethodContext:
     """What a method is built from: its options, the model, and the sections of the config that concern it.
 
     `make(width, rounding, seed, empty=...)` gives the model: its width multiplied by `width`, channels rounded by
-    `rounding`, its values those of the run's seed (the same ones at every call) or of another seed if asked; an `empty`
-    one is on the meta device, without values and at no cost. `dense_layers` are the model's own, and `tier_blocks` the
-    clients per tier. `present_labels` says which classes a client's training examples have (bool, shape (classes,)).
-    `tiers_in_use` has the tiers that devices leave some client, () where devices do not decide tiers.
-    `classifier` returns the name of the layer that gives the classes, or '' if no conv or linear layer does.
+    `rounding`, its values those of the run's seed, or of another; an `empty` one is on the meta device, without values.
+    `dense_layers` are the model's own, `tier_blocks` the clients per tier. `present_labels` says which classes a
+    client's training examples have (bool, shape (classes,)). `tiers_in_use` has the tiers that devices leave some
+    client, () where devices do not decide tiers. `classifier` returns the name of the layer that gives the classes, or
+    '' if no conv or linear layer does.
     """
 
     options: MethodOptions
@@ -137,11 +137,10 @@ class MethodContext:
 class Client:
     """One client as a method sees it: its task, what the server published, and what it remembers.
 
-    `memory` is what `remember` returned when the client last took part, None if it never did; for
-    `lift` and `regions`, which come after training, it is the new one. It is read when first asked
-    for. `examples` are the numbers of its training examples, int64. `seed` is the run's. `scratch`
-    carries what a method finds in `train` to its `upload` and `remember`. `is_restored` says there that training
-    diverged, and that the net is back at its last finite parameters.
+    `memory` is what `remember` returned when the client last took part, None if it never did; for `lift` and `regions`,
+    which come after training, it is the new one. It is read when first asked for. `examples` are the numbers of its
+    training examples, int64. `seed` is the run's. `scratch` carries what `train` finds to `upload` and `remember`.
+    `is_restored` says there that training diverged, and that the net is back at its last finite parameters.
     """
 
     task: Task
@@ -197,8 +196,7 @@ class ClientLoad:
     """A client's part in a round, as far as it is known when its costs are asked for.
 
     A plan knows the tier, perhaps the round (None: a typical one) and how many examples the client has. `task` is there
-    where it is known who trains, so that what is drawn for a task can be counted before its training; `client` after
-    training, to count what has really moved.
+    where it is known who trains, `client` after training, to count what has really moved.
     """
 
     tier: int
@@ -287,9 +285,8 @@ class Phase:
 class Contributions:
     """What came of a phase beside the means: who contributed, at which learning rate, and how much of it where.
 
-    `shares` says of a server tensor which share of the contributors' weight each of its entries got:
-    1.0, or float64 of the tensor's shape where some clients hold only part of it (exactly 1 where
-    all of them do, 0 where nobody does). `published` is what these clients got.
+    `shares` says of a server tensor which share of the contributors' weight each of its entries got: 1.0, or float64 of
+    the tensor's shape where some clients hold only part of it. `published` is what these clients got.
     """
 
     phase: Phase
