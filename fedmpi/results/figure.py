@@ -1,6 +1,5 @@
-"""Draws all figures: panels in rows, and one legend below, where no curve is.
+"""Draws all figures: panels in rows, and one legend below. Texts that are wider than their panel are broken into lines.
 
-Texts that are wider than their panel are broken into lines, and the figure grows by what its legend needs.
 Lines differ by colour, dashes and marker, so that they can be told apart in grey and by the colour-blind. The same
 lines give the same bytes.
 """
@@ -19,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from fedmpi.store.files import write_atomic
 
 if TYPE_CHECKING:
-    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
@@ -44,9 +42,8 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _MOST_MARKED = 12
 """A curve of more points than this has markers at some of its points only."""
 _PANEL_INCHES = (3.4, 2.6)
-_POINTS = 9
-_CHARACTER_INCHES = 0.55 * _POINTS / 72
-"""A little more than the mean width of the font's letters."""
+_CHARACTER_INCHES = 0.55 * 9 / 72
+"""A little more than the mean width of the letters of 9 points (`font.size`)."""
 _BESIDE_INCHES = 1.0
 """The most of a panel's width that numbers and label of the y axis need."""
 _LEGEND_INCHES = 3.4
@@ -65,6 +62,7 @@ class Line:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    num_seeds: int = 1
 
 
 def colour_of(place: int) -> str:
@@ -76,11 +74,10 @@ def draw_line(axes: Axes, line: Line, place: int) -> None:
     colour = colour_of(place)
     lap = place // len(COLOURS)  # lines of one colour differ in dashes and marker
     dashes = DASHES[(place + lap) % len(DASHES)]
-    style: dict[str, Any] = {"color": colour, "linestyle": dashes}
     marker = _MARKERS[(place + 3 * lap) % len(_MARKERS)]
     every = max(1, len(line.x) // _MOST_MARKED)
-    first = place % every  # so that no marker covers one of another curve
-    axes.plot(line.x, line.y, label=line.label, marker=marker, markersize=3.5, markevery=(first, every), **style)
+    marked = (place % every, every)  # so that no marker covers one of another curve
+    axes.plot(line.x, line.y, label=line.label, color=colour, linestyle=dashes, marker=marker, markevery=marked)
     if line.low:
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.18, linewidth=0)
 
@@ -148,7 +145,9 @@ def compose(
             draw(axes)
             if share_y and axes not in grid[::across]:
                 axes.set_ylabel("")
-            _fit(axes, width / across - _BESIDE_INCHES, height - _BESIDE_INCHES)
+            axes.set_title(_wrapped(axes.get_title(), width / across - _BESIDE_INCHES))
+            axes.set_xlabel(_wrapped(axes.get_xlabel(), width / across - _BESIDE_INCHES))
+            axes.set_ylabel(_wrapped(axes.get_ylabel(), height - _BESIDE_INCHES))
         for axes in grid[len(panels) :]:
             axes.set_visible(False)
         _add_legend(figure)
@@ -160,34 +159,25 @@ def _wrapped(text: str, inches: float) -> str:
     return textwrap.fill(text, max(1, int(inches / _CHARACTER_INCHES)))
 
 
-def _fit(axes: Axes, width: float, height: float) -> None:
-    """Breaks the panel's texts into lines that fit."""
-    axes.set_title(_wrapped(axes.get_title(), width))
-    axes.set_xlabel(_wrapped(axes.get_xlabel(), width))
-    axes.set_ylabel(_wrapped(axes.get_ylabel(), height))
-
-
 def _add_legend(figure: Figure) -> None:
     """Puts all labels below the panels, in as many columns as fit. The figure grows by it."""
-    handles: dict[str, Artist] = {}
+    handles = {}
     for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            handles[label] = handle
+        shown, labels = axes.get_legend_handles_labels()
+        handles.update(zip(labels, shown, strict=True))
     if not handles:
         return
     most = figure.get_figwidth() - 0.3
     names = [_wrapped(name, min(most - _HANDLE_INCHES, _LEGEND_INCHES)) for name in handles]
     longest = max(len(line) for name in names for line in name.split("\n"))
     columns = max(1, int(most / (longest * _CHARACTER_INCHES + _HANDLE_INCHES)))
-    legend = figure.legend(
-        [*handles.values()], names, ncols=columns, loc="outside lower center", handlelength=2.8, fontsize=_POINTS
-    )
-    height = legend.get_window_extent().height / figure.dpi
-    figure.set_figheight(figure.get_figheight() + height + 0.1)
+    legend = figure.legend([*handles.values()], names, ncols=columns, loc="outside lower center", handlelength=2.8)
+    height_inches = legend.get_window_extent().height / figure.dpi
+    figure.set_figheight(figure.get_figheight() + height_inches + 0.1)
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Writes the figure; the ending of the name says the format. Raises RunDirError."""
+    """Writes the figure in the format of the name's ending. Raises RunDirError."""
     write_atomic(path, _bytes_of(figure, path.suffix.lower()[1:]))
 
 

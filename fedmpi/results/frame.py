@@ -1,6 +1,4 @@
-"""Turns the records of runs into tables: the points of curves, what a run ends with, and means over seeds. Runs that
-differ by nothing but their seed are one setting.
-"""
+"""Turns the records of runs into tables: the points of curves, what a run ends with, and means over seeds."""
 
 import math
 import statistics
@@ -65,10 +63,8 @@ def _kernels(record: Record, layer: str) -> Mapping[str, Any]:
 
 
 def points(records: Sequence[Record], net: str, quantity: str = "accuracy", x: str = "rounds") -> pd.DataFrame:
-    """Returns x and y of each round that has this quantity, by round; y is the mean of the nets that `net` means.
-
-    x is the round, what was `spent` up to it, or `kernel`: then the points are those of the kernels, and y is the mean
-    number of clients over the rounds.
+    """Returns x and y of each round that has this quantity, by round; y is the mean of the nets that `net` means, x the
+    round or what was `spent` up to it. By `kernel` there is a point for each kernel: the mean number of its clients.
     """
     if x == "kernel":
         counts = [each for record in records if (each := _kernels(record, net).get("clients_of_kernel"))]
@@ -97,7 +93,8 @@ def curve(
     shared = pd.concat(of_seeds, axis=1, join="inner")
     ys = shared[["y"]]
     band = (ys.min(axis=1), ys.max(axis=1)) if len(of_seeds) > 1 else ()
-    return Line(label, *(each.tolist() for each in (shared[["x"]].mean(axis=1), ys.mean(axis=1), *band)))
+    ends = (each.tolist() for each in (shared[["x"]].mean(axis=1), ys.mean(axis=1), *band))
+    return Line(label, *ends, num_seeds=len(of_seeds))
 
 
 def tier_curves(records: Sequence[Record], *keys: str) -> list[Line]:
@@ -174,9 +171,8 @@ class Group:
     def tested(self) -> list[str]:
         return list(dict.fromkeys(net for run in self.runs for net in run.tested))
 
-    def num_seeds(self, net: str, quantity: str) -> int:
-        """Returns how many of the runs have this quantity of a net; clients' own nets have no loss."""
-        return sum(len(points(run.records, net, quantity)) > 0 for run in self.runs)
+    def curve(self, net: str, y: str = "accuracy", x: str = "rounds") -> Line:
+        return curve(self.name, [run.records for run in self.runs], net, y, x)
 
 
 def grouped(runs: Iterable[Run]) -> list[Group]:
@@ -186,41 +182,34 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
     by_setting: dict[tuple[Any, ...], list[Run]] = {}
     for run in dict.fromkeys(runs):
         by_setting.setdefault((*settings(run.values).items(), bool(run.init_from)), []).append(run)
-    table = pd.DataFrame([settings(own[0].values) for own in by_setting.values()])
-    keys = _telling_keys(table.drop_duplicates())
+    names = _names([settings(own[0].values) for own in by_setting.values()])
     groups = []
-    for (_, setting), own in zip(table.iterrows(), by_setting.values(), strict=True):
-        longest: dict[int, Run] = {}
-        for run in sorted(own, key=lambda run: run.done, reverse=True):
-            longest.setdefault(run.seed, run)
+    for name, own in zip(names, by_setting.values(), strict=True):
+        longest = {run.seed: run for run in sorted(own, key=lambda run: run.done)}
         chosen = [longest[seed] for seed in sorted(longest)]
-        name = _name(setting, keys)
         if origins := [*dict.fromkeys(run.init_from for run in chosen if run.init_from)]:
             name += f", from {origins[0]}" + (f" and {len(origins) - 1} more" if len(origins) > 1 else "")
         groups.append(Group(name, chosen, [run for run in own if run not in chosen]))
     return groups
 
 
-def _telling_keys(table: pd.DataFrame) -> list[str]:
-    """Lists the keys that tell these settings apart: names of sections alone, where those say enough, or all whose
-    values differ.
+def _names(of_groups: Sequence[Mapping[str, str]]) -> list[str]:
+    """Names each of these settings by what sets it apart: by the names of sections, as `fedhm`, where those say enough,
+    else by all that differs, as `fedhm, train.lr 0.1`.
     """
-    differ = sorted(table.columns[table.nunique() > 1], key=lambda key: not key.endswith(".name"))
-    sections = [key for key in differ if _is_of_section(key)]
-    names = {_name(setting, sections) for _, setting in table.iterrows()}
-    return sections if len(names) == len(table) else differ
-
-
-def _name(setting: pd.Series, keys: Sequence[str]) -> str:
-    """Returns `fedhm`, `fedhm, train.lr 0.1`, or `method.server fedadam`."""
-    given = setting[keys].dropna().items()
-    parts = [value if _is_of_section(key) else f"{key.removesuffix('.name')} {value}" for key, value in given]
-    return ", ".join(parts) or str(setting["method.name"])
-
-
-def _is_of_section(key: str) -> bool:
-    """Says whether this is the name of a section, as `method.name`, which says what it is without its key."""
-    return key.endswith(".name") and key.count(".") == 1
+    table = pd.DataFrame(of_groups)
+    differ = table.columns[table.nunique() > 1]
+    sections = [key for key in differ if key.endswith(".name") and key.count(".") == 1]
+    others = [key for key in differ if key not in sections]
+    for keys in (sections, sections + others):
+        names = []
+        for _, row in table.iterrows():
+            given = row[keys].dropna().items()
+            parts = [value if key in sections else f"{key.removesuffix('.name')} {value}" for key, value in given]
+            names.append(", ".join(parts) or str(row["method.name"]))
+        if len({*names}) == len(table.drop_duplicates()):
+            break
+    return names
 
 
 def cautions(groups: Iterable[Group]) -> Iterator[str]:
@@ -253,31 +242,22 @@ def panels(groups: Sequence[Group], nets: Sequence[str], x: str, y: str, names: 
     if names and len(names) != len(groups):
         of = "; ".join(group.name for group in groups)
         raise ConfigError("--names", f"{len(names)} names for {len(groups)} lines: {of}")
-    recorded = [[net for net in group.tested if group.num_seeds(net, y)] for group in groups]
+    recorded = [[net for net in group.tested if group.curve(net, y).x] for group in groups]
     scores = dict.fromkeys(run.best.score for group in groups for run in group.runs if run.tested)
     tested = " or ".join(scores) if y == "accuracy" else y
-    chosen = dict.fromkeys(nets or [known[0] for known in recorded if known])
+    chosen = dict.fromkeys(nets or [known[0] for known in recorded if known] or ["any net"])
     found = []
     for net in chosen:
-        lines = {}
-        for place, group in enumerate(groups):
-            line = curve(group.name, [run.records for run in group.runs], net, y, x)
-            if any(line.x):  # what moved nothing has all points at 0
-                seeds = group.num_seeds(net, y)
-                label = f"{group.name}, mean of {seeds} seeds" if seeds > 1 else group.name
-                lines[place] = replace(line, label=names[place] if names else label)
+        lines = {place: line for place, group in enumerate(groups) if any((line := group.curve(net, y, x)).x)}
         if not lines:
-            raise _nothing_to_draw(net, recorded, x, y)
+            known = ", ".join(dict.fromkeys(chain.from_iterable(recorded))) or "no net"
+            problem = f"these runs have no {y} of {net} by {x}; their records have the {y} of {known}, always by rounds"
+            raise ConfigError("--figure", problem)
+        for place, line in lines.items():
+            label = f"{line.label}, mean of {line.num_seeds} seeds" if line.num_seeds > 1 else line.label
+            lines[place] = replace(line, label=names[place] if names else label)
         # One panel has no title: a paper's caption is one. What was tested stands beside the axis.
         shown = name_of(net)
         title, label = (shown, f"test {tested}") if len(chosen) > 1 else ("", f"test {tested}, {shown}")
         found.append(Panel(lines, x, y, title, label))
-    if not found:
-        raise _nothing_to_draw("any net", recorded, x, y)
     return found
-
-
-def _nothing_to_draw(net: str, recorded: Sequence[Sequence[str]], x: str, y: str) -> ConfigError:
-    known = ", ".join(dict.fromkeys(chain.from_iterable(recorded))) or "no net"
-    problem = f"these runs have no {y} of {net} by {x}; their records have the {y} of {known}, always by rounds"
-    return ConfigError("--figure", problem)

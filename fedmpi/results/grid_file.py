@@ -1,8 +1,5 @@
 """The schema of a grid file, which says which runs to make and what to report (`README.md` has an example), and its
 runs: their names and configs.
-
-The digest is that of all that is fixed before the runs of a grid with questions. Every such run notes it when it
-begins, so that a file that has changed since is refused.
 """
 
 from __future__ import annotations
@@ -57,17 +54,13 @@ class Measure(Section):
     """A number that a run ends with."""
 
     quantity: Quantity | Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """`bytes` and `macs` are those of all clients in a run; `simulated_s` and `simulated_j` are time and energy of
-    a run on the clients' devices (`devices`). `seconds` is the mean duration of a round, or of the stage that `net`
-    names, and `time_share` is that stage's share of a round. A metric of `evaluation.metrics` has its name there, and
-    more of it is better.
-    """
+    """A metric of the user's (`evaluation.metrics`) has its name there, and more of it is better."""
     net: str = "largest"
-    """The tested net: its name, `largest`, `smallest`, `mean` over the tested nets, or `clients`, the mean over the
-    clients' own nets.
+    """The tested net: its name, `largest`, `smallest`, `mean` (over all), or `clients` (the mean of their own); of
+    `seconds` and `time_share` the stage of a round.
     """
     of: Literal["last", "best"] = "last"
-    """Takes the value of the last round, or of the best one."""
+    """The round whose value counts."""
     target: Share | None = None
     """The accuracy to reach, for `..._to_target`."""
 
@@ -79,12 +72,12 @@ class Measure(Section):
 
     @property
     def is_share(self) -> bool:
-        """Says that the number is shown in percent, and differences in points."""
+        """Returns True for a number that is shown in percent, its differences in points."""
         return self.quantity in (*_SCORES, "time_share")
 
     @property
     def is_to_target(self) -> bool:
-        """Says that a run may never have the number, because it does not reach the target."""
+        """Returns True for a number that a run may never have, because it does not reach the target."""
         return self.quantity.endswith("_to_target")
 
     @property
@@ -120,9 +113,7 @@ class Question(Section):
     provided: Annotated[tuple[Condition, ...], Field(strict=False)] = ()
     """Conditions on the same two methods; the answer is yes only where all of them hold, too."""
     primary: bool = True
-    """A primary question is tested. Of a secondary one the report gives the numbers, and Holm's correction leaves it
-    out.
-    """
+    """A secondary question has numbers and no test, and Holm's correction leaves it out."""
     undecidable: str = ""
     """Why no run that is possible here can answer it; such a question has no methods."""
 
@@ -150,9 +141,7 @@ class Method(Section):
     set: dict[str, Any] = {}
     """Settings on top of the config, as `{method: {name: fedhm}}`."""
     grid: Annotated[tuple[dict[str, list[Any]], ...], Field(strict=False)] = ()
-    """Values to choose from on validation data: a list of mappings, as `[{train.lr: [0.05, 0.1]}]`. Each mapping gives
-    all combinations of its values. All methods have the same number of trials.
-    """
+    """Values to choose from on validation data, as `[{train.lr: [0.05, 0.1]}]`: all combinations of each mapping's."""
 
     @property
     def trials(self) -> tuple[dict[str, Any], ...]:
@@ -189,17 +178,15 @@ class Grid(Section):
     settings: dict[Name, dict[str, Any]] = {"all": {}}
     """The settings in which methods are compared, by name; `extends: NAME` puts another setting below."""
     methods: dict[Name, Method] = {}
-    """The methods, by name."""
     seeds: Seeds
     """Seeds of the final runs. For one seed all methods have the same partition, cohorts and initial values."""
     tuning: Tuning | None = None
     """How settings are chosen; without it methods run as they stand."""
     measures: dict[Name, Measure] = {}
-    """What the report measures, by name; without any, `DEFAULT_MEASURES`."""
+    """What the report measures, by name; empty takes `DEFAULT_MEASURES`."""
     questions: Annotated[tuple[Question, ...], Field(strict=False)] = ()
-    """What the report answers. All primary questions in all their settings are one family for Holm's correction."""
     printed: Printed = {}
-    """The tables and figures of a paper, whose numbers stand beside ours. The runs are those that they name."""
+    """The tables and figures of a paper; the runs are those that they name."""
     _path: Path = PrivateAttr(Path())
 
     @property
@@ -229,11 +216,10 @@ class Grid(Section):
         found = ", ".join(f"{name} {count}" for name, count in counts.items())
         if self.tuning is None and any(counts.values()):
             yield ("methods",), f"grids, but no `tuning` that says how to choose; trials: {found}"
-        elif self.tuning is not None:
-            if 0 in counts.values() or len({*counts.values()}) > 1:
-                yield ("methods",), f"with `tuning` all methods have a grid of as many trials; found: {found}"
-            if shared := {*self.seeds} & {*self.tuning.seeds}:
-                yield ("tuning", "seeds"), f"{sorted(shared)} are final seeds, too; take others"
+        elif self.tuning is not None and (0 in counts.values() or len({*counts.values()}) > 1):
+            yield ("methods",), f"with `tuning` all methods have a grid of as many trials; found: {found}"
+        if self.tuning is not None and (shared := {*self.seeds} & {*self.tuning.seeds}):
+            yield ("tuning", "seeds"), f"{sorted(shared)} are final seeds, too; take others"
 
     def _names(self) -> Iterator[tuple[yaml_text.Path, str, Collection[str]]]:
         """Yields each name that stands for another entry of the file: its path, itself, and the known ones."""
@@ -306,17 +292,16 @@ def grid_of(path: Path, tree: Tree) -> Grid:
 
 
 def not_alike(configs: Mapping[str, Config]) -> Iterator[str]:
-    """Yields a line for each setting that the configs of methods do not share, as `train.lr is 0.5; hermes 0.1`: the
-    value that most have, then the others; those of the methods' own section are no settings of all.
+    """Yields a line for each setting outside the methods' own section that the configs of methods do not share, as
+    `train.lr is 0.5; hermes 0.1`: the value that most have, then the others.
     """
     plain = {method: settings_of(config.to_dict()) for method, config in configs.items()}
     for key in next(iter(plain.values()), {}):
         values = {method: own[key] for method, own in plain.items() if key in own}
-        if not key.startswith("method.") and len(values) == len(plain):
-            common, *others = sorted(methods_by(values).items(), key=lambda item: -len(item[1]))
-            if others:
-                parts = [common[0], *(f"{', '.join(methods)} {text}" for text, methods in others)]
-                yield f"not alike: {key} is {'; '.join(parts)}"
+        common, *others = sorted(methods_by(values).items(), key=lambda item: -len(item[1]))
+        if others and len(values) == len(plain) and not key.startswith("method."):
+            parts = [common[0], *(f"{', '.join(methods)} {text}" for text, methods in others)]
+            yield f"not alike: {key} is {'; '.join(parts)}"
 
 
 def methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -325,9 +310,6 @@ def methods_by(values: Mapping[str, str]) -> dict[str, list[str]]:
     for method, text in values.items():
         methods.setdefault(text, []).append(method)
     return methods
-
-
-# The runs that a file names: trials on validation data, then the final runs with the chosen trials.
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
     tested = [group for group in groups if group.tested]
     charts = []
     for x, label in figure.X_LABELS.items():
-        lines = [curve(group.name, [run.records for run in group.runs], group.tested[0], x=x) for group in tested]
+        lines = [group.curve(group.tested[0], x=x) for group in tested]
         if any(any(line.x) for line in lines):  # nobody may have moved anything, or had a clock
             charts.append(_lines(f"Accuracy by {label}", lines, "accuracy", x))
     return _rendered(
