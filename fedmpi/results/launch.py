@@ -1,9 +1,7 @@
 """Makes runs: on this machine, each as a command of its own with a folder and a log beside it, or as a Slurm job.
 
-A run that is finished is not made again, one that was interrupted continues, and one that fails ends no other.
-
-The Slurm job is FOLDER/job.sbatch, an array with a task for each run; slurm/job.sbatch is its template. It runs in the
-folder in which the command was called, with the same interpreter, so that it finds the same code.
+A run that is finished is not made again, one that was interrupted continues, and one that fails ends no other. The
+Slurm job runs in the folder in which the command was called, with the same interpreter, so it finds the same code.
 """
 
 from __future__ import annotations
@@ -17,9 +15,9 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +33,7 @@ from fedmpi.store.files import make_folder, write_text, writing
 from fedmpi.store.run_dir import RunDir
 
 _POLL_S = 0.1
-# mpirun passes SIGTERM on to its ranks and waits for them.
-_END_WITHIN_S = 20.0
+_END_WITHIN_S = 20.0  # mpirun passes SIGTERM on to its ranks and waits for them
 _ENDING = (signal.SIGINT, signal.SIGTERM, SIGNAL)
 
 
@@ -67,8 +64,7 @@ def write_config(job: Job) -> None:
 
 
 def differences(config: Config, saved: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each difference. Other `rounds` and another `stop` are some here, although a run may be
-    extended."""
+    """Returns a line for each difference, also of `rounds` and `stop`, with which a run may be extended."""
     found = config.diff(saved)
     if saved["rounds"] != config.rounds and not any(line.startswith("rounds:") for line in found):
         found.append(f"rounds: run has {saved['rounds']}, you ask {config.rounds}")
@@ -87,37 +83,47 @@ def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str
     left = [job for job in jobs if not job.run().is_finished]
     if len(left) < len(jobs):
         print(f"{counted(len(jobs) - len(left), 'run')} of {len(jobs)} finished before", flush=True)
-    start = partial(_Process, start_words(ranks, launcher), environment(ranks, at_once))
-    signals: list[int] = []
-    handlers = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in _ENDING}
-    try:
-        return _make_all(left, start, at_once, signals)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def _make_all(jobs: Sequence[Job], start: Callable[[Job, str], _Process], at_once: int, signals: Sequence[int]) -> int:
-    """Returns the exit code. All processes end before it returns or raises; a signal ends them at once."""
-    waiting = deque(enumerate(jobs, 1))
-    processes: list[_Process] = []
+    waiting = deque(enumerate(left, 1))
+    words = start_words(ranks, launcher)
+    environ = environment(ranks, at_once)
     codes = {0}
-    try:
-        while processes or (waiting and TO_CONTINUE not in codes):
-            if signals:
-                print("stopped; the same command continues from here", file=sys.stderr, flush=True)
-                return INTERRUPTED
-            if waiting and len(processes) < at_once and TO_CONTINUE not in codes:
+    with _supervised() as (processes, signals):
+        while (processes or waiting) and not signals:
+            if waiting and len(processes) < at_once:
                 number, job = waiting.popleft()
-                processes.append(start(job, f"[{number}/{len(jobs)}] {job.name}"))
+                processes.append(_Process(words, environ, job, f"[{number}/{len(left)}] {job.name}"))
                 continue
+            time.sleep(_POLL_S)
             for process in [one for one in processes if one.popen.poll() is not None]:
                 processes.remove(process)
                 codes.add(process.report_end())
-            time.sleep(_POLL_S)
-    finally:
-        _end(processes)
+            if TO_CONTINUE in codes:  # there is no time for another
+                waiting.clear()
+        if signals:
+            print("stopped; the same command continues from here", file=sys.stderr, flush=True)
+            return INTERRUPTED
     return max(codes)  # to continue is more than to have failed
+
+
+@contextmanager
+def _supervised() -> Iterator[tuple[list[_Process], list[int]]]:
+    """Yields the processes, which all end at last, and the signals to this process, which end nothing by themselves."""
+    processes: list[_Process] = []
+    signals: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: signals.append(number)) for number in _ENDING}
+    try:
+        yield processes, signals
+    finally:
+        for process in processes:
+            process.popen.terminate()
+        for process in processes:
+            try:
+                process.popen.wait(_END_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.popen.kill()
+                process.popen.wait()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 class _Process:
@@ -164,20 +170,6 @@ def _started(command: Sequence[str], output: int, environ: dict[str, str]) -> su
         raise UserError(command[0], f"cannot be started: {reason(error)}") from None
 
 
-def _end(processes: Sequence[_Process]) -> None:
-    """Ends all processes, and kills one that takes too long. What a run has saved stays."""
-    for process in processes:
-        process.popen.terminate()
-    for process in processes:
-        try:
-            process.popen.wait(_END_WITHIN_S)
-        except subprocess.TimeoutExpired:
-            process.popen.kill()
-            process.popen.wait()
-
-
-# Slurm.
-
 _PACKAGE = Path(__file__).resolve().parents[1]
 # An installed package has `slurm/` within it.
 _FILES = next(
@@ -208,8 +200,8 @@ def sbatch_option(text: str) -> str:
 def write_slurm_job(
     jobs: Sequence[Job], folder: Path, *, ranks: int, launcher: str | None, options: Sequence[str]
 ) -> None:
-    """Writes the job of the runs that are neither finished nor under way. Raises `UserError`, before anything is
-    written.
+    """Writes FOLDER/job.sbatch, an array with a task for each run that is neither finished nor under way; the template
+    is slurm/job.sbatch. Raises `UserError`, before anything is written.
     """
     left = {number: job for number, job in enumerate(jobs, 1) if job.run().state not in (FINISHED, RUNNING)}
     for job in left.values():
@@ -217,11 +209,12 @@ def write_slurm_job(
     print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished or running", flush=True)
     if not left:
         return
-    head = [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)]
+    text = _filled((_FILES / "job.sbatch").read_text(), "runs", _run_lines(jobs))
+    text = _filled(text, "job", [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)])
     for job in left.values():
         write_config(job)
     file = make_folder(folder) / "job.sbatch"
-    write_text(file, _filled(_filled((_FILES / "job.sbatch").read_text(), "job", head), "runs", _run_lines(jobs)))
+    write_text(file, text)
     print(f"written: {file}; look at it, then: sbatch {shlex.quote(str(file))}", flush=True)
 
 
@@ -245,9 +238,7 @@ def _sbatch_lines(folder: Path, ranks: int, tasks: Iterable[int], given: Sequenc
 
 def _quoted(value: str) -> str:
     """Returns the text as sbatch reads its lines: blanks need quotes, a backslash takes the next character as it is."""
-    if not re.search(r"[\s#\"'\\]", value):
-        return value
-    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
+    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"' if re.search(r"[\s#\"'\\]", value) else value
 
 
 def _run_lines(jobs: Sequence[Job]) -> Iterator[str]:
