@@ -46,7 +46,6 @@ from fedmpi.results.archive import RunRecord
 from fedmpi.results.grid_file import Grid, GridRun, config_of, finals, grid_of, not_alike, read, trials
 from fedmpi.results.launch import Job
 from fedmpi.results.printed import has_words
-from fedmpi.results.run import Run
 from fedmpi.running.made_with import user_code
 from fedmpi.store import manifest
 from fedmpi.store.files import make_folder, read_json, write_text
@@ -55,8 +54,7 @@ from fedmpi.store.run_dir import RunDir
 if TYPE_CHECKING:
     from fedmpi.results.answers import Choices, Results
 
-_DIGEST = "grid.json"
-"""The file among the runs of a grid with questions that has its digest."""
+_DIGEST = "grid.json"  # among the runs of a grid with questions
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ class GridFolder:
 
     @cached_property
     def recorded(self) -> dict[GridRun, RunRecord]:
-        """Returns the records in the results' folder; `records` adds those of runs that have finished since."""
+        """Keeps the records in the results' folder; `records` adds those of runs that have finished since."""
         return {record.run: record for record in self._archive[1]}
 
     def folder_of(self, run: GridRun) -> RunDir:
@@ -84,8 +82,10 @@ class GridFolder:
         """Raises RunDirError where the questions, or what they rest on, have changed since the first run began."""
         digests = {self._archive[0], str((read_json(self.out / _DIGEST) or {}).get("digest", ""))}
         if self.grid.questions and digests - {"", self.grid.digest}:
-            text = "the file has changed since its runs were begun; restore it, or name the new grid anew"
-            raise RunDirError(str(self.grid.path), text)
+            raise self._changed("the file has changed since its runs were begun")
+
+    def _changed(self, what: str) -> RunDirError:
+        return RunDirError(str(self.grid.path), f"{what}; restore it, or name the new grid anew")
 
     def fix(self, jobs: Mapping[GridRun, Job]) -> None:
         """Notes the digest of a grid with questions before these runs begin.
@@ -102,8 +102,7 @@ class GridFolder:
             now = archive.fingerprint(job.config, user_code(job.config, as_loaded=False))
             if began.get(run, now) != now:
                 what = "a config, one that it starts from, or code that it names"
-                text = f"{what} has changed since run {run.folder_name} was begun"
-                raise RunDirError(str(self.grid.path), f"{text}; restore it, or name the new grid anew")
+                raise self._changed(f"{what} has changed since run {run.folder_name} was begun")
         write_text(make_folder(self.out) / _DIGEST, json.dumps({"digest": self.grid.digest}) + "\n")
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
@@ -123,14 +122,13 @@ class GridFolder:
 
     def records(self, runs: Sequence[GridRun]) -> dict[GridRun, RunRecord]:
         """Returns those of these runs that are finished, from the archive or from their folders."""
-        known = self.recorded
-        new = [run for run in runs if run not in known and self.folder_of(run).has_config()]
+        new = [run for run in runs if run not in self.recorded and self.folder_of(run).has_config()]
         for run, job in self.jobs(new).items():
             if job.run().is_finished:
                 is_first = run.phase == "final" and run.seed == self.grid.seeds[0]
                 is_whole = is_first or bool(self.grid.printed)
-                known[run] = archive.record_run(run, job, all_diagnostics=is_whole)
-        return {run: known[run] for run in runs if run in known}
+                self.recorded[run] = archive.record_run(run, job, all_diagnostics=is_whole)
+        return {run: self.recorded[run] for run in runs if run in self.recorded}
 
     def choices(self) -> Choices:
         from fedmpi.results.answers import choose
@@ -177,7 +175,8 @@ def _grid(given: Sequence[str]) -> int:
     folder = _folder(arguments)
     folder.refuse_changed()
     if arguments.list:
-        show("\n".join(_state_lines(folder, arguments)))
+        runs = [*trials(folder.grid), *(folder.finals() or finals(folder.grid, {}))]
+        show("\n".join(run.folder_name for run in _chosen(folder.grid, runs, arguments)))
         return 0
     code = 0 if arguments.report else _make(folder, arguments)
     if arguments.slurm is None and (code == 0 or (code == FAILED and folder.finished())):
@@ -198,7 +197,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="the folder of all runs (default runs/grid-NAME)")
     parser.add_argument("--results", type=Path, help="the folder of records and report (default OUT/results)")
     does = parser.add_mutually_exclusive_group()
-    does.add_argument("--list", action="store_true", help="run nothing, name the runs and how far they are")
+    does.add_argument("--list", action="store_true", help="run nothing, name the folders of the runs")
     does.add_argument("--report", action="store_true", help="run nothing, make the report of what there is")
     what = "write the Slurm job of the runs, with these long options of sbatch (array=%%4: four runs at a time)"
     does.add_argument("--slurm", nargs="*", type=launch.sbatch_option, metavar="KEY=VALUE", help=what)
@@ -228,8 +227,6 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     arguments.file = Path(located(files[0])) if files else None
     name = "digits" if arguments.file is None else arguments.file.stem
     out = arguments.out or Path("runs") / f"grid-{name}"
-    if RunDir(out).holds_run():
-        raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
     seeds = tuple(dict.fromkeys([*grid.seeds, *(arguments.seeds or ())]))
     if grid.questions and seeds != grid.seeds:
@@ -242,17 +239,15 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
-    """Makes a grid of methods and seeds, and writes its file, unless its runs are only listed."""
+    """Makes a grid of methods and seeds, and writes its file."""
     methods: dict[str, dict[str, Any]] = {}
     for name, section in _methods(arguments.methods, arguments.file):
         if name in methods:
             raise ConfigError("--methods", f"{name} is named twice, and its runs would share a folder")
         methods[name] = section
     document = {"title": "Methods compared", "methods": methods, "seeds": list(arguments.seeds or (0, 1, 2))}
-    path = out.resolve() / "grid.yaml"
-    if not arguments.list:
-        make_folder(path.parent)
-        write_text(path, yaml_text.dump(document))
+    path = make_folder(out.resolve()) / "grid.yaml"
+    write_text(path, yaml_text.dump(document))
     return grid_of(path, Tree.of(document, str(path)))
 
 
@@ -275,13 +270,13 @@ def _methods(names: str, base: Path | None) -> Iterator[tuple[str, dict[str, Any
 
 def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) -> list[GridRun]:
     """Returns the runs of `--only` and of `--seeds`; trials count as the runs of every seed."""
-    pairs = printed.runs(grid.printed, arguments.only)
+    in_cells = printed.runs(grid.printed, arguments.only)
     chosen = []
     for run in runs:
         is_named = has_words(f"{run.phase} {run.setting} {run.method} seed{run.seed}", arguments.only)
-        if grid.printed:
-            is_named = run.address in pairs
-        if is_named and (not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds):
+        if (run.address in in_cells if grid.printed else is_named) and (
+            not arguments.seeds or run.phase == "tuning" or run.seed in arguments.seeds
+        ):
             chosen.append(run)
     if runs and not chosen:
         known = ", ".join(dict.fromkeys(run.method for run in runs))
@@ -290,8 +285,8 @@ def _chosen(grid: Grid, runs: Sequence[GridRun], arguments: argparse.Namespace) 
 
 
 def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
-    """Makes what is left of the trials, then of the final runs, or writes the job of the first of these that are left;
-    returns the exit code.
+    """Makes what is left of the trials, then of the final runs, or writes the job of the first of these that are left.
+    Returns the exit code.
     """
     for phase in ("tuning", "final"):
         all_runs = trials(folder.grid) if phase == "tuning" else folder.finals()
@@ -337,16 +332,3 @@ def _report(folder: GridFolder) -> None:
             table_text.print_lines(table.heads, table.lines, table.num_left)
     print(*(grid_report.sentence(folder.grid, answer) for answer in results.answers), sep="\n")
     print(f"written: {folder.results}/{', '.join([*texts, archive.FILE, *figures])}", flush=True)
-
-
-def _state_lines(folder: GridFolder, arguments: argparse.Namespace) -> Iterator[str]:
-    """Yields a line for each run: its state and its name."""
-    grid = folder.grid
-    yield f"{grid.path}: {grid.title}"
-    runs = [*trials(grid), *(folder.finals() or finals(grid, {}))]
-    for run in _chosen(grid, runs, arguments):
-        here = Run(folder.folder_of(run).path)
-        state = "finished" if run in folder.recorded else "not run"
-        if here.has_begun():
-            state = f"{here.state}, {here.done} of {here.num_rounds} rounds"
-        yield f"{state:30} {run.name} seed {run.seed}"
