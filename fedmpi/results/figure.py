@@ -161,7 +161,7 @@ def _wrapped(text: str, inches: float) -> str:
 
 def _add_legend(figure: Figure) -> None:
     """Puts all labels below the panels, in as many columns as fit. The figure grows by it."""
-    handles = {}
+    handles: dict[str, Any] = {}
     for axes in figure.axes:
         shown, labels = axes.get_legend_handles_labels()
         handles.update(zip(labels, shown, strict=True))
@@ -171,7 +171,7 @@ def _add_legend(figure: Figure) -> None:
     names = [_wrapped(name, min(most - _HANDLE_INCHES, _LEGEND_INCHES)) for name in handles]
     longest = max(len(line) for name in names for line in name.split("\n"))
     columns = max(1, int(most / (longest * _CHARACTER_INCHES + _HANDLE_INCHES)))
-    legend = figure.legend([*handles.values()], names, ncols=columns, loc="outside lower center", handlelength=2.8)
+    legend = figure.legend([*handles.values()], names, ncols=columns, loc="outside lower center")
     height_inches = legend.get_window_extent().height / figure.dpi
     figure.set_figheight(figure.get_figheight() + height_inches + 0.1)
 

@@ -91,10 +91,12 @@ def curve(
     if not of_seeds:
         return Line(label, [], [])
     shared = pd.concat(of_seeds, axis=1, join="inner")
-    ys = shared[["y"]]
-    band = (ys.min(axis=1), ys.max(axis=1)) if len(of_seeds) > 1 else ()
-    ends = (each.tolist() for each in (shared[["x"]].mean(axis=1), ys.mean(axis=1), *band))
-    return Line(label, *ends, num_seeds=len(of_seeds))
+    xs = shared[["x"]].mean(axis=1).tolist()
+    ys = shared[["y"]].mean(axis=1).tolist()
+    if len(of_seeds) == 1:
+        return Line(label, xs, ys)
+    ends = shared[["y"]].agg(["min", "max"], axis=1)
+    return Line(label, xs, ys, ends["min"].tolist(), ends["max"].tolist(), len(of_seeds))
 
 
 def tier_curves(records: Sequence[Record], *keys: str) -> list[Line]:
