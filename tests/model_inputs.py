@@ -43,8 +43,7 @@ def loaded(factors: nn.Module, dense: nn.Module, layers: tuple[FactorizedLayer, 
     """A factorized copy of `dense`, holding the factors of its weights: what a client does with what is published."""
     for layer in layers:
         place, weight = factors.get_submodule(layer.name), dense.get_parameter(f"{layer.name}.weight").detach()
-        for half, factor in zip((place.u, place.v), layer.factorize(weight, len(place.u.weight)), strict=True):
-            half.weight.data.copy_(factor)
+        place.u.weight.data, place.v.weight.data, _ = layer.decompose(weight, len(place.u.weight))
     return factors
 
 

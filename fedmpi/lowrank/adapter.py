@@ -23,8 +23,8 @@ _SMALLEST_VALUE = 2.0**-20
 class Adapter(nn.Module):
     """W x + bias + scale B A x, with the weight and the bias of the linear layer whose place it takes.
 
-    `holds` names those of its parameters that have no gradient: `a`, or `change` (out, in), which is added to W. It has
-    a change only then. Values come from the server.
+    `holds` names those of its parameters that have no gradient: `a`, or `change` (out, in), which is added to W and
+    exists only then. Values come from the server.
     """
 
     bias: Tensor | None
@@ -90,11 +90,8 @@ def adapt(net: nn.Module, ranks: Mapping[str, int], scale: float, holds: Collect
 
 
 def frozen_layers(net: nn.Module, patterns: Sequence[str]) -> dict[str, FactorizedLayer]:
-    """Returns the linear layers whose weight is not trained and is theirs alone, and whose name matches one of the
-    patterns (fnmatch).
-
-    Raises `ConfigError` (of `method.targets`, the source of the patterns) for a pattern that no such layer matches.
-    """
+    """Returns the linear layers whose weight is not trained and is theirs alone, and whose name matches a pattern
+    (fnmatch). Raises `ConfigError` (of `method.targets`) for a pattern that no such layer matches."""
     parts = {name: part for name, part in net.named_modules() if name and "weight" in part._buffers}
     frozen = {name: part for name, part in parts.items() if not _why_not(net, part)}
     for pattern in patterns:
@@ -139,8 +136,7 @@ def drawn(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
 
 
 def factors_of(change: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns A (r, in) and B (out, r) whose product is the best approximation of `change` (out, in) of the rank r that
-    `start` has.
+    """Returns A (r, in) and B (out, r) whose product is the best approximation of `change` (out, in) of rank r.
 
     Rows of A are unit vectors; column i of B has the norm sigma_i. Where sigma_i is zero, row i of A is that of `start`
     (r, in), so that B, which is zero there, has a gradient.

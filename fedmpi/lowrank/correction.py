@@ -32,8 +32,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Of values below this share of the largest one the solver's singular vectors are no longer orthogonal (`gram`: to 2e-4
-# here), and a client's training can hardly move them: its gradients are proportional to the square roots of the values.
+# Singular vectors of values below this share of the largest one are no longer orthogonal (`gram`: to 2e-4 here), and
+# training can hardly move them: gradients are proportional to the square roots of the values.
 _SMALLEST_VALUE = 2.0**-23
 
 
@@ -66,10 +66,8 @@ class TierCoverage:
 
 
 def received(weight: Tensor, factors: tuple[Tensor, Tensor] | None, cover: TierCoverage) -> Tensor:
-    """Returns a_D W + U diag(s) V, the mean of what the contributing clients started from; (M, N), float64.
-
-    One thin product. The factors may be None where all clients are dense.
-    """
+    """Returns a_D W + U diag(s) V, the mean of what the contributing clients started from; (M, N), float64. One thin
+    product. The factors may be None where all clients are dense."""
     dense = weight.double() * cover.dense
     return dense if factors is None else dense.add_(_product(*factors, low_shares(cover)))
 
@@ -147,11 +145,10 @@ def _tangent(matrix: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 def _orthonormal(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the singular vectors (M, r') and (r', N) of factors whose columns and rows have the norm sqrt(sigma)."""
-    lengths = u.norm(dim=0)
-    heights = v.norm(dim=1)
-    sigma = lengths * heights
-    kept = int((sigma > _SMALLEST_VALUE * sigma.max()).sum())
-    return u[:, :kept] / lengths[:kept], v[:kept] / heights[:kept, None]
+    left = u.norm(dim=0)
+    right = v.norm(dim=1)
+    kept = int((left * right > _SMALLEST_VALUE * (left * right).max()).sum())
+    return u[:, :kept] / left[:kept], v[:kept] / right[:kept, None]
 
 
 def nested_bases(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,11 +1,8 @@
 """Frobenius decay: weight decay of the product of two factors.
 
-Local training, between backward and the optimizer's step. Khodak, Tenenholtz, Mackey, Fusi,
-"Initialization and regularization of factorized neural layers", arXiv:2105.01029; FedHM,
-arXiv:2111.14655, 2.3. With U (M, r) and V (r, N), the gradient of (lambda / 2) ||U V||_F^2 is
-lambda U (V V^T) for U and lambda (U^T U) V for V.
-
-Differences from the paper: none.
+Local training, between backward and the optimizer's step. Khodak, Tenenholtz, Mackey, Fusi, "Initialization and
+regularization of factorized neural layers", arXiv:2105.01029; FedHM, arXiv:2111.14655, 2.3. With U (M, r) and V (r, N),
+the gradient of (lambda / 2) ||U V||_F^2 is lambda U (V V^T) for U and lambda (U^T U) V for V.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,16 +1,15 @@
 """What low rank needs to know of one layer: shapes, the unrolled matrix, and back.
 
-The paper (FedHM, arXiv:2111.14655, 2.2) unrolls a conv weight (n, m, kh, kw) into rows (m, kh) and
-columns (n, kw); u then holds r filters of kh x 1, applied first, and v n filters of 1 x kw. The
-authors' code pairs kh with the outputs: rows (m, kw) and columns (n, kh) here, the horizontal
-filters first (we transpose their matrix, so that `u` is the first one in both). Either is exact
-at full rank; truncated, they are different approximations with the same counts. PriSM
-(arXiv:2208.13141, 3.1) keeps the kernel whole, rows (m, kh, kw) and columns n: u then holds r full
-filters, its "principal kernels", and v is 1 x 1. A linear weight (n, m) is unrolled into (m, n).
+The paper (FedHM, arXiv:2111.14655, 2.2) unrolls a conv weight (n, m, kh, kw) into rows (m, kh) and columns (n, kw); u
+then holds r filters of kh x 1, applied first, and v n filters of 1 x kw. The authors' code pairs kh with the outputs:
+rows (m, kw) and columns (n, kh) here, the horizontal filters first (we transpose their matrix, so that `u` is the first
+one in both). Either is exact at full rank; truncated, they are different approximations with the same counts. PriSM
+(arXiv:2208.13141, 3.1) keeps the kernel whole, rows (m, kh, kw) and columns n: u then holds r full filters, its
+"principal kernels", and v is 1 x 1. A linear weight (n, m) is unrolled into (m, n).
 
-Differences from the paper: inside a side, the kernel index runs slower than the channel, which
-permutes rows and columns and leaves the approximation as it is. A factor in channels_last
-memory format then is its matrix: `u_matrix` and `v_matrix` are views.
+Differences from the paper: inside a side, the kernel index runs slower than the channel, which permutes rows and
+columns and leaves the approximation as it is. A factor in channels_last memory format then is its matrix: `u_matrix`
+and `v_matrix` are views.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from fedmpi.lowrank.svd import Solver, truncated_svd
+from fedmpi.lowrank.svd import Solver, Triplets, truncated_svd
 from fedmpi.tensors import Params, Spec
 
 _COST = 6
@@ -39,8 +38,7 @@ _AXES = {"paper": (2, 1, 0, 3), "code": (3, 1, 0, 2), "output": (2, 3, 1, 0)}
 class FactorizedLayer:
     """One layer that is sent as two factors.
 
-    `kernel` is (kh, kw), or None for a linear layer; `fixed` is this layer's own rank ratio
-    (float) or rank (int), whatever the tier.
+    `kernel` is (kh, kw), or None for a linear layer; `fixed` is this layer's own rank ratio (float) or rank (int).
     """
 
     name: str
@@ -113,15 +111,9 @@ class FactorizedLayer:
         """Folds a matrix (M, N), with the type, device and memory format of `weight`."""
         return torch.empty_like(weight).copy_(self.fold(matrix))
 
-    def factorize(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous: what is published."""
-        u, v, _ = self.decompose(weight, r, solver)
-        return u, v
-
-    def decompose(
-        self, weight: torch.Tensor, r: int, solver: Solver = "gram"
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns what `factorize` returns, and all singular values, largest first."""
+    def decompose(self, weight: torch.Tensor, r: int, solver: Solver = "gram") -> Triplets:
+        """Returns the weights of `u` (r, m, *kernel) and `v` (n, r, *kernel), contiguous, and all singular values,
+        largest first."""
         u, v, sigma = truncated_svd(self.unroll(weight), r, solver)
         return self._weight(u.t(), self.u_shape(len(v))), self._weight(v.t(), self.v_shape(len(v))), sigma
 

@@ -17,7 +17,7 @@ from fedmpi.lowrank.factorized import FactorizedLayer
 
 def refreshed(layer: FactorizedLayer, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the factors of the same product with orthogonal kernels, most important first; float64 in between."""
-    new_u, new_v = layer.factorize(layer.lift(u.double(), v.double()), min(layer.matrix_shape))
+    new_u, new_v, _ = layer.decompose(layer.lift(u.double(), v.double()), min(layer.matrix_shape))
     return new_u.to(u.dtype), new_v.to(v.dtype)
 
 

@@ -1,18 +1,15 @@
 """Which layers of a net are factorized: by type, by position, by name. The [rho, L, gamma] rule of FedHM.
 
-By type, exactly (a subclass may use its weight in ways that we do not see):
+By type, exactly (a subclass may use its weight in ways that we do not see): a Conv2d with a kernel larger than 1x1,
+one group, and zero padding given as numbers is factorized, with any stride and dilation; and so is a Linear, but for
+the layer that gives the classes. Other convs, a weight that is used under two names, and a layer with hooks, layers or
+more parameters of its own stay dense.
 
-* Conv2d with a kernel larger than 1x1, one group, zero padding given as numbers: factorized,
-  with any stride and dilation. 1x1, grouped and other convs stay dense.
-* Linear: factorized, but for the layer that gives the classes.
-* A weight that is used under two names, and a layer with hooks, layers or more parameters of its own, stay dense.
+By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which the net registers them
+and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for ResNet-34; arXiv:2111.14655, 4.1).
 
-By position: the first `dense_layers` convs with a kernel larger than 1x1, in the order in which
-the net registers them and the stem included, stay dense (FedHM's rho: 3 for ResNet-18, 15 for
-ResNet-34; arXiv:2111.14655, 4.1).
-
-By name: `overrides` beat position and type, so a 1x1 conv or the last Linear can be asked for; the
-first pattern that matches counts.
+By name: `overrides` beat position and type, so a 1x1 conv or the last Linear can be asked for; the first pattern that
+matches counts.
 """
 
 import difflib
@@ -35,10 +32,9 @@ Weighted = nn.Conv2d | nn.Linear
 class Rule:
     """Which layers are factorized, and how they are unrolled.
 
-    `overrides`: name pattern (fnmatch) -> `dense`, a rank ratio < 1 (float) or a rank (int), which
-    holds at every tier but the full one; that one is always dense. FedHM's smallest net (Fig. 8,
-    2 % of ResNet-18: rank k in every conv) is dense_layers=0, overrides={"*conv*": 3}; the 1x1
-    shortcuts stay dense there, or it would be 0.8 %.
+    `overrides`: name pattern (fnmatch) -> `dense`, a rank ratio < 1 (float) or a rank (int), which holds at every tier
+    but the full one; that one is always dense. FedHM's smallest net (Fig. 8, 2 % of ResNet-18: rank k in every conv) is
+    dense_layers=0, overrides={"*conv*": 3}; the 1x1 shortcuts stay dense there, or it would be 0.8 %.
     """
 
     dense_layers: int = 1
@@ -49,8 +45,7 @@ class Rule:
 
 
 def plan_layers(net: nn.Module, rule: Rule) -> tuple[FactorizedLayer, ...]:
-    """Returns the layers of `net` that are factorized, in the order in which it registers them; shapes are enough
-    (meta).
+    """Returns the layers of `net` (on any device) that are factorized, in the order in which it registers them.
 
     Raises `ConfigError` (of `method.layer_ranks`, the source of overrides) for a pattern that no layer matches, and for
     a layer asked for by its full name that cannot be factorized.

@@ -1,8 +1,7 @@
 """The truncated SVD, the square root of the singular values on each side.
 
-Publishing step of a round: one call per layer serves every tier, because the factors at r' < r are
-the first r' columns of the factors at r (prefix property). FedHM, arXiv:2111.14655, section 2.2
-and eq. 18 of its appendix (sqrt(Sigma) to both sides).
+Publishing step of a round: one call per layer serves every tier, because the factors at r' < r are the first r' columns
+of the factors at r (prefix property). FedHM, arXiv:2111.14655, section 2.2 and eq. 18 (sqrt(Sigma) to both sides).
 
 Two solvers compute all triplets and keep the leading r:
 
@@ -10,13 +9,12 @@ Two solvers compute all triplets and keep the leading r:
 `gram`   float64 eigenvectors of the smaller of A A^T and A^T A, the default. Squaring costs half of
          float64's digits, and the half that is left is still finer than float32.
 
-Measured on one core, Gaussian 1536 x 1536, r = 256, factors rounded to float32: the error exceeds
-the float64 optimum by 2e-12 (exact) and less than 1e-14 (gram), relatively; singular values are off
-by 9e-7 and 6e-9; 0.8-0.95 s and 0.7 s. The 14 layers of ResNet-18: 2.9-3.1 s and 2.6-2.7 s. Two thirds
-of gram's time are the eigenvectors; LAPACK's partial driver takes as long for the leading half of them.
+Measured on one core, Gaussian 1536 x 1536, r = 256, factors rounded to float32: the error exceeds the float64 optimum
+by 2e-12 (exact) and less than 1e-14 (gram), relatively; singular values are off by 9e-7 and 6e-9; 0.8-0.95 s and 0.7 s.
+Two thirds of gram's time are the eigenvectors; LAPACK's partial driver takes as long for the leading half of them.
 
-Differences from the paper: none in the mathematics; the paper does not say how signs are fixed.
-Here the entry of largest magnitude in each column of u is positive (the first such on a tie).
+Differences from the paper: it does not say how signs are fixed. Here the entry of largest magnitude in each column of u
+is positive (the first such on a tie).
 """
 
 from typing import Literal

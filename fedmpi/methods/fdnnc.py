@@ -182,7 +182,7 @@ class FDNNC(Method):
             if u in state and (bool(state[u].any()) or f"{layer.name}.weight" not in state):
                 factors |= {u: state[u], v: state[v]}
             else:
-                factors[u], factors[v] = layer.factorize(state[f"{layer.name}.weight"], _r(layer))
+                factors[u], factors[v], _ = layer.decompose(state[f"{layer.name}.weight"], _r(layer))
         return factors
 
     def _weights(self, state: Params) -> Params:

@@ -173,8 +173,8 @@ class OrthDrop(Method):
     def initial_state(self) -> Params:
         values = super().initial_state()
         for layer in self.factorized:
-            factors = layer.factorize(values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
-            values.update(zip(layer.factor_names, factors, strict=True))
+            u, v = layer.factor_names
+            values[u], values[v], _ = layer.decompose(values.pop(f"{layer.name}.weight"), min(layer.matrix_shape))
         return {**{name: values[name] for name in self.state_specs()}, SIGMA: self._sigma(values)}
 
     def _sigma(self, state: Params) -> Tensor:
