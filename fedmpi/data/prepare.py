@@ -14,7 +14,7 @@ from typing import Any
 from fedmpi.data.dataset import DataInfo, Dataset, check, digest_of
 from fedmpi.data.files import FetchedOptions, is_archive, unpacked
 from fedmpi.errors import DataError, RunDirError
-from fedmpi.store.files import make_folder, replacing, writing
+from fedmpi.store.files import make_folder, write_atomic
 
 KIND = "data"
 COUNTS = ("num_train", "num_test", "num_groups")
@@ -118,5 +118,4 @@ def save(options: PreparedOptions, dataset: Dataset) -> None:
 
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
     make_folder(options.path.parent)
-    with writing(options.path), replacing(options.path) as file:
-        hdf5.write(file, KIND, {"digest": digest_of(arrays), **_counts_of(dataset)}, arrays)
+    write_atomic(options.path, hdf5.pack(KIND, {"digest": digest_of(arrays), **_counts_of(dataset)}, arrays))

@@ -74,7 +74,7 @@ def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) ->
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
     own_notes += frame.missing(run)
-    if chosen := manifest.newest(run.starts, manifest.DEFAULTS, ""):
+    if chosen := manifest.newest(run.starts, "defaults", ""):
         own_notes.append(chosen)
     sizes = None
     try:

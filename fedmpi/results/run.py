@@ -98,7 +98,7 @@ class Run:
     @property
     def init_from(self) -> str:
         """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
-        origin = manifest.newest(self.starts, manifest.INIT_FROM, None)
+        origin = manifest.newest(self.starts, "init_from", None)
         return f"{Path(origin['run']).name}@{origin['round']}" if origin else ""
 
     @property
@@ -218,7 +218,7 @@ class Run:
         """Returns a row for each net but the clients' own: `name`; where known, `params`, `macs`, `down_bytes` and
         `up_bytes`.
         """
-        sizes = {row["name"]: row for row in manifest.newest(self.starts, manifest.SIZES, [])}
+        sizes = {row["name"]: row for row in manifest.newest(self.starts, "sizes", [])}
         names = dict.fromkeys([*sizes, *self.best.last])
         return [sizes.get(name, {"name": name}) for name in names if name != CLIENTS]
 
@@ -258,7 +258,7 @@ class Run:
         last = self.working_starts[-1] if self.starts else {}
         code = {section: {"digest": entry.get("digest")} for section, entry in manifest.user_code(self.dir).items()}
         found = {key: last.get(key) for key in ("git", "versions", "platform")}
-        return {**found, manifest.USER_CODE: code} if code else found
+        return {**found, "brought": code} if code else found
 
     @property
     def tested(self) -> list[str]:

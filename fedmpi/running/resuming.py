@@ -152,7 +152,7 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 1
         simulated={},
     )
     checkpoint.save(run_dir, snapshot, keep=1)
-    return snapshot, {manifest.INIT_FROM: {"run": where, "round": parent.round, "config": changes}}
+    return snapshot, {"init_from": {"run": where, "round": parent.round, "config": changes}}
 
 
 def _load(origin: Origin) -> Snapshot:

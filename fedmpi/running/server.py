@@ -86,7 +86,7 @@ class Server:
             for rank, place in zip(setup.comm.members, places, strict=True)
         ]
         chosen = defaults(config, setup.method)
-        self._note_start(ranks, {**first_state, manifest.DEFAULTS: chosen})
+        self._note_start(ranks, {**first_state, "defaults": chosen})
         server = "server and worker" if 0 in setup.workers else "server"
         for number, rank in enumerate(ranks):
             role = "worker" if number else server
@@ -115,7 +115,8 @@ class Server:
 
     def _note_start(self, ranks: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
         setup = self._setup
-        entry = manifest.start_entry(
+        manifest.add_start(
+            self._folder,
             command=list(self._request.command),
             resumed_round=self._done or None,  # None for a fresh start
             ranks=ranks,
@@ -123,10 +124,11 @@ class Server:
             data_digest=setup.data_digest,
             num_test=setup.data.info.num_test,
             mpi=setup.comm.library,
-            **{manifest.LAUNCH: self._advice.launch, manifest.SIZES: [row.costs() for row in self._sizes]},
-            **{manifest.USER_CODE: made_with.user_code(setup.config), **more},
+            launch=self._advice.launch,
+            sizes=[row.costs() for row in self._sizes],
+            brought=made_with.user_code(setup.config),
+            **more,
         )
-        manifest.add_start(self._folder, entry)
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
         """Shows how many clients of the running phase are done."""

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from operator import methodcaller
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -76,29 +76,6 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     return content
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yields a new file that takes the name `path` when the block ends without an error: synced, then renamed.
-
-    Until then it has a name that nobody can guess. Raises OSError; `path` is then what it was, nothing else is left.
-    """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-    try:
-        with open(handle, "w+b") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        remove(temporary)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    with contextlib.suppress(OSError):  # a file system that cannot sync a folder has renamed all the same
-        os.fsync(folder)
-    os.close(folder)
-
-
 def remove(path: Path) -> bool:
     """Deletes a regular file and returns whether it did; anything else with that name stays."""
     with contextlib.suppress(OSError):
@@ -134,12 +111,26 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomic(path: Path, content: bytes | memoryview) -> None:
-    """Writes the file `path` whole or not at all (`replacing`). Raises RunDirError; `path` is then what it was before.
+    """Writes the file `path` whole or not at all: under a name that nobody can guess, synced, then renamed.
 
-    A killed process leaves a temporary file, which the next start of the run deletes (`RunDir.clear_temporaries`).
+    Raises RunDirError; `path` is then what it was before. A killed process leaves a temporary file, which the next
+    start of the run deletes.
     """
-    with writing(path), replacing(path) as file:
-        file.write(content)
+    with writing(path):
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            remove(temporary)
+            raise
+        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.suppress(OSError):  # a file system that cannot sync a folder has renamed all the same
+            os.fsync(folder)
+        os.close(folder)
 
 
 def write_text(path: Path, text: str) -> None:

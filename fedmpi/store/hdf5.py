@@ -43,13 +43,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 def pack(kind: str, attributes: Attributes, arrays: Arrays) -> memoryview:
     """Returns the bytes of a file of this `kind`. A name like `server/conv.weight` puts the array into a group."""
-    buffer = io.BytesIO()
-    write(buffer, kind, attributes, arrays)
-    return buffer.getbuffer()
-
-
-def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays: Arrays) -> None:
-    """Writes what `pack` returns into an empty `file`, which must be readable and seekable, too."""
+    file = io.BytesIO()
     with h5py.File(file, "w", libver="latest", userblock_size=USER_BLOCK_BYTES) as hdf5:
         for name, value in attributes.items():
             hdf5.attrs[name] = np.bytes_(value.encode()) if isinstance(value, str) else np.int64(value)
@@ -63,6 +57,7 @@ def write(file: io.BytesIO | BinaryIO, kind: str, attributes: Attributes, arrays
     header = _user_block(f"fedmpi {kind} format {FORMAT} bytes {num_bytes}".encode(), file)
     file.seek(0)
     file.write(header)
+    return file.getbuffer()
 
 
 def read(path: Path, kind: str, within: str | None = "") -> tuple[dict[str, str | int], dict[str, NDArray[Any]]]:

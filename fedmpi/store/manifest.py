@@ -21,12 +21,6 @@ _PACKAGES = ("torch", "torchvision", "numpy", "h5py", "mpi4py")
 _GIT_TIMEOUT_S = 5.0
 DIRTY = "-dirty"
 """The end of the commit of a source that has changed since."""
-# Keys of a start; `README.md` says what they have.
-DEFAULTS = "defaults"
-INIT_FROM = "init_from"
-LAUNCH = "launch"
-SIZES = "sizes"
-USER_CODE = "brought"
 
 
 def versions() -> dict[str, str]:
@@ -38,9 +32,9 @@ def versions() -> dict[str, str]:
     return found
 
 
-def start_entry(**known: Any) -> dict[str, Any]:
-    """Returns one start of a run: when, where and of which source; `known` are the entries that the caller knows."""
-    return {
+def add_start(run_dir: RunDir, **known: Any) -> None:
+    """Appends a start: when, where and of which source, and what the caller knows. Raises RunDirError."""
+    entry = {
         "started": _now(),
         "host": socket.gethostname(),
         "platform": platform.platform(),
@@ -48,10 +42,6 @@ def start_entry(**known: Any) -> dict[str, Any]:
         "git": git_commit(Path(fedmpi.__file__).parent),
         **known,
     }
-
-
-def add_start(run_dir: RunDir, entry: Mapping[str, Any]) -> None:
-    """Appends `entry` to the manifest's `starts`. Raises RunDirError."""
     _write(run_dir, [*read_starts(run_dir), entry])
 
 
@@ -102,12 +92,12 @@ def with_rounds(starts: Sequence[Mapping[str, Any]], done: int) -> list[Mapping[
 
 def user_code(run_dir: RunDir) -> dict[str, dict[str, Any]]:
     """Returns the entry of each section that was not built in at the run's last start (`made_with.user_code`)."""
-    return newest(read_starts(run_dir), USER_CODE, {})
+    return newest(read_starts(run_dir), "brought", {})
 
 
 def resume_command(run_dir: RunDir) -> str:
     """Returns the command that continues the run, launched as its last start was; on one rank if that is unknown."""
-    launch = one_line(str(newest(read_starts(run_dir), LAUNCH, "python -m fedmpi.main")))
+    launch = one_line(str(newest(read_starts(run_dir), "launch", "python -m fedmpi.main")))
     return f"{launch} --run-dir {shlex.quote(str(run_dir.path.absolute()))} --resume"
 
 

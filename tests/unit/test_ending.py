@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
     found = RunDir(a_run(tmp_path / "run", [{"1": 0.5}, {"1": 0.75}], rounds=5))
     found.checkpoints_dir.mkdir()
     found.checkpoint_path(2).touch()
-    manifest.add_start(found, {"launch": "mpirun -n 3 python -m fedmpi.main"})
+    manifest.add_start(found, launch="mpirun -n 3 python -m fedmpi.main")
     return found
 
 
@@ -78,7 +78,7 @@ def test_runs_without_a_note(run: RunDir, told: Told) -> None:
 def test_the_command_is_that_of_the_last_start(run: RunDir) -> None:
     """Where the run is now. Without a note of the command it is on one rank."""
     launch = "cd '/home/me/my work' && mpirun -n 5 python -m fedmpi.main method.name=mymod:M"
-    manifest.add_start(run, {"launch": launch})
+    manifest.add_start(run, launch=launch)
     assert seen(run).advice == f"to continue: {launch} --run-dir {run.path} --resume"
     run.manifest_path.unlink()
     assert seen(run).advice == f"to continue: python -m fedmpi.main --run-dir {run.path} --resume"

@@ -23,7 +23,7 @@ def test_a_page_has_the_numbers_and_fetches_nothing(tmp_path: Path) -> None:
     lost = {"rank": 2, "host": "<node>", "round": 1}
     run = a_run(tmp_path / "a<b>", [{"1": 0.25}, {"1": 0.75}], losses=[lost])
     costs = {"params": 1500, "macs": 2500, "down_bytes": 6000, "up_bytes": 7000}
-    manifest.add_start(RunDir(run), {"ranks": [{}], manifest.SIZES: [{"name": "1", **costs}], manifest.DEFAULTS: "a=1"})
+    manifest.add_start(RunDir(run), ranks=[{}], sizes=[{"name": "1", **costs}], defaults="a=1")
     text = page_of(Run(run))
     found = cells(text)
     assert "a=1" in text and {"75.00 %", "300 B"} <= set(found) and "rank 2 on &lt;node&gt; was lost" in text
@@ -72,12 +72,12 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", [{"1": 0.5}] * 3)
     ranks = [{"place": "a: cpu"}, {"place": "b: cuda:0"}]
     stopped = {"round": 3, "why": "time limit"}
-    manifest.add_start(RunDir(run), {"started": "10:00", "ranks": ranks, "host": "first", "stopped": stopped})
-    manifest.add_start(RunDir(run), {"ranks": ranks[:1], "host": "last", "resumed_round": 3})
+    manifest.add_start(RunDir(run), started="10:00", ranks=ranks, host="first", stopped=stopped)
+    manifest.add_start(RunDir(run), started="11:00", ranks=ranks[:1], host="last", resumed_round=3)
     text = page_of(Run(run))
     assert " on 2 ranks (cpu, cuda:0)." in text and "first" in text and "last&#34;" not in text
     found = cells(text)
-    assert found[-8:] == ["10:00", "0", "2", "after round 3: time limit", "", "3", "1", "none on record"]
+    assert found[-8:] == ["10:00", "0", "2", "after round 3: time limit", "11:00", "3", "1", "none on record"]
     with_records(run, {}, {}, {"busy_s": {"0": 1.0}})
     path = RunDir(run).manifest_path
     path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))

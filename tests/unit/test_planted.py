@@ -149,14 +149,6 @@ def test_a_link_to_a_regular_file_is_read(run: RunDir, tmp_path: Path) -> None:
     """A user may keep a file elsewhere; written anew, it is a file of the run."""
     (tmp_path / "mine").write_text('{"starts": [{"command": []}]}')
     run.manifest_path.symlink_to(tmp_path / "mine")
-    add_start(run, {"command": ["x"]})
+    add_start(run, command=["x"])
     assert len(manifest.read_starts(run)) == 2 and not run.manifest_path.is_symlink()
     assert (tmp_path / "mine").read_text() == '{"starts": [{"command": []}]}'
-
-
-def test_several_replace_one_file_at_once(tmp_path: Path) -> None:
-    with files.replacing(tmp_path / "x") as first:
-        with files.replacing(tmp_path / "x") as second:
-            second.write(b"second")
-        first.write(b"first")
-    assert (tmp_path / "x").read_bytes() == b"first" and len(list(tmp_path.iterdir())) == 1

@@ -43,8 +43,8 @@ def test_made_with_is_of_the_last_start_that_did_rounds(tmp_path: Path) -> None:
     run = RunDir(a_run(tmp_path / "run", [{"1": 0.5}] * 3))
     made = {"git": "abc", "versions": {"torch": "2"}, "platform": "here"}
     code = {"model": {"digest": "12", "file": "/home/me/net.py"}}
-    manifest.add_start(run, {**made, "data_digest": "ff", "brought": code})
-    manifest.add_start(run, {"git": "later", "resumed_round": 3})
+    manifest.add_start(run, **made, data_digest="ff", brought=code)
+    manifest.add_start(run, git="later", resumed_round=3)
     assert Run(run.path).made_with == {**made, "brought": {"model": {"digest": "12"}}}
     assert Run(run.path).data_digest == "ff"
 

@@ -26,7 +26,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "deep").mkdir()
     failed = RunDir(a_run(tmp_path / "deep" / "failed", [], rounds=3))
     failed.failure_path.write_text("failed\n")
-    manifest.add_start(failed, {"job": "19"})
+    manifest.add_start(failed, job="19")
     with RunLock(RunDir(tmp_path / "own")):
         assert show.main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
