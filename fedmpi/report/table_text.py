@@ -12,7 +12,8 @@ _BETWEEN = "  "
 
 def print_lines(heads: Line, lines: Sequence[Line], num_left: int) -> None:
     """Prints `text_lines`, as wide as the terminal is, or 80 columns, with a line below the heads."""
-    columns = max(shutil.get_terminal_size().columns, COLUMNS) if sys.stdout.isatty() else COLUMNS
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    columns = max(shutil.get_terminal_size().columns, COLUMNS) if is_terminal else COLUMNS
     print(*text_lines(heads, lines, num_left, columns, rule="-"), sep="\n", flush=True)
 
 
