@@ -179,7 +179,7 @@ def whole(tables: str) -> Grid:
         "settings": {"iid": {}, "noniid": {}},
         "methods": {"one": {}, "two": {}},
     }
-    return grid_of(Path("paper.yaml"), Tree.of({**document, "printed": yaml_text.parse(tables).plain()}, "paper.yaml"))
+    return grid_of(Path("paper.yaml"), Tree.of({**document, "printed": yaml_text.parse(tables).value}, "paper.yaml"))
 
 
 # Figures, read back from the panels.
