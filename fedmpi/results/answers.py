@@ -14,10 +14,9 @@ pair alike, so the sign-flip test stays exact.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import Literal
 
 import pandas as pd
@@ -86,7 +85,7 @@ class Part:
 
     @property
     def holds(self) -> bool:
-        """Says whether the mean difference is on the right side; whether that is chance is for `p` to say."""
+        """Returns True if the mean difference is on the right side, by chance or not."""
         return self.mean + self.condition.margin > 0
 
     @property
@@ -110,8 +109,7 @@ class Answer:
 
 def answer_all(grid: Grid, runs: Sequence[RunRecord]) -> list[Answer]:
     """Answers all questions, in the order of the file."""
-    finals = [run for run in runs if run.run.phase == "final"]
-    known = {(run.run.setting, run.run.method, run.run.seed): run for run in finals}
+    known = {(run.run.setting, run.run.method, run.run.seed): run for run in runs if run.run.phase == "final"}
     asked: list[tuple[Question, str, list[Part]]] = []
     for question in grid.questions:
         for setting in [""] if question.undecidable else grid.settings:
@@ -142,9 +140,8 @@ def _part(
     # Where it never reaches the target, a run counts as a round more than the costlier one of its pair.
     costlier = ends.where(ends.isna(), ends.max(axis=1), axis=0)
     counted = numbers.fillna(costlier)
-    missing = [
-        f"{method} seed {seed}" for seed, row in counted.iterrows() for method in methods if pd.isna(row[method])
-    ]
+    is_missing = counted.isna().stack()
+    missing = [f"{method} seed {seed}" for seed, method in is_missing[is_missing].index]
     pairs = counted.dropna()
     num_unreached = int(numbers.loc[pairs.index].isna().sum().sum())
     differences = measure.sign * (pairs[question.first] - pairs[question.second])
@@ -159,7 +156,7 @@ def _p(parts: Sequence[Part]) -> float:
 
 
 def _answer(grid: Grid, question: Question, setting: str, parts: Sequence[Part], p: float | None) -> Answer:
-    """Returns the answer with its verdict and the parts that have numbers; `p` is None without a test."""
+    """Returns the answer and the parts that have numbers; `p` is None without a test."""
     if not setting:
         return Answer(question, "", "not decidable here", question.undecidable)
     missing = list(dict.fromkeys(name for part in parts for name in part.missing))
@@ -204,11 +201,5 @@ class Results:
 
     def finals(self, setting: str, method: str = "") -> list[RunRecord]:
         """Returns the final runs of a setting, of one method or of all, in the order of their seeds."""
-        of_setting = [run for run in self.runs if run.run.phase == "final" and run.run.setting == setting]
-        own = [run for run in of_setting if method in ("", run.run.method)]
-        return sorted(own, key=lambda run: run.run.seed)
-
-    def by_seed(self, setting: str) -> Iterator[list[RunRecord]]:
-        """Yields the final runs of each seed of a setting."""
-        for _, runs in groupby(self.finals(setting), key=lambda run: run.run.seed):
-            yield list(runs)
+        of_setting = [run for run in self.runs if (run.run.phase, run.run.setting) == ("final", setting)]
+        return sorted((run for run in of_setting if method in ("", run.run.method)), key=lambda run: run.run.seed)

@@ -1,14 +1,13 @@
-"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX; figures of accuracy
-by round and by bytes, and of the energy that each tier lacks of methods whose tiers have ranks.
+"""Writes the report of a grid: Markdown with the answers first, then what they rest on; CSV; LaTeX; figures.
 
-`report.md.jinja` is the template of the Markdown: it has the sections and their texts. This module makes the sentences
-and the tables.
+`report.md.jinja` has the sections of the Markdown and their texts. This module makes the sentences and the tables.
 """
 
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
+from itertools import product
 
 import pandas as pd
 
@@ -19,7 +18,7 @@ from fedmpi.results import frame, printed_report
 from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
-from fedmpi.results.figure import Draw, Panel
+from fedmpi.results.figure import Panel
 from fedmpi.results.frame import values
 from fedmpi.results.grid_file import Grid, Measure, finals, methods_by, not_alike
 from fedmpi.results.printed import cells_of
@@ -42,11 +41,8 @@ def tables(results: Results) -> dict[str, TextTable]:
     if not grid.printed:
         return {setting: _table(results, setting) for setting in grid.settings}
     finished = {run.run.address for run in results.runs}
-    shown = {}
-    for name in grid.printed:
-        if any(cell.run in finished for cell in cells_of(grid.printed, name)):
-            shown[name] = printed_report.table(grid, name, results.runs)
-    return shown
+    shown = [name for name in grid.printed if finished & {cell.run for cell in cells_of(grid.printed, name)}]
+    return {name: printed_report.table(grid, name, results.runs) for name in shown}
 
 
 def markdown(results: Results) -> str:
@@ -108,17 +104,15 @@ def mixed_lines(results: Results) -> Iterator[str]:
     """Yields a line for each seed of a setting whose runs were not all made by the same code, versions and
     platform, of the same examples.
     """
-    for setting in results.grid.settings:
-        for runs in results.by_seed(setting):
-            first = runs[0].computed_by.items()
-            differ = sorted({name for run in runs for name, _ in run.computed_by.items() ^ first})
-            made_by = {}
-            for run in runs:
-                made_by[run.run.method] = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
-            if differ:
-                groups = [f"{', '.join(methods)} by {text}" for text, methods in methods_by(made_by).items()]
-                seed = runs[0].run.seed
-                yield f"**The runs of seed {seed} in {setting} were not made alike:** {'; '.join(groups)}."
+    for setting, seed in product(results.grid.settings, results.grid.seeds):
+        runs = [run for run in results.finals(setting) if run.run.seed == seed]
+        differ = sorted({name for run in runs for name, _ in run.computed_by.items() ^ runs[0].computed_by.items()})
+        made_by = {}
+        for run in runs:
+            made_by[run.run.method] = ", ".join(f"{name} {run.computed_by.get(name)}" for name in differ)
+        if differ:
+            groups = [f"{', '.join(methods)} by {text}" for text, methods in methods_by(made_by).items()]
+            yield f"**The runs of seed {seed} in {setting} were not made alike:** {'; '.join(groups)}."
 
 
 def _versions(run: RunRecord) -> str:
@@ -134,13 +128,12 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
     for (setting, method), choice in results.choices.items():
         trials = results.grid.methods[method].trials
         for key, chosen in trials[choice.trial].items():
-            tried = {trial[key] for trial in trials if type(trial.get(key)) in (int, float)}
-            if len(tried) > 2 and chosen in (min(tried), max(tried)):
-                edge = "lowest" if chosen == min(tried) else "highest"
+            tried = sorted({trial[key] for trial in trials if type(trial.get(key)) in (int, float)})
+            if len(tried) > 2 and chosen in (tried[0], tried[-1]):
+                edge = "lowest" if chosen == tried[0] else "highest"
                 line = f"{method} took the {edge} {key} that was tried, {yaml_text.flow(chosen)}"
                 settings.setdefault(line, []).append(setting)
-    for line, names in settings.items():
-        yield f"{', '.join(names)}, {line}"
+    yield from (f"{', '.join(names)}, {line}" for line, names in settings.items())
 
 
 def _table(results: Results, setting: str) -> TextTable:
@@ -187,8 +180,8 @@ def _choices(results: Results) -> TextTable:
     lines = []
     for (setting, method), choice in results.choices.items():
         for number, score in enumerate(choice.scores):
-            mark = "**" if number == choice.trial else ""
             shown = "-" if pd.isna(score) else _shown(results.grid.measures[tuning.measure], score)
+            mark = "**" if number == choice.trial else ""
             lines.append((setting, method, f"{mark}{_trial(results, method, number)}{mark}", f"{mark}{shown}{mark}"))
     return TextTable("", ("setting", "method", "trial", "score"), lines, 3)
 
@@ -259,10 +252,10 @@ def latex(results: Results) -> str:
     return "\n".join(parts).replace("±", r"$\pm$")
 
 
-def figures_of(results: Results) -> dict[str, Sequence[Draw]]:
+def figures_of(results: Results) -> dict[str, list[Panel]]:
     """Returns the panels of each figure, by the name of its file."""
     grid = results.grid
-    figures: dict[str, Sequence[Draw]] = {}
+    figures = {}
     for name in grid.printed:
         figures[f"{name}.svg"] = printed_report.panels_of_paper(grid, name, results.runs)
     for setting in () if grid.printed else grid.settings:
@@ -277,20 +270,19 @@ def _curves(results: Results, setting: str) -> list[Panel]:
     runs = results.finals(setting)
     if not runs:
         return []
-    nets = {"clients": "clients' own nets"}
+    axes = [("clients", "rounds"), ("clients", "bytes")]
     if all(any(map(net_scores, run.records)) for run in runs):
-        nets = {"largest": "largest net", "smallest": "smallest net"}
-    largest, *_ = nets
-    axes = [*((net, "rounds") for net in nets), (largest, "bytes")]
+        axes = [("largest", "rounds"), ("smallest", "rounds"), ("largest", "bytes")]
     if all("simulated_s" in run.records[-1] for run in runs):
-        axes.append((largest, "simulated_s"))
+        axes.append((axes[0][0], "simulated_s"))
     panels = []
     for net, x in axes:
         lines = {}
         for place, method in enumerate(results.grid.methods):
             if own := results.finals(setting, method):
                 lines[place] = frame.curve(method, [run.records for run in own], net, x=x)
-        panels.append(Panel(lines, x, "accuracy", title=nets[net], label="test accuracy"))
+        title = "clients' own nets" if net == "clients" else f"{net} net"
+        panels.append(Panel(lines, x, "accuracy", title, "test accuracy"))
     return panels
 
 
@@ -300,4 +292,4 @@ def _energies(runs: Sequence[RunRecord]) -> Iterator[Panel]:
         lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
         if len(lines) > 1:
             title = f"{run.run.method}, seed {run.run.seed}"
-            yield Panel(dict(enumerate(lines)), y="lacking", title=title, label="energy beyond a tier's rank")
+            yield Panel(dict(enumerate(lines)), "rounds", "lacking", title, "energy beyond a tier's rank")

@@ -107,7 +107,7 @@ def test_a_target_that_is_never_reached_is_worse_than_one_that_is(tmp_path: Path
     assert tuple(answer.parts[0].differences) == (0,) * 6, "both count as the costlier run and a round more"
 
 
-@pytest.mark.parametrize("untested", [{}, {"tiers": None}, {"tiers": {}}])
+@pytest.mark.parametrize("untested", [{}, {"tiers": {}}])
 def test_a_method_may_test_its_clients_nets_alone(tmp_path: Path, untested: dict[str, None]) -> None:
     """In some rounds only; there is no largest net then. Rounds without a test write no tiers, or empty ones."""
     run = made(GridRun("final", "one", "hm", 0, 0), 0.9, 0.8)
