@@ -25,7 +25,7 @@ from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.kept_values import attributes_of, digest_of
 from fedmpi.learning.local import LocalTrainer, loss_of, plain_step
-from fedmpi.models import admission
+from fedmpi.models import create
 from fedmpi.models.trial import fault_of_net
 from fedmpi.tensors import bytes_of
 
@@ -150,7 +150,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
         for name, value in other.module.named_buffers():
             if name in constants and not _are_same(constants[name], value):
                 module, _, buffer = name.rpartition(".")
-                raise admission.refusal(model, net.module, module, problem.format(buffer))
+                raise create.refusal(model, net.module, module, problem.format(buffer))
 
     refuse_other_buffers(again, "has other values in its buffer {!r} each time it is made; make them the same")
     made = [attributes_of(net.module), attributes_of(again.module)]
@@ -159,10 +159,10 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     if all(_are_same(*pair) for pair in results):
         used = [attributes_of(net.module), attributes_of(again.module)]
         for module, name in _that_count(made, used):
-            raise admission.refusal(model, net.module, module, f"changes its attribute {name!r} {CHANGES}")
+            raise create.refusal(model, net.module, module, f"changes its attribute {name!r} {CHANGES}")
         return digest_of(first for first, _ in results)
     what = "training" if _are_same(*results[0]) else "tests"
-    raise admission.refusal(model, net.module, "", f"gives other results in {what} {KEEPS}")
+    raise create.refusal(model, net.module, "", f"gives other results in {what} {KEEPS}")
 
 
 def _that_count(made: Sequence[Attributes], used: Sequence[Attributes]) -> Iterator[tuple[str, str]]:

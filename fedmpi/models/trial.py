@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedmpi import costs, seeds
 from fedmpi.errors import WHOLE_NUMBERS, ConfigError, UserError, type_in_words
 from fedmpi.models import create, pretrained
-from fedmpi.models.admission import refusal
+from fedmpi.models.create import refusal
 from fedmpi.models.options import Inputs, Model
 from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import bytes_of, frozen_values

@@ -25,7 +25,6 @@ from fedmpi.config.fields import Section
 from fedmpi.config.keywords import Keywords
 from fedmpi.errors import ConfigError, UnknownError, one_line, users_code
 from fedmpi.models import create
-from fedmpi.models.admission import as_module
 from fedmpi.models.options import Inputs, Model, Multiplier
 from fedmpi.models.surgery.narrowing import Sizes, leading_sizes, narrowed
 from fedmpi.models.trial import examples_of, tried
@@ -66,7 +65,7 @@ class BroughtModel(Model):
         given = ", ".join(f"{name}={value!r}" for name, value in {**known, **options}.items())
         with users_code("model.name", f"'{self.name}' cannot be made with {given}", ConfigError):
             made = type(self).make_net(**known, **options)
-        net = as_module(made, self.name)
+        net = create.as_module(made, self.name)
         if any(vars(part).get("_made_before") for part in net.modules()):
             raise ConfigError("model.name", f"'{self.name}' gives modules that it has given before; make new ones")
         for part in net.modules():

@@ -155,31 +155,22 @@ def _gives_shapes(node: fx.Node, written: Mapping[fx.Node, object]) -> bool:
     return is_shape or (_name(node) == "getitem" and isinstance(first, fx.Node) and first not in written)
 
 
-def _keeps_channels(node: fx.Node) -> bool:
-    """Returns whether it is a mean over the places of images, or gives all numbers of an example in a row."""
-    name = _name(node)
-    given = node.args[1:]
-    if name in FLATTENING:
-        return len(given) == 2
-    return name == "mean" and bool(given) and given[0] in ((2, 3), [2, 3])
-
-
 def _pass_function(found: Structure, node: fx.Node, sources: list[frozenset[str]]) -> frozenset[str]:
     name = _name(node)
     if name in ADDITIONS and len(sources) == 2:
         found.added.append(sources[0] | sources[1])
         return sources[0] | sources[1]
-    if len(sources) == 1 and (name in CHANNEL_WISE_NAMES or _keeps_channels(node)):
+    # All numbers of an example in a row, or a mean over the places of images.
+    is_flattening = name in FLATTENING and len(node.args) == 3
+    is_mean = name == "mean" and node.args[1:2] in (((2, 3),), ([2, 3],))
+    if len(sources) == 1 and (name in CHANNEL_WISE_NAMES or is_flattening or is_mean):
         return sources[0]
     raise _refusal(f"it calls {name}")
 
 
 def _refusal(reason: str) -> ConfigError:
-    return ConfigError(
-        "model.name",
-        f"channels can be followed through convs, linear layers, BatchNorm, element-wise operations and additions, "
-        f"but {reason}",
-    )
+    through = "convs, linear layers, BatchNorm, element-wise operations and additions"
+    return ConfigError("model.name", f"channels can be followed through {through}, but {reason}")
 
 
 def kept_entries(structure: Structure, masks: Masks) -> Kept:
@@ -206,13 +197,13 @@ def _any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
 
 
 def num_held(structure: Structure, kept: Kept) -> int:
-    """Parameters that are left."""
-    return sum(math.prod(_lengths(shape, kept.get(name, ()))) for name, shape in structure.shapes.items())
-
-
-def _lengths(shape: tuple[int, ...], axes: tuple[Tensor | None, ...]) -> tuple[int, ...]:
-    counts = [length if axis is None else int(axis.sum()) for length, axis in zip(shape, axes, strict=False)]
-    return (*counts, *shape[len(counts) :])
+    """Counts the parameters that are left."""
+    total = 0
+    for name, shape in structure.shapes.items():
+        axes = kept.get(name, ())
+        lengths = [length if axis is None else int(axis.sum()) for length, axis in zip(shape, axes, strict=False)]
+        total += math.prod((*lengths, *shape[len(lengths) :]))
+    return total
 
 
 def region(axes: tuple[Tensor | None, ...]) -> tuple[Index, ...]:
@@ -247,10 +238,7 @@ def zeroing(tensors: Mapping[str, Tensor], kept: Kept) -> Callable[[], None]:
 
 def order_of_pruning(masks: Masks, scores: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], int]:
     """Returns the place of each group in the order in which they go, and how many may go: not those gone, nor a
-    family's last.
-
-    Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first.
-    """
+    family's last. Of a family of n groups, the j-th since the first pruning goes at rate j / n; lowest score first."""
     rates = []
     for family, mask in masks.items():
         present = mask.nonzero().view(-1)

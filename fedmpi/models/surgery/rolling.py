@@ -6,7 +6,6 @@ k: those of numbers offset, offset + 1, ..., offset + k - 1, modulo K. Layers th
 channels; a linear layer behind a flattened image reads the columns of all places of each channel.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -36,37 +35,29 @@ class Axis:
 
 
 def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ...]]:
-    """Returns the leading axes of each parameter of which `narrow` has less than `wide`; both may be on the meta
-    device.
+    """Returns the leading axes of each parameter of which `narrow` has less than `wide` (both on any device).
 
     Raises `ConfigError` for a net whose channels cannot be followed.
     """
     structure = follow(wide, (_BatchNorm, nn.GroupNorm))
-    blocks = _blocks(structure)
+    blocks: dict[str, tuple[int, ...]] = {}
+    for name, layer in structure.layers.items():
+        block = _entries_per_channel(structure, layer.num_inputs, layer.sources)
+        blocks |= {f"{name}.weight": (1, block), f"{name}.bias": (1,)}
+    for name, sources in structure.norms.items():
+        block = _entries_per_channel(structure, structure.shapes.get(f"{name}.weight", (0,))[0], sources)
+        blocks |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), (block,))
     found = {}
     for name, parameter in narrow.named_parameters():
         lengths = structure.shapes[name]
-        held = tuple(parameter.shape)
-        if held != lengths:
-            each = blocks[name]
-            axes = zip(lengths, held, each, strict=False)
-            found[name] = tuple(Axis(length // block, kept // block, block) for length, kept, block in axes)
+        if tuple(parameter.shape) != lengths:
+            axes = zip(lengths, parameter.shape, blocks[name], strict=False)
+            found[name] = tuple(Axis(length // block, held // block, block) for length, held, block in axes)
     return found
 
 
-def _blocks(structure: Structure) -> Mapping[str, tuple[int, ...]]:
-    """Returns the blocks of the leading axes of each parameter: how many entries in a row belong to one channel."""
-
-    def per_channel(length: int, sources: frozenset[str]) -> int:
-        """Counts the entries of a channel: sources that write together share channels, an input is never narrowed."""
-        writers = sources - {INPUT}
-        return length // structure.layers[min(writers)].num_outputs if writers else 1
-
-    blocks: dict[str, tuple[int, ...]] = {}
-    for name, layer in structure.layers.items():
-        blocks |= {f"{name}.weight": (1, per_channel(layer.num_inputs, layer.sources)), f"{name}.bias": (1,)}
-    for name, sources in structure.norms.items():
-        for entry in ("weight", "bias"):
-            length = structure.shapes.get(f"{name}.{entry}", (0,))[0]
-            blocks[f"{name}.{entry}"] = (per_channel(length, sources),)
-    return blocks
+def _entries_per_channel(structure: Structure, length: int, sources: frozenset[str]) -> int:
+    """Returns how many entries in a row belong to one channel: sources that write together share channels, an input is
+    never narrowed."""
+    writers = sources - {INPUT}
+    return length // structure.layers[min(writers)].num_outputs if writers else 1

@@ -7,6 +7,8 @@ same as a larger eps: (x/p - mean/p) / sqrt(var/p^2 + eps) = (x - mean) / sqrt(v
 costs no pass over the activations.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -34,9 +36,9 @@ def add_scaler(net: nn.Module, rate: float) -> nn.Module:
     for a test that has no Scaler.
     """
     for norm in norm_layers(net) if rate != 1 else ():
-        _scale_before(norm, rate)
+        norm.register_forward_pre_hook(partial(_choose_eps, norm.eps, rate))
     for layer in scaled_layers(net) if rate != 1 else ():
-        _scale_after(layer, rate)
+        layer.register_forward_hook(partial(_divide, rate))
     return net
 
 
@@ -49,21 +51,15 @@ def scaler_warning(net: nn.Module, rate: float) -> str:
     return f"without norm layers method.scaler enlarges every layer up to {1 / rate:g}-fold in training"
 
 
-def _scale_before(norm: Norm, rate: float) -> None:
-    eps = norm.eps
-
-    # On its argument, not on the norm above: a copy of a net has its own layers and the same hooks.
-    def choose_eps(norm: Norm, inputs: tuple[Tensor, ...]) -> None:
-        norm.eps = eps * rate**2 if _trains(norm) else eps
-
-    norm.register_forward_pre_hook(choose_eps)
+# Hooks change their argument: a copy of a net has its own layers and the same hooks.
 
 
-def _scale_after(layer: nn.Module, rate: float) -> None:
-    def divide(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return output / rate if _trains(layer) else output
+def _choose_eps(eps: float, rate: float, norm: Norm, inputs: tuple[Tensor, ...]) -> None:
+    norm.eps = eps * rate**2 if _trains(norm) else eps
 
-    layer.register_forward_hook(divide)
+
+def _divide(rate: float, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    return output / rate if _trains(layer) else output
 
 
 def _trains(part: nn.Module) -> bool:
