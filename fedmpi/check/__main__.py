@@ -9,11 +9,6 @@ Without a name: says whether this machine, container or allocation is ready for 
 a run would have (mpirun -n 5 fedmpi check output.dir=/scratch/me/runs): a line for each thing, `ok`, `warning` or
 `problem`, with what to do. At the end all ranks make a run of a few seconds, whose bits must be those of one process.
 
-  section.key=value   an option of yours, or another setting of the federation ('data.shape=[3,32,32]'); without a name,
-                      of the run that is to be made, as is CONFIG.yaml
-  --kind KIND         method, model, data, partition, observer, aggregate, loss, metric or sampling, where the name
-                      could be several of them
-
 Exit code 0: all holds, or no problem; 1: something does not; 2: a mistake in the words.
 """
 
@@ -53,8 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def parse(argv: Sequence[str]) -> Namespace:
     """Reads the command line. Raises `ConfigError`."""
     parser = Parser("fedmpi check", __doc__)
-    parser.add_argument("words", nargs="*", metavar="PACKAGE.MODULE:NAME | CONFIG.yaml | section.key=value")
-    parser.add_argument("--kind", choices=things.KINDS, metavar="KIND")
+    settings = (
+        "an option of yours, a setting of the federation ('data.shape=[3,32,32]') or of the run that is to be made"
+    )
+    words = "PACKAGE.MODULE:NAME | CONFIG.yaml | section.key=value"
+    parser.add_argument("words", nargs="*", metavar=words, help=settings)
+    kinds = f"where the name could be several of: {', '.join(things.KINDS)}"
+    parser.add_argument("--kind", choices=things.KINDS, metavar="KIND", help=kinds)
     return parser.parse_intermixed_args(argv)
 
 

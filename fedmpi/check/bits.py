@@ -32,12 +32,6 @@ def difference(ours: Finished, theirs: Finished) -> str:
     return "; ".join(lines)
 
 
-def straight_run(folder: Path, words: Sequence[str]) -> Finished:
-    """Trains three rounds in one go, alone in this process."""
-    run_all(small_config(*words, _PERSONAL, "rounds=3"), SerialComm(), folder)
-    return finished(folder)
-
-
 def interrupted_run(folder: Path, words: Sequence[str], ranks: int) -> None:
     """Trains the same rounds in two starts, on several ranks by the command `run`: two rounds by gather, and a third by
     reduce, which only adds up means.
@@ -57,9 +51,10 @@ def bits_stay(folder: Path, words: Sequence[str], ranks: int) -> None:
     straight = folder / "straight"
     own = folder / f"on-{ranks}"
     with redirect_stdout(io.StringIO()):  # each run shows a table when it ends
-        expected = finished(straight) if straight.exists() else straight_run(straight, words)
+        if not straight.exists():
+            run_all(small_config(*words, _PERSONAL, "rounds=3"), SerialComm(), straight)
         interrupted_run(own, words, ranks)
-    found = difference(finished(own), expected)
+    found = difference(finished(own), finished(straight))
     where = "resumed after round 2" if ranks == 1 else f"on {ranks} ranks, resumed after round 2"
     require(not found, f"{where}, a run differs from one alone in one go: {found}")
 

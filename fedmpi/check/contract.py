@@ -106,9 +106,9 @@ class Trial:
         self._folder = folder
         self._words = words
 
-    def setup(self, *more: str, folder: Path | None = None) -> Setup:
-        """Makes a new one, in a folder of its own unless one is given."""
-        return small_setup(folder or self.new_folder(), *self._words, *more)
+    def setup(self, *more: str) -> Setup:
+        """Makes a new one, in a folder of its own."""
+        return small_setup(self.new_folder(), *self._words, *more)
 
     def new_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self._folder))
@@ -273,7 +273,7 @@ def exchanges_agree(trial: Trial) -> None:
 def a_saved_state_continues(trial: Trial) -> None:
     """Checks that round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
     folder = RunDir(trial.new_folder())
-    setup = trial.setup("rounds=2", "evaluation.personal=on", folder=folder.path)
+    setup = trial.setup("rounds=2", "evaluation.personal=on")
     state, published, _ = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
     checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(folder, partial(require, False))

@@ -3,24 +3,6 @@
 Writes one trained net of a run as a file that needs no fedmpi: BatchNorm statistics inside, any batch size. Prints how
 to load it and to prepare its inputs, its accuracy, size, latency on one thread and bytes of memory.
 
-  RUN [section.key=value ...]  the run's folder; where its data are now
-                     (data.root=...), its own code (model.name=mynets:Net)
-  --tier NAME        the net of this name in the records; needed where there are
-                     several
-  --client N         the net that client N is tested with, where clients have
-                     their own
-  --round R          best (highest mean accuracy of the saved rounds), last (the
-                     default), or a number
-  --format F         pt2 (needs torch alone), safetensors (the values alone: needs
-                     the net's code, too), onnx (needs ONNX Runtime alone); by
-                     default the ending of --out, else pt2
-  --dense            multiplies the two layers out that stand for a factorized one
-  --cut              leaves out the rows and columns that a client of hermes has
-                     pruned, and prints the costs of both
-  --out FILE         by default RUN's name, net and round in this folder
-  --check            tests the file on the whole test set, against the printed
-                     accuracy; exit code 1 if that fails
-
 Packages: pip install 'fedmpi[export]' (safetensors; onnx, onnxscript, onnxruntime).
 """
 
@@ -35,17 +17,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     from fedmpi.export.command import export  # loads torch
 
     parser = Parser("fedmpi export", __doc__)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("overrides", nargs="*", default=[], metavar="section.key=value")
+    add = parser.add_argument
+    add("run", metavar="RUN", help="the run's folder")
+    where = "where its data are now (data.root=...), its own code (model.name=mynets:Net)"
+    add("overrides", nargs="*", default=[], metavar="section.key=value", help=where)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--tier")
-    which.add_argument("--client", type=int)
-    parser.add_argument("--round", default="last", metavar="best|last|N")
-    parser.add_argument("--format", choices=["pt2", "safetensors", "onnx"])
-    parser.add_argument("--dense", action="store_true")
-    parser.add_argument("--cut", action="store_true")
-    parser.add_argument("--out", metavar="FILE")
-    parser.add_argument("--check", action="store_true")
+    which.add_argument("--tier", help="the net of this name in the records; needed where there are several")
+    which.add_argument("--client", type=int, metavar="N", help="the net that this client is tested with")
+    best = "best (highest mean accuracy of the saved rounds), last (the default), or a number"
+    add("--round", default="last", metavar="best|last|N", help=best)
+    needs = "pt2 needs torch alone, safetensors the net's code, too, onnx ONNX Runtime alone"
+    add("--format", choices=["pt2", "safetensors", "onnx"], help=f"{needs}; by default the ending of --out, else pt2")
+    add("--dense", action="store_true", help="multiply the two layers out that stand for a factorized one")
+    add("--cut", action="store_true", help="leave out what a client of hermes has pruned, and print the costs of both")
+    add("--out", metavar="FILE", help="by default RUN's name, net and round in this folder")
+    checked = "test the file on the whole test set, against the printed accuracy; exit code 1 if that fails"
+    add("--check", action="store_true", help=checked)
     return run_command(lambda: export(parser.parse_intermixed_args(argv)))
 
 

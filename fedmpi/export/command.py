@@ -1,15 +1,23 @@
 """One export, as the command does it: choose, write, measure, check, print."""
 
+from __future__ import annotations
+
+import logging
 import os
 import tempfile
+import time
 from argparse import Namespace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
 
 from fedmpi import costs
 from fedmpi.command.manners import file_to_write, show
 from fedmpi.errors import ConfigError
-from fedmpi.export.formats import Pt2, format_of, input_text, preprocessing
-from fedmpi.export.measure import BATCHES, check, compared, latency
+from fedmpi.export.formats import Answers, Pt2, format_of, input_text, preprocessing
 from fedmpi.export.nets import Accuracy, TrainedNet, cut_net, net_of
 from fedmpi.export.saved import saved_round
 from fedmpi.methods.hermes import Hermes
@@ -18,8 +26,14 @@ from fedmpi.store.files import write_atomic
 from fedmpi.store.units import percent, si, size
 from fedmpi.tensors import frozen_values
 
+if TYPE_CHECKING:
+    from torch.utils.benchmark import Measurement
+
 # The column in which what is said of a name begins.
 _SAID_AT = 13
+BATCHES = (1, 64)
+_TIMED_S = 0.5
+_TOLERANCE = 2 / 10_000
 
 
 def export(arguments: Namespace) -> int:
@@ -37,7 +51,7 @@ def export(arguments: Namespace) -> int:
     show(_costs(path, trained, form))
     code = 0
     if arguments.check:
-        checked = check(path, trained, form)
+        checked = check_file(path, trained, form)
         code = 0 if checked.holds else 1
         show(_rows(f"  check      {checked.verdict()}"))
     return code
@@ -129,3 +143,68 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
         f"  latency    {'; '.join(times)} (median, and between the quartiles; one thread)",
         f"  memory     weights {size(weights)}, activations of all layers {activations}",
     )
+
+
+@torch.no_grad()
+def latency(answers: Answers, inputs: Tensor) -> Measurement:
+    """Times passes on one thread of the CPU."""
+    # Else the import warns on each machine that has CUDA's compiler and no GPU.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    from torch.utils import benchmark
+
+    given = {"answers": answers, "inputs": inputs}
+    # By default the timer waits for whatever accelerator there is.
+    timer = benchmark.Timer("answers(inputs)", globals=given, num_threads=1, timer=time.perf_counter)
+    return timer.blocked_autorange(min_run_time=_TIMED_S)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Answers to the test examples of a net, beside its own."""
+
+    expected: int
+    """Correct answers of the net."""
+    correct: int
+    num_tested: int
+    num_other: int
+    """Predictions that are not the net's own."""
+    largest_difference: float
+    """Between two logits."""
+    num_allowed: int = 0
+    """Predictions that may differ."""
+
+    @property
+    def holds(self) -> bool:
+        return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
+
+    def verdict(self) -> str:
+        """Says it in words."""
+        counts = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
+        return f"{'ok' if self.holds else 'FAIL'}: {counts}; {self.difference()}"
+
+    def difference(self) -> str:
+        return f"{self.num_other} other predictions, outputs differ by {self.largest_difference:.2g} at most"
+
+
+def check_file(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
+    """Tests a file. One that torch runs must give the reported number of correct answers exactly; one of ONNX, and one
+    of a net that is cut, but for 2 of 10,000 predictions (at least one).
+    """
+    is_exact = form.is_exact and not trained.is_cut
+    num_allowed = 0 if is_exact else max(1, int(trained.accuracy.num_tested * _TOLERANCE))
+    return replace(compared(form.load(path, trained), trained), num_allowed=num_allowed)
+
+
+@torch.no_grad()
+def compared(answers: Answers, trained: TrainedNet) -> Checked:
+    """Compares answers to the test examples with those of the net."""
+    correct = 0
+    num_other = 0
+    largest = 0.0
+    for inputs, targets in trained.batches():
+        found = answers(inputs)
+        own = trained.net(inputs)
+        correct += int((found.argmax(1) == targets).sum())
+        num_other += int((found.argmax(1) != own.argmax(1)).sum())
+        largest = max(largest, float((found - own).abs().max()))
+    return Checked(trained.accuracy.correct, correct, trained.accuracy.num_tested, num_other, largest)

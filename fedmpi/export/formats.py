@@ -161,13 +161,10 @@ def _tracing(form: FormatName, trained: TrainedNet) -> Iterator[None]:
         logging.disable(before)
 
 
-def dtype_of(info: DataInfo) -> str:
-    return "int64" if info.kind == "tokens" else "float32"
-
-
 def input_text(info: DataInfo) -> str:
     """Returns the type and shape of an input: `float32 (batch, 1, 8, 8)`."""
-    return f"{dtype_of(info)} ({', '.join(['batch', *map(str, info.example_shape)])})"
+    dtype = "int64" if info.kind == "tokens" else "float32"
+    return f"{dtype} ({', '.join(['batch', *map(str, info.example_shape)])})"
 
 
 def preprocessing(info: DataInfo) -> str:

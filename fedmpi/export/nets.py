@@ -34,6 +34,7 @@ from fedmpi.rounds.evaluate import client_net
 from fedmpi.rounds.publish import share_versions
 from fedmpi.rounds.state import Setup, client_of, personal_task, reestimates
 from fedmpi.strided import as_torch_has_it
+from fedmpi.tensors import linear_of
 
 
 @dataclass(frozen=True)
@@ -207,20 +208,14 @@ def _names(saved: SavedRound) -> str:
 
 
 def cut_net(trained: TrainedNet) -> TrainedNet:
-    """Returns the same answers up to float rounding, from smaller layers. Raises ConfigError for a net that is not
-    pruned."""
+    """Returns the same answers up to float rounding, from smaller layers. Raises ConfigError if nothing is pruned."""
     if trained.masks is None:
         raise ConfigError("--cut", f"{trained.name} is not pruned; only the nets of hermes's clients are (--client=N)")
     return replace(trained, net=cut(trained.net, trained.masks).requires_grad_(False), is_cut=True)
 
 
-# Layers.
-
-
 def plain(flat: FlatNet, statistics: Tensor | None, *, dense: bool) -> tuple[nn.Module, str]:
-    """Returns a copy of the net and its form, with `statistics` (num_statistics,) in its BatchNorms (None: it has
-    none).
-    """
+    """Returns a copy of the net and its form, with `statistics` (num_statistics,) in its BatchNorms, if it has any."""
     net = copy.deepcopy(flat.module)
     for value in net.parameters():
         value.data = value.data.clone(memory_format=torch.contiguous_format)
@@ -270,20 +265,17 @@ def _multiplied_out(layer: LowRank | Adapter) -> nn.Module:
         return layer.merged()
     weight = layer.weight.detach()
     bias = layer.bias
-    u = layer.u
-    v = layer.v
-    num_outputs, num_inputs = weight.shape[:2]
-    dense: nn.Linear | nn.Conv2d = nn.Linear(num_inputs, num_outputs, bias=bias is not None, device="meta")
-    if isinstance(u, nn.Conv2d) and isinstance(v, nn.Conv2d):
-        # Along each axis one of the two halves is neutral: 1, and a padding of 0.
-        names = ("stride", "padding", "dilation")
-        geometry: Any = {name: tuple(map(max, getattr(u, name), getattr(v, name))) for name in names}
-        geometry["kernel_size"] = tuple(weight.shape[2:])
-        dense = nn.Conv2d(num_inputs, num_outputs, bias=bias is not None, device="meta", **geometry)
-    dense.weight = nn.Parameter(weight.clone())
+    if weight.dim() == 2:
+        return linear_of(weight, bias)
+    # Along each axis one of the two halves is neutral: 1, and a padding of 0.
+    names = ("stride", "padding", "dilation")
+    geometry: Any = {name: tuple(map(max, getattr(layer.u, name), getattr(layer.v, name))) for name in names}
+    geometry["kernel_size"] = tuple(weight.shape[2:])
+    conv = nn.Conv2d(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", **geometry)
+    conv.weight = nn.Parameter(weight.clone())
     if bias is not None:
-        dense.bias = nn.Parameter(bias.detach().clone())
-    return dense
+        conv.bias = nn.Parameter(bias.detach().clone())
+    return conv
 
 
 def _put(net: nn.Module, statistics: Tensor) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedmpi.config.load import Override
-from fedmpi.config.schema import Config
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import Best, read_records
@@ -54,20 +53,17 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     checkpoint.check(folder, snapshot, number, path)
     if differences := config.diff(snapshot.config):
         raise RunDirError(str(run), f"was run with other settings ({'; '.join(differences)}); export it with its own")
-    setup = start.prepare(_for_tests_here(config), SerialComm(), folder)
+    # On the CPU, and what a test needs is published after each round, tested or not.
+    mpi = config.mpi.model_copy(update={"device": "cpu", "server_device": "cpu"})
+    evaluation = config.evaluation.model_copy(update={"every": 1})
+    here = config.model_copy(update={"mpi": mpi, "evaluation": evaluation})
+    setup = start.prepare(here, SerialComm(), folder)
     resuming.check_data(setup, folder, snapshot)
     if problem := checkpoint.unfit(snapshot.server, setup.method.state_specs()):
         raise RunDirError(str(path), problem)
     state = resuming.initial_state(setup, snapshot)
     published = publish(setup, state, number + 1, 0)
     return SavedRound(folder.path, setup, snapshot, records.get(number, {}), state, published)
-
-
-def _for_tests_here(config: Config) -> Config:
-    """Moves the run to the CPU, with what a test needs published after each round, tested or not."""
-    mpi = config.mpi.model_copy(update={"device": "cpu", "server_device": "cpu"})
-    evaluation = config.evaluation.model_copy(update={"every": 1})
-    return config.model_copy(update={"mpi": mpi, "evaluation": evaluation})
 
 
 def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, Any]]) -> int:

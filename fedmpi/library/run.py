@@ -16,8 +16,7 @@ from torch import nn
 from fedmpi.data.partition import Partition
 from fedmpi.data.show import class_counts
 from fedmpi.errors import ConfigError, UserError
-from fedmpi.export import measure
-from fedmpi.export.command import write
+from fedmpi.export.command import check_file, write
 from fedmpi.export.formats import FormatName, format_of
 from fedmpi.export.nets import TrainedNet, cut_net, net_of, tier_name
 from fedmpi.export.saved import Round, saved_round
@@ -146,7 +145,7 @@ class Run(reader.Run):
         written_as = format_of(path, format)
         trained = self._net(tier, client, round, dense=dense)
         written = write(trained, written_as, path)
-        if check and not (result := measure.check(written, trained, written_as)).holds:
+        if check and not (result := check_file(written, trained, written_as)).holds:
             raise UserError(str(written), result.verdict())
         return written
 

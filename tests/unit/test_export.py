@@ -17,8 +17,8 @@ from own_data import save_npz
 from small_runs import run_all, small_config
 
 from fedmpi.export.__main__ import main
+from fedmpi.export.command import check_file
 from fedmpi.export.formats import FORMATS
-from fedmpi.export.measure import check
 from fedmpi.export.nets import TrainedNet, cut_net, factorized_layers, net_of_client, net_of_tier
 from fedmpi.export.saved import saved_round
 from fedmpi.mpi.communicator import SerialComm
@@ -130,7 +130,7 @@ def test_torch_gives_the_reported_count_exactly(tmp_path: Path, trained_of: Trai
     examples = trained.saved.setup.data.test_batch_of(trained.test_examples)
     for format_name in ("safetensors", "pt2"):
         path = written(tmp_path, trained, format_name)
-        found = check(path, trained, FORMATS[format_name])
+        found = check_file(path, trained, FORMATS[format_name])
         assert found.holds and found.correct == trained.accuracy.correct and found.num_other == 0
         answers = FORMATS[format_name].load(path, trained)
         every = answers(examples[0])
@@ -142,7 +142,7 @@ def test_torch_gives_the_reported_count_exactly(tmp_path: Path, trained_of: Trai
 def test_onnx_agrees(tmp_path: Path, trained_of: Trained, name: str, net: str) -> None:
     trained = trained_of(name, net)
     path = written(tmp_path, trained, "onnx")
-    found = check(path, trained, FORMATS["onnx"])
+    found = check_file(path, trained, FORMATS["onnx"])
     assert found.holds and found.largest_difference < 1e-3
     assert [file.name for file in tmp_path.iterdir()] == ["net.onnx"]
     answers = FORMATS["onnx"].load(path, trained)
@@ -201,7 +201,7 @@ def test_a_cut_net_is_smaller_and_answers_alike(tmp_path: Path, trained_of: Trai
     assert sizes[0] < sizes[1]
     inputs, _ = whole.saved.setup.data.test_batch(0, 40)
     torch.testing.assert_close(small.net(inputs), whole.net(inputs), rtol=1e-4, atol=1e-5)
-    found = check(written(tmp_path, small, "pt2"), small, FORMATS["pt2"])
+    found = check_file(written(tmp_path, small, "pt2"), small, FORMATS["pt2"])
     assert found.holds and found.num_other == 0
 
 
