@@ -1,8 +1,5 @@
-"""What the `name` of a config's section can be: methods, models, data sets and partitions.
-
-A thing is built in (a line of `BUILT_IN`), or the user names it in full, as `package.module:Class`. Both come through
-`options`, which gives the class of the section's options; that class makes everything else. Nothing is imported before
-it is named.
+"""What the `name` of a config's section can be: methods, models, data sets and partitions, built in (`BUILT_IN`) or the
+user's own, as `package.module:Class`. Nothing is imported before it is named.
 """
 
 import importlib
@@ -99,6 +96,9 @@ _ADAPTERS = {
 }
 
 
+_IDENTIFIERS = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
+
+
 def is_built_in(section: str, name: object) -> bool:
     """Returns whether `name` is one of fedmpi's own."""
     return bool(_key(section, name))
@@ -106,11 +106,8 @@ def is_built_in(section: str, name: object) -> bool:
 
 def is_in_full(name: object) -> bool:
     """Returns whether `name` is a `package.module:Class` that only the user's own words make fedmpi import."""
-    if not isinstance(name, str):  # `method.aggregate` may be a section
-        return False
-    parts = [part for half in name.split(":") for part in half.split(".")]
-    is_place = name.count(":") == 1 and all(part.isidentifier() for part in parts)
-    return is_place and not any(_key(section, name) for section in BUILT_IN)
+    is_place = isinstance(name, str) and re.fullmatch(f"{_IDENTIFIERS}:{_IDENTIFIERS}", name)
+    return bool(is_place) and not any(_key(section, name) for section in BUILT_IN)
 
 
 def by_path(name: object) -> str:
@@ -127,8 +124,11 @@ def is_known(section: str, name: object) -> bool:
     return is_built_in(section, name) or is_in_full(name)
 
 
-def options(section: str, name: str) -> Any:
-    """Returns the options class (a `config.fields.Section`) of what `name` means. Raises `UnknownError`."""
+def options(section: str, name: Any = None) -> Any:
+    """Returns the options class (a `config.fields.Section`) of what `name` means; None is the first built-in name.
+    Raises `UnknownError`.
+    """
+    name = next(iter(BUILT_IN[section])) if name is None else name
     if not is_known(section, name):
         raise UnknownError(f"no {section} {name!r}")
     found = load_class(section, name)
@@ -139,8 +139,7 @@ def options(section: str, name: str) -> Any:
 
 def load_class(section: str, name: str) -> Any:
     """Returns the class that `name` means, which may hold its options class as `Options`. Raises `UnknownError`."""
-    key = _key(section, name)
-    return import_object(BUILT_IN[section][key] if key else name)
+    return import_object(BUILT_IN[section].get(_key(section, name), name))
 
 
 def built_in(section: str) -> Iterator[tuple[str, Any]]:
@@ -167,9 +166,7 @@ def import_object(place: str) -> Any:
 
 
 _LOADED: dict[str, tuple[object, str]] = {}
-"""By module of a user's: its spec, and the digest of its file when it was first used. A process keeps what it has
-loaded, whatever becomes of the file; `importlib.reload` puts another spec in place."""
-_SOURCE_DIGEST_BYTES = 16
+"""By module of a user's: its spec, which `importlib.reload` replaces, and the digest of its file when it was loaded."""
 
 
 def loaded_digest(module: str) -> str:
@@ -183,7 +180,7 @@ def loaded_digest(module: str) -> str:
 def file_digest(module: str) -> str:
     """Returns the digest of a module's file as it is now; '' for one without a file, as in a notebook's cells."""
     try:
-        return blake2b(Path(file_of(module)).read_bytes(), digest_size=_SOURCE_DIGEST_BYTES).hexdigest()
+        return blake2b(Path(file_of(module)).read_bytes(), digest_size=16).hexdigest()
     except OSError:
         return ""
 

@@ -7,7 +7,7 @@ from pydantic.fields import FieldInfo
 
 from fedmpi import registry
 from fedmpi.config import explain, yaml_text
-from fedmpi.config.fields import Section
+from fedmpi.config.fields import FREE, Section
 from fedmpi.config.schema import NAMED_SECTIONS, Config, Train, canonical
 
 _INTRO = """\
@@ -114,8 +114,7 @@ def _rows(section: type[Section], above: str = "", owner: str = "") -> Iterator[
             value = info.get_default(call_default_factory=True)
             default = yaml_text.flow(canonical(list(value) if isinstance(value, tuple) else value))
         meaning = _described(info).rstrip(".")
-        extra = info.json_schema_extra
-        if isinstance(extra, dict) and extra.get("changes_results") is False:
+        if info.json_schema_extra == FREE:
             meaning += " *resume*"
         yield _Row(f"{above}{key}", values, default, meaning, owner)
 

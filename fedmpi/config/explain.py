@@ -30,14 +30,11 @@ _ALIASES = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake: the key, what is wrong with it, and where it stands if the key does not say that."""
+    """One mistake: the key, what is wrong, and the place where the key does not tell it."""
 
     path: Path
     text: str
     origin: str = ""
-
-
-# Values, keys and names in a message.
 
 
 def listed(names: Iterable[str]) -> str:
@@ -63,9 +60,6 @@ def suggest(word: Any, known: Iterable[str]) -> str:
 def did_you_mean(words: Iterable[str]) -> str:
     meant = " or ".join(map(repr, words))
     return f" Did you mean {meant}?" if meant else ""
-
-
-# The fields of sections.
 
 
 def is_section(kind: Any) -> TypeGuard[type[Section]]:
@@ -99,9 +93,7 @@ def keys(path: str, section: type[Section]) -> Iterator[str]:
 
 
 def keys_meant(word: str) -> list[str]:
-    """Returns the keys of a config that end in a word, `train.lr` for `lr`. Keys that every config has come first.
-    Imports the options of all built-in names.
-    """
+    """Returns the keys that end in a word, `train.lr` for `lr`, those of every config first. Imports all options."""
     known = ["extends", *Config.model_fields]
     for section, info in Config.model_fields.items():
         known += keys(section, info.annotation) if is_section(info.annotation) else ()
@@ -114,9 +106,6 @@ def keys_meant(word: str) -> list[str]:
     return [name] if name in known else [*dict.fromkeys(meant)]
 
 
-# Errors.
-
-
 def problems(section: type[Section], error: ValidationError, values: Any) -> list[Problem]:
     """Explains the errors of these values of a section."""
     by_path: dict[Path, list[Any]] = {}
@@ -124,9 +113,8 @@ def problems(section: type[Section], error: ValidationError, values: Any) -> lis
         by_path.setdefault(_path_to(one, values), []).append(one)
     # A list whose items are wrong is also reported as too short.
     inner = {path[:length] for path in by_path for length in range(len(path))}
-    return [
-        Problem(path, _line(section, values, path, errors)) for path, errors in by_path.items() if path not in inner
-    ]
+    outer = {path: errors for path, errors in by_path.items() if path not in inner}
+    return [Problem(path, _line(section, values, path, errors)) for path, errors in outer.items()]
 
 
 def _path_to(error: Mapping[str, Any], values: Any) -> Path:
@@ -204,9 +192,9 @@ def _section_at(section: type[Section], values: Any, path: Path) -> type[Section
     """Returns the class of the inner section at `path`."""
     for key in path:
         values = values[key]
-        name = values.get("name", "") if isinstance(values, dict) else ""
+        name = values.get("name") if isinstance(values, dict) else None
         if section is Config and key in NAMED_SECTIONS:
-            section = registry.options(str(key), name or next(iter(registry.BUILT_IN[str(key)])))
+            section = registry.options(str(key), name)
         elif info := section.model_fields.get(str(key)):
             kinds = named_kinds(info)
             inner = [kinds.get(str(name)), *kinds.values(), info.annotation, *get_args(info.annotation)]

@@ -60,9 +60,12 @@ class Section(BaseModel):
         return ()
 
 
-def free(default: Any, **constraints: Any) -> Any:
+FREE: Any = {"changes_results": False}
+
+
+def free(default: Any) -> Any:
     """Makes a field that a resumed run may change: it cannot change what is computed."""
-    return Field(default, json_schema_extra={"changes_results": False}, **constraints)
+    return Field(default, json_schema_extra=FREE)
 
 
 def named(default: str) -> BeforeValidator:
@@ -90,7 +93,7 @@ Counts = Annotated[tuple[Count, ...], Field(strict=False)]
 def _path(text: str) -> str:
     if not text.isprintable():
         raise ValueError("expected a path without control characters")
-    from fedmpi.store.files import user_path  # refuses the home folder of nobody; of no use where no path is given
+    from fedmpi.store.files import user_path  # only where a path is given
 
     user_path(text)
     return text

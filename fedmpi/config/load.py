@@ -1,9 +1,6 @@
 """From a YAML file and `section.key=value` overrides to a validated `Config`, or to every problem at once.
 
-A config stands on what it `extends` (other configs, relative to the file's folder), or alone: what is left out takes
-the defaults of the schema and of the options classes. `configs/fedhm_delta_digits.yaml` is used where no file is given.
-An override of a section's `name`, by the command line or by a file that extends, resets that section to the new name's
-own defaults; the section's other overrides then apply on top, wherever they stand.
+`configs/README.md` says how files, what they extend and overrides lie on each other.
 """
 
 import os
@@ -28,20 +25,15 @@ from fedmpi.store.files import read_bytes, user_path
 Override = str | tuple[str, Any]
 """A word of a command line, `train.lr=0.1`, or from Python a dotted key and its value, `("train.lr", 0.1)`."""
 
+# The names of sources in messages; the second is a Python program's, the third that of no file.
 COMMAND_LINE = "command line"
 ARGUMENTS = "arguments"
-"""The name of a Python program's overrides in messages."""
+DEFAULT_NAME = "default config fedhm_delta_digits.yaml"
 DEFAULT_FILE = CONFIGS / "fedhm_delta_digits.yaml"
-"""The config that is used where no file is given."""
-DEFAULT_NAME = f"default config {DEFAULT_FILE.name}"
-"""The name of that config in messages."""
 MAX_BYTES = 200_000
 """A hundred times a config. PyYAML reads 80 kB/s."""
 MAX_PROBLEMS = 50
 _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section.key=value, in quotes if it has blanks"
-
-
-# The words of a command line.
 
 
 def one_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -49,39 +41,34 @@ def one_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
     for a word that can be neither.
     """
     configs, overrides = without_overrides(words)
-    addresses = [located(word) for word in configs]
-    for word, address in zip(configs, addresses, strict=True):
-        if not is_address(word) and not os.path.exists(file_and_cell(address)[0]):
-            raise ConfigError(COMMAND_LINE, f"{found(word)} means nothing here: {advice(word) or _FORM}")
+    for word in configs:
+        if not is_address(word) and not os.path.exists(file_and_cell(located(word))[0]):
+            raise ConfigError(COMMAND_LINE, f"{found(word)} means nothing here: {_advice(word) or _FORM}")
     if len(configs) > 1:
         raise ConfigError(COMMAND_LINE, f"one config, or none, is allowed, got {', '.join(configs)}")
-    return (addresses[0] if addresses else None), overrides
+    return (located(configs[0]) if configs else None), overrides
 
 
 def without_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Returns the other words, and the overrides: words with a =, but for paths, which may have one after a /."""
-    overrides = [word for word in words if _is_override(word)]
+    overrides = []
+    for word in words:
+        is_file = is_address(word) and os.path.isfile(word)
+        if "=" in word and "/" not in word.partition("=")[0] and not is_file:
+            overrides.append(word)
     return [word for word in words if word not in overrides], overrides
 
 
-def _is_override(word: str) -> bool:
-    return "=" in word and "/" not in word.partition("=")[0] and not (is_address(word) and os.path.isfile(word))
-
-
-def advice(word: str) -> str:
-    """Returns the advice what to write instead of a word, an option included; "" where nothing is similar."""
-    key, _, value = word.lstrip("-").partition("=" if "=" in word else ":")
-    value = value or "VALUE"
+def _advice(word: str) -> str:
+    """Returns what to write instead of a word; "" where nothing is similar."""
+    key, _, value = word.partition(":")
     if meant := explain.keys_meant(key):
-        return f"write {' or '.join(f'{one}={value}' for one in meant[:3])}"
+        return "write " + " or ".join(f"{one}={value or 'VALUE'}" for one in meant[:3])
     for section in NAMED_SECTIONS:
         if registry.is_built_in(section, word.lower()):
             return f"write {section}.name={word.lower()}"
     config = similar_config(word)
     return f"did you mean {config!r}?" if config else ""
-
-
-# Files.
 
 
 def read_tree(address: str | os.PathLike[str], shown: str, extended_by: tuple[str, ...] = ()) -> Tree:
@@ -136,9 +123,6 @@ def read_yaml(path: Path, shown: str, origin: str = "") -> Tree:
 _parsed = lru_cache(maxsize=64)(yaml_text.parse)
 
 
-# From a tree to a config.
-
-
 def load(
     path: str | os.PathLike[str] | None,
     overrides: Sequence[Override],
@@ -149,10 +133,9 @@ def load(
 ) -> Config:
     """Returns the validated config. Raises `ConfigError` with one line for each problem, all at once.
 
-    `path` None is the default config. The settings `below` are a layer under the overrides, as a grid file is one: a
-    name in an override resets what it sets. Reads the file and those it extends; imports only what its names mean. Of
-    a file that a run directory holds (`of_run`), not the user, nothing is imported that is named in full there alone; a
-    command that `trains` needs the names of its observers again, too.
+    `path` None is the default config. The settings `below` lie between the file and the overrides. Imports only what
+    names mean, and of the file of a run directory (`of_run`) nothing that it alone names in full; a command that
+    `trains` needs the names of its observers again, too.
     """
     where = DEFAULT_NAME if path is None else str(path)
     tree = read_tree(DEFAULT_FILE if path is None else path, where).with_top(below or Tree({}))
@@ -263,6 +246,5 @@ def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     for problem, origin in rows[:MAX_PROBLEMS]:
         at = f" ({origin})" if origin and origin != where else ""
         lines.append(f"{dotted(problem.path)}{at}  {problem.text}".strip())
-    if len(rows) > MAX_PROBLEMS:
-        lines.append(f"... and {len(rows) - MAX_PROBLEMS} more")
-    return ConfigError(where, *lines)
+    more = [f"... and {len(rows) - MAX_PROBLEMS} more"] if len(rows) > MAX_PROBLEMS else []
+    return ConfigError(where, *lines, *more)

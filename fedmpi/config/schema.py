@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 from fedmpi import registry
 from fedmpi.config.fields import (
     DATA_PLACES,
+    FREE,
     Count,
     Counts,
     DeviceClass,
@@ -131,7 +132,6 @@ class CosineSchedule(Section):
 
     name: Literal["cosine"] = "cosine"
     """Lowers the rate along half a cosine from `train.lr` down to 1e-4 over all rounds."""
-    depends_on_rounds: ClassVar[bool] = True
 
 
 Schedule = Annotated[StepSchedule | CosineSchedule, Field(discriminator="name"), named("step")]
@@ -431,11 +431,8 @@ class Config(Section):
         values = {} if values is None else values
         if not isinstance(values, dict):
             raise PydanticKnownError("model_type", {"class_name": "Section"})
-        section = str(info.field_name)
         try:
-            options: type[Section] = registry.options(
-                section, values.get("name", next(iter(registry.BUILT_IN[section])))
-            )
+            options: type[Section] = registry.options(str(info.field_name), values.get("name"))
         except UnknownError as error:
             raise PydanticCustomError("unknown_name", "{why}", {"why": str(error)}) from None
         return options.model_validate(values)
@@ -495,7 +492,7 @@ class Config(Section):
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
         free_keys = set(self.free_keys())
-        if not getattr(self.train.schedule, "depends_on_rounds", False):
+        if self.train.schedule.name != "cosine":
             free_keys.add(("rounds",))
         deciding = {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
         if deciding.get(("devices", "name"), "off") == "off":
@@ -509,8 +506,7 @@ class Config(Section):
         keys = [("data", place) for place in DATA_PLACES]
         for section, field in cls.model_fields.items():
             for key, option in getattr(field.annotation, "model_fields", {}).items():
-                extra = option.json_schema_extra
-                if isinstance(extra, dict) and extra.get("changes_results") is False:
+                if option.json_schema_extra == FREE:
                     keys.append((section, key))
         return frozenset(keys)
 

@@ -1,8 +1,7 @@
-"""YAML in and out, without the traps of YAML 1.1.
+"""YAML in and out, with the lines of all values and without the traps of YAML 1.1.
 
-Differences from PyYAML's SafeLoader: scalars resolve as in YAML 1.2's core schema (`1e-3` is a number; `no`, `on` and
-`2026-01-01` are text; whole numbers are decimal), duplicate keys are errors, and anchors, aliases and tags are refused:
-`&a b` on a command line is meant as text. Every value remembers its line.
+Scalars resolve as in YAML 1.2's core schema (`1e-3` is a number; `no`, `on` and `2026-01-01` are text; whole numbers
+are decimal), and duplicate keys, anchors, aliases and tags are errors: `&a b` on a command line is meant as text.
 """
 
 from __future__ import annotations
@@ -21,25 +20,14 @@ Path = tuple[str | int, ...]
 MAX_SHOWN = 60
 """Characters of a value or a key in a message."""
 
-_SCALARS: tuple[tuple[str, str, str], ...] = (
-    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
-    ("tag:yaml.org,2002:bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("tag:yaml.org,2002:int", r"[-+]?[0-9]+", "-+0123456789"),
-    (
-        "tag:yaml.org,2002:float",
-        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
-        "-+.0123456789",
-    ),
-)
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "null": lambda text: None,
-    "bool": lambda text: text.lower() == "true",
-    "int": int,
-    "float": lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower())),
+_FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+_SCALARS: dict[str, tuple[str, list[str], Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", [*"~nN", ""], lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"], lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", [*"-+0123456789"], int),
+    "float": (_FLOAT, [*"-+.0123456789"], lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower()))),
 }
-"""Functions that make a value of a scalar's text, by its tag; of all others it is the text."""
+"""The pattern of each type, the characters that it begins with, and what makes a value of it; all else is text."""
 
 
 class YamlError(Exception):
@@ -116,16 +104,13 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeDumper.yaml_implicit_resolvers.items()}
 
 
-for _tag, _pattern, _first in _SCALARS:
+for _type, (_pattern, _first, _) in _SCALARS.items():
     for _class in (_Loader, _Dumper):
-        _firsts = ["" if character == "\0" else character for character in _first]
-        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _firsts)
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
 def parse(text: str, file: str = "") -> Tree:
-    """Reads a text of which each place begins with `file`. Raises YamlError for one that is no YAML, or gives a key
-    twice.
-    """
+    """Reads a text; each place in the tree begins with `file`. Raises YamlError."""
     origins: dict[Path, str] = {}
     try:
         node = _Loader(text).get_single_node()
@@ -144,7 +129,8 @@ def parse(text: str, file: str = "") -> Tree:
 def _value(node: Node, file: str, path: Path, origins: dict[Path, str]) -> Any:
     """Returns the value of a node; adds the places of all keys and items in it to `origins`."""
     if isinstance(node, ScalarNode):
-        return _READERS.get(node.tag.rpartition(":")[2], str)(node.value)
+        known = _SCALARS.get(node.tag.rpartition(":")[2])
+        return known[2](node.value) if known else node.value
     values: dict[str | int, Any] = {}
     for key, line, item in _parts(node):
         if key in values:
@@ -172,9 +158,7 @@ _NO_COMMENT = "\N{CURRENCY SIGN}"
 
 
 def parse_word(text: str) -> Any:
-    """Returns the value of a word of a command line. Raises YamlError also for one of which YAML would drop a part: a
-    comment, a mark of a document.
-    """
+    """Returns the value of a word of a command line. Raises YamlError, also for a comment or a mark of a document."""
     value = parse(text).value
     try:
         whole = parse(text.replace("#", _NO_COMMENT)).value
@@ -225,7 +209,7 @@ def split(key: str) -> Path:
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Any, Any]]:
-    """Returns every value of nested sections with its path; an empty section is a value."""
+    """Yields every value of nested sections with its path; an empty section is a value."""
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
             yield from leaves(item, (*path, key))
@@ -235,9 +219,9 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Any, Any]]:
 
 def nested(settings: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
     """Returns sections with these values at their paths; the last one at a path counts."""
-    values: dict[str, Any] = {}
+    values: dict[Any, Any] = {}
     for path, value in settings:
-        section: dict[Any, Any] = values
+        section = values
         for key in path[:-1]:
             if not isinstance(section.get(key), dict):
                 section[key] = {}
