@@ -13,11 +13,10 @@ that wrote over its input (an in-place ReLU) adds nothing, an LSTM layer adds it
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,7 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedmpi import seeds
-from fedmpi.tensors import frozen_values
+from fedmpi.errors import ConfigError, users_code
+from fedmpi.tensors import copy_of, frozen_values
 
 NORMS = (_BatchNorm, nn.GroupNorm, nn.LayerNorm)
 ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Hardsigmoid, nn.Tanh)
@@ -56,10 +56,6 @@ class Costs:
     """In the order of use, for a clock of devices."""
 
     @property
-    def is_counted(self) -> bool:
-        return bool(self.layers)
-
-    @property
     def weight(self) -> float:
         """Returns its MACs, or its parameters where nothing is counted, to compare nets by what they take."""
         return float(self.macs or self.params)
@@ -78,10 +74,6 @@ class LayerCosts:
     """Output channels of a layer with parameters; 0 for another."""
 
 
-class UncountedError(Exception):
-    """A net that cannot be copied, or does not run on what stands for its values."""
-
-
 def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
     """Returns the costs of `net` (left as it is) for one of these examples, or of zeros of one example's shape:
     (C, H, W), (features,) or (length,). A net that cannot be copied, or does not run on what stands for its values, is
@@ -90,69 +82,79 @@ def measure(net: nn.Module, examples: Tensor | tuple[int, ...]) -> Costs:
     inputs = torch.zeros(EXAMPLES, *examples) if isinstance(examples, tuple) else examples[:EXAMPLES]
     params = sum(parameter.numel() for parameter in net.parameters())
     try:
-        light = weightless(net, inputs.device)
-        tally = _passed(light, inputs)
+        once = _Tally(net, inputs)
         # The difference leaves out what a net does once a batch (an LSTM's gates multiplied back out of their factors).
-        twice = _passed(light, torch.cat([inputs, inputs]))
-    except UncountedError:
+        twice = _Tally(net, torch.cat([inputs, inputs]))
+    except ConfigError:
         return Costs(params, 0, 0, 0)
-    macs = (twice.counter.total - tally.counter.total) // len(inputs)
-    activation_bytes = FLOAT32_BYTES * tally.activations // len(inputs)
+    number = len(inputs)
+    macs = (twice.counter.total - once.counter.total) // number
     layers = []
     # A net that calls a layer for each example has other calls the second time: its MACs are of no layer.
-    is_comparable = len(tally.layers) == len(twice.layers)
-    for once, both in zip(tally.layers, twice.layers, strict=True) if is_comparable else ():
-        moved_bytes = once.activation_bytes // len(inputs)
-        layers.append(replace(once, macs=(both.macs - once.macs) // len(inputs), activation_bytes=moved_bytes))
+    if len(once.layers) == len(twice.layers):
+        for one, two in zip(once.layers, twice.layers, strict=True):
+            moved_bytes = one.activation_bytes // number
+            layers.append(replace(one, macs=(two.macs - one.macs) // number, activation_bytes=moved_bytes))
     outside = macs - sum(layer.macs for layer in layers)  # products of no layer, as those of attention
     if outside:
         layers.append(LayerCosts("", outside, 0, 0))
-    return Costs(params, macs, macs + tally.extra_macs // len(inputs), activation_bytes, tuple(layers))
+    kept_bytes = FLOAT32_BYTES * once.activations // number
+    return Costs(params, macs, macs + once.extra_macs // number, kept_bytes, tuple(layers))
 
 
-def _passed(net: nn.Module, inputs: Tensor) -> _Tally:
-    """Passes `inputs` through `net`. Raises `UncountedError`."""
-    frozen = {id(value) for value in frozen_values(net).values()}
-    tally = _Tally({module: name for name, module in net.named_modules()}, frozen)
-    handles = []
-    for leaf in net.modules():
-        # An LSTM whose gates are layers of their own computes itself all the same.
-        if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
-            handles.append(leaf.register_forward_pre_hook(tally.begin))
-            handles.append(leaf.register_forward_hook(tally.add))
-    try:
-        macs_of(net, inputs, tally.counter)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return tally
+class _Tally:
+    """Counts what a copy of `net` without values does with a batch. Raises `ConfigError`."""
+
+    def __init__(self, net: nn.Module, inputs: Tensor) -> None:
+        self.counter = MacCounter()
+        self.layers: list[LayerCosts] = []
+        self.extra_macs = 0
+        self.activations = 0
+        self._macs_before = 0
+        light = weightless(net, inputs.device)
+        self._frozen = {id(value) for value in frozen_values(light).values()}
+        for name, leaf in light.named_modules():
+            # An LSTM whose gates are layers of their own computes itself all the same.
+            if isinstance(leaf, nn.LSTM) or not any(leaf.children()):
+                leaf.register_forward_pre_hook(self._begin)
+                leaf.register_forward_hook(partial(self._add, name))
+        macs_of(light, inputs, self.counter)
+
+    def _begin(self, module: nn.Module, inputs: object) -> None:
+        self._macs_before = self.counter.total
+
+    def _add(self, name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
+        given = {id(tensor) for tensor in inputs}
+        outputs = [out.numel() for out in tensors_in(output) if id(out) not in given]
+        self.activations += LSTM_KEEPS * module.num_layers * outputs[0] if isinstance(module, nn.LSTM) else sum(outputs)
+        if isinstance(module, NORMS):
+            self.extra_macs += 2 * output.numel()
+        elif isinstance(module, ACTIVATIONS):
+            self.extra_macs += output.numel()
+        elif isinstance(module, AVERAGE_POOLS):
+            self.extra_macs += inputs[0].numel()
+        macs = self.counter.total - self._macs_before
+        if macs or not isinstance(module, MOVE_NOTHING):
+            moved_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in tensors_in((inputs, output)))
+            frozen = [value for value in module.buffers() if id(value) in self._frozen]
+            weights = [*frozen, *module.parameters()]
+            parameter_bytes = FLOAT32_BYTES * sum(weight.numel() for weight in weights)
+            channels = len(weights[0]) if weights else 0
+            self.layers.append(LayerCosts(name, macs, moved_bytes, parameter_bytes, channels))
 
 
 def weightless(net: nn.Module, device: torch.device) -> nn.Module:
     """Returns a copy of `net` (on meta, too) whose weights are one zero that is seen everywhere. Raises
-    `UncountedError`."""
+    `ConfigError`."""
     zero = torch.zeros((), device=device)
-    copies: dict[int, Tensor] = {id(value): nn.Parameter(zero.expand(value.shape)) for value in net.parameters()}
-    for part in net.modules():
-        # torch's weight norm keeps what it computes of parameters, which cannot be copied.
-        copies |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor)}
-    copies |= {id(value): zero.to(value.dtype).expand(value.shape) for value in frozen_values(net).values()}
-    with _users_code():
-        return copy.deepcopy(net, copies)
+    values: dict[int, Tensor] = {id(value): nn.Parameter(zero.expand(value.shape)) for value in net.parameters()}
+    values |= {id(value): zero.to(value.dtype).expand(value.shape) for value in frozen_values(net).values()}
+    return copy_of(net, values)
 
 
-@contextmanager
-def _users_code() -> Iterator[None]:
-    """Makes an `UncountedError` of whatever a user's net raises within."""
-    try:
-        yield
-    except Exception as error:
-        raise UncountedError from error
-
-
-def macs_of(net: nn.Module, inputs: Tensor, counter: MacCounter | None = None) -> int:
+def macs_of(net: nn.Module, inputs: Tensor, counter: MacCounter) -> int:
     """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost. Raises
-    `UncountedError`.
+    `ConfigError`.
 
     Not on the meta device, of which many operators import torch._dynamo, half of a rank's start. Products are left out.
     """
@@ -163,8 +165,8 @@ def macs_of(net: nn.Module, inputs: Tensor, counter: MacCounter | None = None) -
         stack.enter_context(seeds.global_generators(0))  # a net in training mode draws for its dropout
         stack.enter_context(torch.no_grad())
         given = inputs.clone()  # a net may write over it
-        counter = stack.enter_context(counter or MacCounter())
-        stack.enter_context(_users_code())
+        stack.enter_context(counter)
+        stack.enter_context(users_code("model.name", "cannot be counted", ConfigError))
         net(given)
     return counter.total
 
@@ -199,47 +201,6 @@ def _macs(operator: object, args: tuple[Any, ...], out: Tensor) -> int:
         return int((args[0] if is_transposed else out).numel() * math.prod(args[1].shape[1:]))
     left = args[1] if operator in (_ATEN.addmm, _ATEN.baddbmm) else args[0]
     return int(out.numel() * left.shape[-1])
-
-
-@dataclass
-class _Tally:
-    names: dict[nn.Module, str]
-    frozen: set[int]
-    """The `id` of each value that is not trained."""
-    counter: MacCounter = field(default_factory=MacCounter)
-    layers: list[LayerCosts] = field(default_factory=list)
-    extra_macs: int = 0
-    activations: int = 0
-    macs_before: int = 0
-
-    def begin(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        self.macs_before = self.counter.total
-
-    def add(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
-        self._add_layer(module, tensors_in((inputs, output)))
-        given = {id(tensor) for tensor in inputs}
-        outputs = [out for out in tensors_in(output) if id(out) not in given]
-        if isinstance(module, nn.LSTM):
-            self.activations += LSTM_KEEPS * module.num_layers * outputs[0].numel()
-        else:
-            self.activations += sum(out.numel() for out in outputs)
-        if isinstance(module, NORMS):
-            self.extra_macs += 2 * output.numel()
-        elif isinstance(module, ACTIVATIONS):
-            self.extra_macs += output.numel()
-        elif isinstance(module, AVERAGE_POOLS):
-            self.extra_macs += inputs[0].numel()
-
-    def _add_layer(self, module: nn.Module, passed: Sequence[Tensor]) -> None:
-        macs = self.counter.total - self.macs_before
-        moves = macs or not isinstance(module, MOVE_NOTHING)
-        if moves:
-            activation_bytes = FLOAT32_BYTES * sum(tensor.numel() for tensor in passed)
-            frozen = [value for value in module.buffers() if id(value) in self.frozen]
-            weights = [*frozen, *module.parameters()]
-            parameter_bytes = FLOAT32_BYTES * sum(weight.numel() for weight in weights)
-            channels = len(weights[0]) if weights else 0
-            self.layers.append(LayerCosts(self.names[module], macs, activation_bytes, parameter_bytes, channels))
 
 
 def tensors_in(values: object) -> list[Tensor]:

@@ -1,8 +1,7 @@
 """Named tensors in one flat buffer: what a net trains in, what travels, what is saved.
 
-A `Layout` says where each tensor lies in a buffer of bytes. Every rank derives it from the
-config, so a message is the bytes alone. `views` never copies: one collective moves all tensors,
-and nothing is unpacked afterwards (the idiom of epfml/powersgd's `pack`/`unpack`).
+Every rank derives the `Layout` of a buffer from the config, so a message is the bytes alone. `views` never copies: one
+collective moves all tensors, and nothing is unpacked afterwards (the idiom of epfml/powersgd's `pack` and `unpack`).
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ Region = tuple[slice | Tensor, ...] | Tensor
 NOTHING: Region = (slice(0, 0),)
 """No entry of a tensor."""
 
-# Every tensor begins on a cache line: vectorised kernels then take the same path, and so give the
-# same bits, wherever the buffer lies. It is also the unit in which messages are counted, so that
-# MPI's 32-bit counts reach 128 GiB.
+# Every tensor begins on a cache line, so that vectorised kernels take the same path and give the same bits wherever the
+# buffer lies. MPI counts messages in this unit, so that its 32-bit counts reach 128 GiB.
 ALIGN_BYTES = 64
 
 FROZEN = "_frozen_by_fedmpi"
@@ -101,18 +99,20 @@ def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:
     net.get_submodule(module)._buffers[own] = value
 
 
-def copy_of(net: nn.Module) -> nn.Module:
-    """Returns a copy of the net that has the same frozen values, not copies of these. Raises ConfigError."""
-    shared = {id(value): value for value in frozen_values(net).values()}
+def copy_of(net: nn.Module, values: Mapping[int, Tensor] | None = None) -> nn.Module:
+    """Returns a copy of the net with the same frozen values, and with tensors of `values`, by `id`, in the place of
+    others. Raises ConfigError.
+    """
+    kept = {id(value): value for value in frozen_values(net).values()}
     for part in net.modules():
         # torch's weight norm keeps what it computes of parameters, which cannot be copied.
-        shared |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf}
+        kept |= {id(value): value for value in vars(part).values() if isinstance(value, Tensor) and not value.is_leaf}
     with users_code("model.name", "cannot be copied", ConfigError):
-        return copy.deepcopy(net, shared)
+        return copy.deepcopy(net, {**kept, **(values or {})})
 
 
 def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:
-    """Gives a module the plain attributes of the layer that it replaces: nets read its `out_features` or `stride`."""
+    """Gives a module the attributes of the layer that it replaces: nets read its `out_features` or `stride`."""
     for name, value in vars(replaced).items():
         if not hasattr(module, name):
             setattr(module, name, value)
@@ -120,8 +120,8 @@ def keep_attributes(module: nn.Module, replaced: nn.Module) -> None:
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """Returns a linear layer of copies of these values."""
-    # On the meta device no random numbers are drawn for values that are about to be replaced.
     outputs, inputs = weight.shape
+    # On the meta device no random numbers are drawn.
     layer = nn.Linear(inputs, outputs, bias=bias is not None, device="meta", dtype=weight.dtype)
     layer.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
@@ -131,17 +131,16 @@ def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
 
 def first_mismatch(tensors: Mapping[str, Tensor], specs: Mapping[str, Spec]) -> str:
     """Names the first tensor that has not the name, shape and type that `specs` gives it; '' if all fit."""
-    found = {name: Spec(tuple(value.shape), value.dtype) for name, value in tensors.items()}
-    for name in {**specs, **found}:
-        given = _shown(found.get(name))
-        wanted = _shown(specs.get(name))
-        if given != wanted:
-            return f"{name} as {given}, expected {wanted}"
+    found = {name: _shown(value) for name, value in tensors.items()}
+    expected = {name: _shown(spec) for name, spec in specs.items()}
+    for name in {**expected, **found}:
+        if found.get(name) != expected.get(name):
+            return f"{name} as {found.get(name, 'nothing')}, expected {expected.get(name, 'nothing')}"
     return ""
 
 
-def _shown(spec: Spec | None) -> str:
-    return "nothing" if spec is None else f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
+def _shown(spec: Spec | Tensor) -> str:
+    return f"{str(spec.dtype).removeprefix('torch.')} {list(spec.shape)}"
 
 
 def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
@@ -151,26 +150,20 @@ def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _extremes(tensor: Tensor) -> Tensor:
-    """Returns the smallest and the largest entry (2,), NaN if there is one. On a CPU `vector_norm` takes four times as
-    long for the largest magnitude."""
+    """Returns the smallest and the largest entry (2,), NaN if there is one; a CPU's `vector_norm` takes four times as
+    long."""
     if tensor.dim() == 4 and not tensor.is_contiguous():
         tensor = tensor.permute(0, 2, 3, 1)  # channels_last: `aminmax` would copy it
     return torch.stack(torch.aminmax(tensor))
 
 
 def host_buffer(num_bytes: int, *, is_pinned: bool = False) -> Tensor:
-    """Returns a buffer of bytes in the host's memory, shape (num_bytes,), with any content.
-
-    A pinned one is page-locked: a GPU reads and writes it fastest. Asking for one opens a GPU.
-    """
+    """Returns a buffer of bytes, shape (num_bytes,), with any content; a pinned one is page-locked, and opens a GPU."""
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned)
 
 
 def to_device(tensors: Params, device: torch.device | str) -> Params:
-    """Moves the tensors to `device`: one that is there stays, the others are packed and cross in one piece.
-
-    The host waits for the copy, so the old ones may be written into at once.
-    """
+    """Moves the tensors to `device`, and waits: those that are there stay, the others cross in one piece."""
     device = torch.device(device)
     away = {name: value for name, value in tensors.items() if not _is_on(value, device)}
     if not away:
@@ -197,8 +190,7 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def region_on(region: Region, device: torch.device) -> Region:
-    """Returns the same entries for tensors on `device`: index tensors and masks of the host follow there, without a
-    wait."""
+    """Returns the same entries for tensors on `device`; index tensors and masks follow there without a wait."""
     if isinstance(region, Tensor):
         return region.to(device, non_blocking=True)
     return tuple(part if isinstance(part, slice) else part.to(device, non_blocking=True) for part in region)

@@ -108,6 +108,8 @@ class TakesNothing(nn.Module):
     pass
 
 
+def untyped(num_classes, example_shape, x): ...
+def own_name(num_classes, example_shape, net=3): ...
 def raises(num_classes, example_shape):
     raise KeyError("what")
 

@@ -76,7 +76,7 @@ class Fleet:
         devices = config.devices
         if not devices.is_on:
             return None
-        if not all(net.is_counted for net in nets):
+        if not all(net.layers for net in nets):
             problem = f"the MACs of '{config.model.name}' are not counted: it does not run without values"
             todo = "take a net that runs on zeros in place of its weights, or devices.name=off"
             raise ConfigError("model.name", f"{problem}, so a clock of devices would guess; {todo}")

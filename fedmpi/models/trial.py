@@ -118,7 +118,7 @@ def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: It
     some = examples_of(info)
     light = None
     with torch.device("cpu"), seeds.global_generators(0):
-        with suppress(costs.UncountedError):
+        with suppress(ConfigError):
             light = costs.weightless(create.skeleton(options, info), torch.device("cpu"))
         for is_training, size in [*((True, size) for size in training), *((False, size) for size in tests)]:
             batch = some[torch.arange(size) % len(some)]

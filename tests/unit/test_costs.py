@@ -79,7 +79,7 @@ BUILT_IN = [name for name in registry.BUILT_IN["model"] if not name.endswith(":"
 
 def test_counting_draws_nothing() -> None:
     net, before = nn.Sequential(nn.Flatten(), nn.Dropout()), torch.get_rng_state()
-    costs.macs_of(net, torch.zeros(3, 4))
+    costs.macs_of(net, torch.zeros(3, 4), costs.MacCounter())
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -97,7 +97,7 @@ def test_passes_cost_what_torch_counts(name: str, form: str) -> None:
     light = costs.weightless(net, torch.device("cpu"))
     for count in (2, 3):
         inputs = examples_of(info)[:count]
-        assert 2 * costs.macs_of(light, inputs) == flops_by_torch(net, info.example_shape, count)
+        assert 2 * costs.macs_of(light, inputs, costs.MacCounter()) == flops_by_torch(net, info.example_shape, count)
 
 
 def test_activation_bytes_and_extras_by_hand() -> None:
