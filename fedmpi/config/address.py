@@ -37,7 +37,9 @@ def similar_config(word: str) -> str:
     """Returns the config whose name is like `word`: one in the folder that `word` names, else a shipped one; or ''."""
     known = {path.relative_to(CONFIGS).with_suffix("").as_posix(): path.name for path in CONFIGS.rglob("*.yaml")}
     with contextlib.suppress(OSError, ValueError):
-        known |= {path.stem: str(path) for path in Path(word).parent.iterdir() if is_address(path.name)}
+        known |= {
+            path.stem: str(path) for path in Path(word).parent.iterdir() if is_address(path.name) and path.exists()
+        }
     asked = file_and_cell(word)[0].removeprefix("configs/").removesuffix(".yaml")
     close = get_close_matches(Path(asked).name, known, 1) or get_close_matches(asked, known, 1, 0.75)
     return known[close[0]] if close else ""

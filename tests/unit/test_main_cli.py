@@ -155,7 +155,7 @@ def test_an_answer_loads_only_what_it_needs(argv: str, code: int, unneeded: tupl
 MISTAKES = (
     ("nowhere.yaml", "nowhere.yaml", HEAVY),
     ("train.lr=fast", "train.lr", ("mpi4py", "h5py", *OF_RUNS)),
-    ("clients.per_round=21", "clients.count is 20", ("mpi4py", "h5py", *OF_RUNS)),
+    ("clients.per_round=21", "1 to clients.count, which is 20", ("mpi4py", "h5py", *OF_RUNS)),
     ("train.lrr=1", "train.lr", ("mpi4py", "h5py", *OF_RUNS[:1])),  # looked for among the keys of all names
     ("model.name=torchvision:resnet18 train.lr=abc", "train.lr", ("mpi4py", "h5py", *OF_RUNS[:1])),
 )
