@@ -24,9 +24,9 @@ from fedmpi import registry
 from fedmpi.data.files import FetchedOptions
 from fedmpi.errors import UserError
 
-__all__ = ["SOURCES", "RunData", "cifar10_root", "no_network", "run_data", "write_cifar100"]
+__all__ = ["FETCHED", "RunData", "cifar10_root", "no_network", "run_data", "write_cifar100"]
 
-SOURCES = {name: options.source for name, options in registry.built_in("data") if issubclass(options, FetchedOptions)}
+FETCHED = {name: options for name, options in registry.built_in("data") if issubclass(options, FetchedOptions)}
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 RunData = Callable[..., tuple[int, str, str]]
 

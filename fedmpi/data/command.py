@@ -100,19 +100,18 @@ def fetch(arguments: argparse.Namespace) -> None:
     if not isinstance(options, FetchedOptions):
         print(f"{options.name} needs no files")
         return
-    source = options.source
-    print(f"{options.name}: {source.page}; terms: {source.terms}")
     if not options.files():
         raise DataError(options.name, "LEAF's files cannot be downloaded; fedmpi/data/README.md says how to make them")
     folder = options.folder
-    if source.unpacked and options.are_here() and not arguments.force:
-        print(f"{folder / source.unpacked[0]}: there already; --force loads it again")
+    if options.unpacked and options.are_here() and not arguments.force:
+        print(f"{folder / options.unpacked[0]}: there already; --force loads it again")
         return
+    print(f"{options.name}: for the terms of use see fedmpi/data/README.md")
     for name in options.files():
         files.fetch(name, folder, force=arguments.force)
         path = folder / name
         print(f"{path}: {size(path.stat().st_size)}, checksum right")
-        if source.unpacked:
+        if options.unpacked:
             print(f"unpacked: {', '.join(map(str, files.install(path)))}")
     if isinstance(options, PreparedOptions):
         print(f"now decode it: {options.command('prepare')}")

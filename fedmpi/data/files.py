@@ -7,7 +7,6 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -27,22 +26,13 @@ _TIMEOUT_S = 60.0
 _CHUNK_BYTES = 2**18
 
 
-@dataclass(frozen=True)
-class Source:
-    """The files of a data set, the page that describes them and the terms of use."""
-
-    page: str
-    terms: str
-    files: tuple[str, ...]
-    """Paths below the data folder, as in `files.txt`."""
-    unpacked: tuple[str, ...] = ()
-    """Where a run reads the archive unpacked: paths below the data folder, any of which shows that it is there."""
-
-
 class FetchedOptions(DataOptions):
     """Options of a data set whose files are downloaded."""
 
-    source: ClassVar[Source]
+    downloads: ClassVar[tuple[str, ...]]
+    """Paths below the data folder, as in `files.txt`. README.md has the terms of use."""
+    unpacked: ClassVar[tuple[str, ...]] = ()
+    """Where a run reads the archive unpacked: paths below the data folder, any of which shows that it is there."""
     root: Folder = free("~/data")
     """The folder of all data sets. CIFAR and idx files are also found if it is the folder of the files themselves."""
 
@@ -52,13 +42,13 @@ class FetchedOptions(DataOptions):
         return Path(user_path(self.root))
 
     def files(self) -> tuple[str, ...]:
-        """Returns the files that a run with these options needs, as `source` has them."""
-        return self.source.files
+        """Returns those of `downloads` that a run with these options needs."""
+        return self.downloads
 
     def are_here(self) -> bool:
         """Returns whether the files, or what a run reads of them unpacked, are below the data folder."""
-        if self.source.unpacked:
-            return any((self.folder / path).exists() for path in self.source.unpacked)
+        if self.unpacked:
+            return any((self.folder / path).exists() for path in self.unpacked)
         return bool(self.files()) and all((self.folder / path).is_file() for path in self.files())
 
     def settings(self) -> list[str]:

@@ -5,7 +5,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from data_fixtures import SOURCES, RunData
+from data_fixtures import FETCHED, RunData
 from golden_file import Told
 
 from fedmpi import registry
@@ -56,7 +56,7 @@ def test_a_mistake_is_one_line(run_data: RunData, no_network: None, argv: list[s
 # ---- a run
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", FETCHED)
 def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path, told: Told) -> None:
     with pytest.raises(DataError) as caught:
         load_data(registry.options("data", name)(root=str(tmp_path)))
@@ -91,7 +91,7 @@ def test_fetch_unpacks_what_a_run_reads_unpacked(run_data: RunData, served: dict
     served["cifar-10-python.tar.gz"] = archive.getvalue()
     batch = tmp_path / "cifar-10-batches-py" / "data_batch_1"
     code, out, _ = run_data("fetch", "cifar10", f"data.root={tmp_path}")
-    assert code == 0 and batch.is_file() and "checksum right" in out and "cifar.html" in out
+    assert code == 0 and batch.is_file() and "checksum right" in out
     code, out, _ = run_data("fetch", "cifar10", f"data.root={tmp_path}")
     assert code == 0 and "there already; --force loads it again" in out
     batch.write_bytes(b"damaged")

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
-from data_fixtures import SOURCES, refusal
+from data_fixtures import FETCHED, refusal
 
 from fedmpi import registry
 from fedmpi.data import command as data_command
@@ -33,7 +33,7 @@ SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 def test_every_file_of_a_set_has_an_address_and_a_checksum() -> None:
     lines = [line.split() for line in files.TABLE.read_text().splitlines() if not line.startswith("#")]
-    assert {path for source in SOURCES.values() for path in source.files} == {path for path, _, _ in lines}
+    assert {path for options in FETCHED.values() for path in options.downloads} == {path for path, _, _ in lines}
     for path, checksum, url in lines:
         algorithm, _, digest = checksum.partition(":")
         assert len(digest) == {"md5": 32, "sha256": 64}[algorithm] and int(digest, 16) > 0

@@ -1,8 +1,7 @@
 """CIFAR-10 and CIFAR-100: colour pictures, read from the files as distributed ("python version").
 
-Source of files and checksums: https://www.cs.toronto.edu/~kriz/cifar.html and torchvision's datasets/cifar.py. Every
-file's md5 is checked before it is opened as a pickle, so it holds nothing but what Toronto has pickled. torchvision's
-reader gives the same arrays (the tests compare), but does not name the file that is damaged.
+Every file's md5 (torchvision's datasets/cifar.py has them) is checked before it is opened as a pickle, so it holds
+nothing but what Toronto has pickled.
 """
 
 import hashlib
@@ -16,12 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import FetchedOptions, Source, guarded
+from fedmpi.data.files import FetchedOptions, guarded
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
-
-_PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
-_TERMS = "no formal licence; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 
 
 class _Cifar(FetchedOptions):
@@ -34,7 +30,7 @@ class _Cifar(FetchedOptions):
 
     def read(self) -> Dataset:
         """Returns all images, uint8 (N, 32, 32, 3), and their labels."""
-        name = self.source.unpacked[0]
+        name = self.unpacked[0]
         folder = self.folder if self.folder.name == name else self.folder / name
         if not folder.is_dir():
             todo = f"{self.how_to_fetch()}, or set data.root to where they are"
@@ -58,7 +54,8 @@ class _Cifar(FetchedOptions):
 
 
 class Cifar10(_Cifar):
-    source = Source(_PAGE, _TERMS, ("cifar-10-python.tar.gz",), unpacked=("cifar-10-batches-py",))
+    downloads = ("cifar-10-python.tar.gz",)
+    unpacked = ("cifar-10-batches-py",)
     train = {
         "data_batch_1": "c99cafc152244af753f735de768cd75f",
         "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
@@ -77,7 +74,8 @@ class Cifar10(_Cifar):
 
 
 class Cifar100(_Cifar):
-    source = Source(_PAGE, _TERMS, ("cifar-100-python.tar.gz",), unpacked=("cifar-100-python",))
+    downloads = ("cifar-100-python.tar.gz",)
+    unpacked = ("cifar-100-python",)
     train = {"train": "16019d7e3df5f24257cddd939b257f8d"}
     test = {"test": "f0ef6b0ae62326f3e7ffdfab6717acfc"}
     label_key = "fine_labels"

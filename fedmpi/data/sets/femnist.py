@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import Source, find, guarded, track
+from fedmpi.data.files import find, guarded, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import ByName, by_names, leaf_users
 from fedmpi.data.subset import Ints
@@ -22,11 +22,7 @@ SIDE, NUM_CLASSES = 28, 62
 
 
 class Femnist(CountedOptions):
-    source = Source(
-        "https://www.tensorflow.org/federated/api_docs/python/tff/simulation/datasets/emnist",
-        "derived from NIST SD 19 by LEAF (BSD) and TensorFlow Federated (Apache 2.0)",
-        ("fed_emnist.tar.bz2",),
-    )
+    downloads = ("fed_emnist.tar.bz2",)
     name: str = "femnist"
     """Handwritten characters in 62 classes by writer: TensorFlow Federated's or LEAF's files."""
 

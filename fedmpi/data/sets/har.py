@@ -18,13 +18,13 @@ example before the test part is in neither.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import Source, find, guarded, track
+from fedmpi.data.files import find, guarded, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import Number, first_of_test, windows
 from fedmpi.data.subset import Ints
@@ -33,28 +33,13 @@ from fedmpi.errors import DataError
 Floats: TypeAlias = NDArray[np.float32]
 
 
-class Examples(NamedTuple):
-    """Examples float32 (n, features), their activities (from 0) and subjects, int64 (n,), and bool (n,): test data."""
-
-    x: Floats
-    y: Ints
-    subjects: Ints
-    is_test: NDArray[np.bool_]
-
-
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
 WINDOW, STEP = 128, 64
 TEST_SHARE = 0.2
 
-FILES = {"features": "har-240.zip", "windows": "har-341.zip"}
-
 
 class Har(CountedOptions):
-    source = Source(
-        "https://archive.ics.uci.edu/dataset/240 and https://archive.ics.uci.edu/dataset/341",
-        "CC BY 4.0 by UCI's page; the README within bars commercial use",
-        tuple(FILES.values()),
-    )
+    downloads = ("har-240.zip", "har-341.zip")
     name: str = "har"
     """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
     form: Literal["windows", "features"] = "windows"
@@ -68,16 +53,19 @@ class Har(CountedOptions):
         return DataInfo("vector", (AXES * WINDOW,), NUM_ACTIVITIES, 8180, 1982, num_groups=30, shares_groups=True)
 
     def files(self) -> tuple[str, ...]:
-        return (FILES[self.form],)
+        return self.downloads[:1] if self.form == "features" else self.downloads[1:]
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns vectors float32, activities 1 to 6 as labels 0 to 5. Raises DataError."""
-        x, y, subjects, is_test = _windows(folder) if self.form == "windows" else _features(folder)
-        groups = number_groups(subjects[~is_test], subjects[is_test])
-        return Dataset(x[~is_test], y[~is_test], x[is_test], y[is_test], *groups)
+        return _windows(folder) if self.form == "windows" else _features(folder)
 
 
-def _windows(folder: Path) -> Examples:
+def _divided(x: Floats, y: Ints, subjects: Ints, is_test: NDArray[np.bool_]) -> Dataset:
+    groups = number_groups(subjects[~is_test], subjects[is_test])
+    return Dataset(x[~is_test], y[~is_test], x[is_test], y[is_test], *groups)
+
+
+def _windows(folder: Path) -> Dataset:
     labels_path = find(folder, "labels.txt", "HAPT's raw signals (RawData)")
     rows = _table(labels_path, 5, np.int64)
     signals = _signals(labels_path.parent, rows)
@@ -91,7 +79,7 @@ def _windows(folder: Path) -> Examples:
             facts = (np.full(len(x), fact) for fact in (activity - 1, subject, is_test))
             pieces.append((x.reshape(len(x), AXES * WINDOW), *facts))
     x, y, subjects, in_test = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return Examples(_standardized(x, in_test), y, subjects, in_test)
+    return _divided(_standardized(x, in_test), y, subjects, in_test)
 
 
 def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
@@ -130,7 +118,7 @@ def _standardized(x: Floats, is_test: NDArray[np.bool_]) -> Floats:
     return ((x.reshape(-1, AXES) - mean) / deviation).astype(np.float32).reshape(x.shape)
 
 
-def _features(folder: Path) -> Examples:
+def _features(folder: Path) -> Dataset:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
     parts = [_distributed(home, part) for part in ("train", "test")]
     x, y, subjects = (np.concatenate(column) for column in zip(*parts, strict=True))
@@ -143,7 +131,7 @@ def _features(folder: Path) -> Examples:
         rows += [train, own[first:]]
         is_test += [np.full(len(train), False), np.full(len(own) - first, True)]
     chosen = np.concatenate(rows)
-    return Examples(x[chosen], y[chosen], subjects[chosen], np.concatenate(is_test))
+    return _divided(x[chosen], y[chosen], subjects[chosen], np.concatenate(is_test))
 
 
 def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:

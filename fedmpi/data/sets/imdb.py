@@ -19,14 +19,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import Source, find, read_text, track
+from fedmpi.data.files import find, read_text, track
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
@@ -51,20 +51,8 @@ _STOP_WORDS = """
 STOP_WORDS = frozenset(_STOP_WORDS.split())
 
 
-class Review(NamedTuple):
-    """Words without anything but letters, the class (0 bad, 1 good), and the film."""
-
-    text: str
-    label: int
-    film: str
-
-
 class Imdb(PreparedOptions):
-    source = Source(
-        "https://ai.stanford.edu/~amaas/data/sentiment/",
-        "no formal licence; cite Maas et al., ACL 2011",
-        ("aclImdb_v1.tar.gz",),
-    )
+    downloads = ("aclImdb_v1.tar.gz",)
     name: str = "imdb"
     """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
     split: Literal["original", "three_quarters"] = "original"
@@ -82,62 +70,56 @@ class Imdb(PreparedOptions):
     def prepare(self, folder: Path) -> Dataset:
         """Returns tokens int16 (N, length), first all bad reviews, then the good. Raises DataError."""
         home = find(folder, "train/urls_pos.txt", "the reviews (aclImdb)").parent.parent
-        train_files = _files(home / "train")
-        files = train_files + _files(home / "test")
-        reviews = [
-            Review(_letters(read_text(path)), label, film) for path, label, film in track(files, "reading reviews")
-        ]
-        train, test = reviews[: len(train_files)], reviews[len(train_files) :]
+        reviews = [*_reviews(home / "train"), *_reviews(home / "test")]
+        texts = [_letters(read_text(path)) for _, path, _, _ in track(reviews, "reading reviews")]
+        parts, _, labels, films = (np.array(column) for column in zip(*reviews, strict=True))
+        is_train = parts == "train" if self.split == "original" else _three_quarters(labels)
+        train, test = (np.flatnonzero(chosen) for chosen in (is_train, ~is_train))
         if self.split == "three_quarters":
-            train, test = _three_quarters(reviews)
-        numbers = {word: number for number, word in enumerate(vocabulary(train), start=1)}
-        groups = number_groups([review.film for review in train], [review.film for review in test])
-        return Dataset(*_encoded(self, train, numbers), *_encoded(self, test, numbers), *groups)
+            train, test = (own[np.argsort(labels[own], kind="stable")] for own in (train, test))
+        numbers = {word: number for number, word in enumerate(vocabulary(texts[i] for i in train), start=1)}
+        x, test_x = (self._tokens([texts[i] for i in own], numbers) for own in (train, test))
+        return Dataset(x, labels[train], test_x, labels[test], *number_groups(films[train], films[test]))
+
+    def _tokens(self, texts: list[str], numbers: dict[str, int]) -> NDArray[np.int16]:
+        """Returns int16 (N, length), padded on the left by 0."""
+        tokens = np.zeros((len(texts), self.length), dtype=np.int16)
+        for row, text in zip(tokens, texts, strict=True):
+            known = [numbers[word] for word in text.split() if word in numbers][: self.length]
+            row[self.length - len(known) :] = known
+        return tokens
 
 
-def vocabulary(reviews: Iterable[Review]) -> list[str]:
+def vocabulary(texts: Iterable[str]) -> list[str]:
     """Returns the most frequent words, the most frequent one first."""
-    counts: Counter[str] = Counter()
-    for review in reviews:
-        counts.update(review.text.split())
-    kept = (word for word in counts if word not in STOP_WORDS)
-    return sorted(kept, key=lambda word: (-counts[word], word))[:NUM_WORDS]
+    counts = Counter(word for text in texts for word in text.split() if word not in STOP_WORDS)
+    return sorted(counts, key=lambda word: (-counts[word], word))[:NUM_WORDS]
 
 
-def _files(part: Path) -> list[tuple[Path, int, str]]:
-    """Returns file, class and film of each review of a part, by class, then by number."""
-    files = []
+def _reviews(folder: Path) -> list[tuple[str, Path, int, str]]:
+    """Returns part, file, class (0 bad, 1 good) and film of each review of a part, by class, then by number."""
+    reviews = []
     for label, name in enumerate(CLASSES):
-        urls = part / f"urls_{name}.txt"
+        urls = folder / f"urls_{name}.txt"
         films = FILM.findall(read_text(urls))
-        found = [(FILE_NAME.fullmatch(path.name), path) for path in (part / name).glob("*.txt")]
+        found = [(FILE_NAME.fullmatch(path.name), path) for path in (folder / name).glob("*.txt")]
         numbered = sorted((int(match[1]), path) for match, path in found if match)
         if not numbered or numbered[-1][0] >= len(films):
-            problem = f"names {len(films)} films (/title/tt...), but {part / name} has {len(numbered)} reviews"
+            problem = f"names {len(films)} films (/title/tt...), but {folder / name} has {len(numbered)} reviews"
             raise DataError(str(urls), f"{problem} (<number>_<rating>.txt); unpack the files again")
-        files += [(path, label, films[number]) for number, path in numbered]
-    return files
+        reviews += [(folder.name, path, label, films[number]) for number, path in numbered]
+    return reviews
 
 
 def _letters(text: str) -> str:
     return NO_LETTER.sub("", text.lower().replace("<br />", " "))
 
 
-def _three_quarters(reviews: list[Review]) -> tuple[list[Review], list[Review]]:
-    """Returns three quarters of each class, drawn once and for all, and the rest; both in the order of the files."""
+def _three_quarters(labels: Ints) -> NDArray[np.bool_]:
+    """Returns which examples train: three quarters of each class, drawn once and for all."""
     generator = numpy_generator("imdb-split")
-    is_train = np.zeros(len(reviews), dtype=bool)
+    is_train = np.zeros(len(labels), dtype=bool)
     for label in range(len(CLASSES)):
-        its_reviews = np.flatnonzero([review.label == label for review in reviews])
-        is_train[generator.permutation(its_reviews)[: len(its_reviews) * 3 // 4]] = True
-    order = np.argsort([review.label for review in reviews], kind="stable").tolist()
-    return [reviews[i] for i in order if is_train[i]], [reviews[i] for i in order if not is_train[i]]
-
-
-def _encoded(options: Imdb, reviews: list[Review], numbers: dict[str, int]) -> tuple[NDArray[np.int16], Ints]:
-    """Returns tokens int16 (N, length), padded on the left by 0, and labels int64 (N,)."""
-    tokens = np.zeros((len(reviews), options.length), dtype=np.int16)
-    for row, review in zip(tokens, reviews, strict=True):
-        known = [numbers[word] for word in review.text.split() if word in numbers][: options.length]
-        row[options.length - len(known) :] = known
-    return tokens, np.array([review.label for review in reviews], dtype=np.int64)
+        own = np.flatnonzero(labels == label)
+        is_train[generator.permutation(own)[: len(own) * 3 // 4]] = True
+    return is_train

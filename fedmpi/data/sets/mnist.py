@@ -1,8 +1,7 @@
 """MNIST, QMNIST (who wrote its digits) and EMNIST: idx files as distributed, or where torchvision puts them.
 
 An idx file is two zero bytes, a byte for the type, one for the number of axes, the length of each axis (4 bytes,
-big-endian), and the values, big-endian; it is packed by gzip or not. Columns of QMNIST's labels and EMNIST's counts are
-from the pages of their sources below.
+big-endian), and the values, big-endian; it is packed by gzip or not.
 """
 
 import gzip
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import FetchedOptions, Source, guarded
+from fedmpi.data.files import FetchedOptions, guarded
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -31,7 +30,6 @@ FILES = (
     "MNIST/raw/t10k-images-idx3-ubyte.gz",
     "MNIST/raw/t10k-labels-idx1-ubyte.gz",
 )
-WRITERS = ("QMNIST/raw/qmnist-train-labels-idx2-int.gz", "QMNIST/raw/qmnist-test-labels-idx2-int.gz")
 # Classes, training and test images of each of NIST's six divisions.
 SPLITS = {
     "balanced": (47, 112_800, 18_800),
@@ -83,7 +81,7 @@ def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray
 class Mnist(IdxOptions):
     """Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to Document Recognition, 1998."""
 
-    source = Source("http://yann.lecun.com/exdb/mnist/", "usually given as CC BY-SA 3.0", FILES)
+    downloads: ClassVar[tuple[str, ...]] = FILES
     folders: ClassVar[tuple[str, ...]] = ("MNIST/raw",)
     name: str = "mnist"
     """70,000 handwritten digits, 28x28 grey, idx files as distributed."""
@@ -103,7 +101,7 @@ class Qmnist(Mnist):
     of the training images.
     """
 
-    source = Source("https://github.com/facebookresearch/qmnist", "labels BSD; images as MNIST", (*FILES, *WRITERS))
+    downloads = (*FILES, "QMNIST/raw/qmnist-train-labels-idx2-int.gz", "QMNIST/raw/qmnist-test-labels-idx2-int.gz")
     folders = ("QMNIST/raw", "MNIST/raw")
     name: str = "qmnist"
     """MNIST with the writers of its digits, as QMNIST's labels know them: 539 train, 297 test."""
@@ -132,12 +130,8 @@ class Emnist(IdxOptions):
     """G. Cohen, S. Afshar, J. Tapson, A. van Schaik, EMNIST: an extension of MNIST to handwritten letters, 2017; pixels
     are normalized as MNIST's."""
 
-    source = Source(
-        "https://www.nist.gov/itl/products-and-services/emnist-dataset",
-        "public domain (NIST); cite Cohen et al., EMNIST, 2017",
-        ("EMNIST/raw/gzip.zip",),
-        unpacked=("EMNIST/raw/gzip", "EMNIST/raw/emnist-byclass-train-images-idx3-ubyte.gz"),
-    )
+    downloads = ("EMNIST/raw/gzip.zip",)
+    unpacked = ("EMNIST/raw/gzip", "EMNIST/raw/emnist-byclass-train-images-idx3-ubyte.gz")
     folders = ("EMNIST/raw", "EMNIST/raw/gzip", "gzip")
     name: str = "emnist"
     """Up to 814,255 handwritten characters in up to 62 classes, NIST's idx files."""

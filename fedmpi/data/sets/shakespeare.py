@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import Source, find, guarded, read_text, track
+from fedmpi.data.files import find, guarded, read_text, track
 from fedmpi.data.prepare import CountedOptions
 from fedmpi.data.sets.steps import ByName, by_names, first_of_test, leaf_users, windows
 from fedmpi.data.subset import Ints
@@ -40,7 +40,7 @@ MIN_CHARS = 500
 
 
 class Shakespeare(CountedOptions):
-    source = Source("https://github.com/karpathy/char-rnn", "public domain (the text)", ("tinyshakespeare/input.txt",))
+    downloads = ("tinyshakespeare/input.txt",)
     name: str = "shakespeare"
     """Plays by role, the next character: tinyshakespeare or LEAF's files."""
     form: Literal["speakers", "leaf"] = "speakers"
@@ -55,7 +55,7 @@ class Shakespeare(CountedOptions):
         )
 
     def files(self) -> tuple[str, ...]:
-        return self.source.files if self.form == "speakers" else ()
+        return self.downloads if self.form == "speakers" else ()
 
     def prepare(self, folder: Path) -> Dataset:
         """Returns the examples by role, in the order of the roles' names. Raises DataError."""

@@ -1,7 +1,6 @@
 """Tiny ImageNet, of Stanford's CS231n: the folder tiny-imagenet-200 as distributed, decoded picture by picture.
 
-Source: http://cs231n.stanford.edu/tiny-imagenet-200.zip. The validation pictures are the test part here: those of test/
-have no labels. Normalization and crops are FedHM's. Which bits a JPEG decodes to depends a little on the library.
+The validation pictures are the test part here: those of test/ have no labels. Normalization and crops are FedHM's.
 """
 
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import Source, find, read_text
+from fedmpi.data.files import find, read_text
 from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError
@@ -21,11 +20,7 @@ ADVICE = "unpack tiny-imagenet-200.zip again"
 
 
 class TinyImagenet(PreparedOptions):
-    source = Source(
-        "http://cs231n.stanford.edu/",
-        "ImageNet's: non-commercial research and education only",
-        ("tiny-imagenet-200.zip",),
-    )
+    downloads = ("tiny-imagenet-200.zip",)
     name: str = "tinyimagenet"
     """110,000 colour pictures 64x64 in 200 classes, prepared from the JPEG files."""
     classes: Annotated[int, Field(ge=2, le=200)] = 200
