@@ -1,6 +1,6 @@
 """Data sets, how they are divided among clients, and batches of them on a device.
 
-`dataset` says what a data set is, `files` fetches and unpacks, `prepare` decodes once, `own` takes the user's arrays,
+`dataset` says what a data set is, `files` fetches, unpacks and decodes, `own` takes the user's arrays,
 functions and partitions, `partition` divides, `personal` chooses test examples of a client, `subset` has the choices by
 class, `batches` and `lending` hold examples on a device and once a node, `command` is `fedmpi data`.
 

@@ -11,11 +11,10 @@ from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import one_config
-from fedmpi.data import files, prepare
+from fedmpi.data import files
 from fedmpi.data.dataset import DataOptions, load_data
-from fedmpi.data.files import FetchedOptions
+from fedmpi.data.files import FetchedOptions, PreparedOptions
 from fedmpi.data.partition import make_partition
-from fedmpi.data.prepare import PreparedOptions
 from fedmpi.data.show import table
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
@@ -123,7 +122,7 @@ def prepare_set(arguments: argparse.Namespace) -> None:
     if not isinstance(options, PreparedOptions):
         print(f"{options.name} is read as it is: nothing to prepare")
         return
-    dataset = prepare.prepare(options, arguments.given)
+    dataset = files.prepare(options, arguments.given)
     groups = f", {dataset.num_groups:,} groups" if dataset.num_groups else ""
     examples = f"{len(dataset.train_y):,} to train, {len(dataset.test_y):,} to test{groups}"
     print(f"{options.path}: {examples}, {size(options.path.stat().st_size)}")

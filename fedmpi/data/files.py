@@ -1,22 +1,27 @@
-"""The files of data sets: downloads, archives, and one line for each damaged file."""
+"""The files of data sets: downloads, archives, files that are decoded once, and one line for each damaged file."""
 
 import contextlib
+import functools
 import shlex
 import shutil
 import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.config.yaml_text import flow
-from fedmpi.data.dataset import DataOptions
-from fedmpi.errors import FAILED, DataError, UserError, reason
-from fedmpi.store.files import user_path, writing
+from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, check, digest_of
+from fedmpi.errors import FAILED, DataError, RunDirError, UserError, reason
+from fedmpi.store.files import make_folder, user_path, write_atomic, writing
 
 T = TypeVar("T")
+KIND = "data"
+"""The kind of prepared files."""
+COUNTS = ("num_train", "num_test", "num_groups")
 MAX_UNPACKED_BYTES = 32 * 10**9
 """FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
 TABLE = Path(__file__).with_name("files.txt")
@@ -64,6 +69,51 @@ class FetchedOptions(DataOptions):
     def how_to_fetch(self, *words: str) -> str:
         """Returns the advice to fetch the files; `words`, as `--force`, go into the command."""
         return f"get the files by `{self.command('fetch', *words)}`, where there is a network"
+
+
+class PreparedOptions(FetchedOptions):
+    """Options of a data set that takes decoding (archives of pictures, texts, signals): decoded once into one HDF5 file
+    that runs read. Its arrays lie whole and uncompressed, with `digest_of` them as the attribute `digest`."""
+
+    def prepare(self, folder: Path) -> Dataset:
+        """Decodes the unpacked original files below `folder`."""
+        raise NotImplementedError
+
+    @property
+    def path(self) -> Path:
+        """Returns the path of the prepared file; options that are not at their defaults are part of its name."""
+        return self.folder / f"{'-'.join([self.name, *self.settings()])}.fedmpi.h5"
+
+    def read(self) -> Dataset:
+        """Reads the arrays that `save` wrote. Raises DataError: missing or damaged."""
+        from fedmpi.store import hdf5
+
+        path = self.path
+        todo = f"`{self.command('prepare')}`"
+        if not path.is_file():
+            first = ", but the original files are:" if self.are_here() else f"; {self.how_to_fetch()}, and"
+            raise DataError(f"data.root={self.root}", f"no {path.name} there{first} decode them by {todo}")
+        try:
+            attributes, arrays = hdf5.read(path, KIND)
+        except RunDirError as error:
+            raise DataError(str(path), f"{error.problems[0]}; make it again by {todo}") from None
+        contents: dict[str, Any] = arrays
+        return Dataset(**contents, digest=str(attributes["digest"]))
+
+
+class CountedOptions(PreparedOptions):
+    """A prepared data set whose files may hold other counts than the complete ones."""
+
+    def complete(self) -> DataInfo:
+        """Returns the facts of the complete files."""
+        raise NotImplementedError
+
+    def info(self) -> DataInfo:
+        """Returns the facts, with the counts of the prepared file where there is one."""
+        try:
+            return replace(self.complete(), **_counts(self.path, self.path.stat().st_mtime_ns))
+        except (OSError, KeyError, RunDirError):  # missing, without counts, or damaged, which `read` says
+            return self.complete()
 
 
 def track(steps: Iterable[T], words: str) -> Iterable[T]:
@@ -189,3 +239,62 @@ def _extract(archive: Path, folder: Path) -> None:
     safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **safely)
+
+
+# ---- decoded once
+
+
+@functools.lru_cache(maxsize=1)
+def _counts(path: Path, mtime_ns: int) -> dict[str, Any]:
+    """Reads the counts of a prepared file, once for each time that it was written: the digest is of the whole file."""
+    from fedmpi.store import hdf5
+
+    attributes, _ = hdf5.read(path, KIND, None)
+    return {name: attributes[name] for name in COUNTS}
+
+
+def prepare(options: PreparedOptions, given: Path | None = None) -> Dataset:
+    """Decodes the originals, from `given` or the file that `fetch` loaded, and writes the prepared file.
+
+    Raises DataError.
+    """
+    make_folder(options.path.parent)  # else a user would wait minutes to learn that this cannot be
+    with _originals(options, given) as folder:
+        dataset = options.prepare(folder)
+    info = options.info()
+    if isinstance(options, CountedOptions):
+        info = replace(info, **_counts_of(dataset))
+    save(options, check(f"data.name={options.name}", dataset, info))
+    return dataset
+
+
+def _counts_of(dataset: Dataset) -> dict[str, Any]:
+    return dict(zip(COUNTS, (len(dataset.train_y), len(dataset.test_y), dataset.num_groups), strict=True))
+
+
+@contextlib.contextmanager
+def _originals(options: PreparedOptions, given: Path | None) -> Iterator[Path]:
+    """Yields the folder with the originals; the contents of an archive are there only during the `with`."""
+    if given is None:
+        if not options.are_here():
+            problem = f"the original files are not there; {options.how_to_fetch()}, or say --from FOLDER_OR_ARCHIVE"
+            raise DataError(f"data.root={options.root}", problem)
+        given = options.folder / options.files()[0]
+    if given.is_dir():
+        yield given
+    elif not given.is_file():  # a pipe or a device could be read for ever
+        raise DataError(str(given), "no such file or folder")
+    elif not is_archive(given):
+        yield given.parent
+    else:
+        with unpacked(given, options.path.parent) as folder:
+            yield folder
+
+
+def save(options: PreparedOptions, dataset: Dataset) -> None:
+    """Writes the prepared file, whole or not at all. Raises RunDirError if it cannot be written."""
+    from fedmpi.store import hdf5
+
+    arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
+    make_folder(options.path.parent)
+    write_atomic(options.path, hdf5.pack(KIND, {"digest": digest_of(arrays), **_counts_of(dataset)}, arrays))

@@ -9,7 +9,7 @@ from launched import unfolded
 from small_data import dataset, options_in
 from small_runs import run_all, small_config
 
-from fedmpi.data import prepare
+from fedmpi.data import files
 from fedmpi.errors import StartupError
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.running import made_with, start
@@ -33,7 +33,7 @@ def test_one_rank_with_other_data(comm: Communicator, tmp_path: Path, on_all_ran
     ours, last = dataset(), comm.size - 1
     labels = ours.train_y.copy()
     labels[0] = 5
-    prepare.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
+    files.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
     words = (
         "data.name=har",
         f"data.root={tmp_path / 'data'}",

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_runs import run_all, small_config
 
-from fedmpi.data import prepare
 from fedmpi.data.dataset import load_data
+from fedmpi.data.files import save
 from fedmpi.data.partition import saved
 from fedmpi.errors import UserError
 from fedmpi.mpi.communicator import SerialComm
@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     newest = run.checkpoints()[0][1]
     client, version = next(iter(checkpoint.load(newest).clients.items()))
     options = small_data.options_in(folder)
-    prepare.save(options, small_data.dataset())
+    save(options, small_data.dataset())
     return {
         "checkpoint": File(newest, lambda: checkpoint.load(newest)),
         "memory": File(run.memory_path(client, *version), lambda: MemoryStore(run).get(client, version)),

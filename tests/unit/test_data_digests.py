@@ -19,7 +19,7 @@ from small_data import dataset, options_in
 
 from fedmpi import registry
 from fedmpi.data import command as data_command
-from fedmpi.data import prepare
+from fedmpi.data import files
 from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.data.personal import hold_out, personal_tests
@@ -222,7 +222,7 @@ def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.Mo
 def test_a_prepared_file_knows_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is computed once, when the file is written; a copy with other times elsewhere has the same."""
     here, there = options_in(tmp_path / "here"), options_in(tmp_path / "there")
-    prepare.save(here, dataset())
+    files.save(here, dataset())
     there.path.parent.mkdir()
     shutil.copy(here.path, there.path)
     os.utime(there.path, (0, 0))

@@ -11,7 +11,7 @@ from data_fixtures import RunData, refusal
 from small_data import GROUPS, TEST, TRAIN, dataset, options_in
 
 from fedmpi import registry
-from fedmpi.data import prepare
+from fedmpi.data import files
 from fedmpi.data.dataset import check, digest_of, load_data
 from fedmpi.data.sets.har import Har
 from fedmpi.data.sets.shakespeare import Shakespeare
@@ -104,8 +104,8 @@ def test_arrays_are_checked_before_anything_is_written(tmp_path: Path, monkeypat
     options = options_in(tmp_path)
     monkeypatch.setattr(Har, "prepare", lambda *_: replace(dataset(), train_x=X[:, :5]))
     with pytest.raises(DataError, match=r"\(20, 5\), expected float32 \(20, 768\)"):
-        prepare.prepare(options, tmp_path)
+        files.prepare(options, tmp_path)
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(Har, "prepare", lambda *_: dataset())
-    prepare.prepare(options, tmp_path)
+    files.prepare(options, tmp_path)
     assert load_data(options).digest == digest_of(dataset().arrays)

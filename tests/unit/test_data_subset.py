@@ -8,7 +8,7 @@ from data_fixtures import refusal
 from small_data import dataset, options_in
 
 from fedmpi.config.load import load
-from fedmpi.data import prepare
+from fedmpi.data import files
 from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.data.sets.digits import Digits
@@ -63,7 +63,7 @@ def test_a_built_in_set() -> None:
 def test_a_prepared_set_keeps_every_group(tmp_path: Path) -> None:
     """Of more examples in the file a subset, of whom every subject keeps its share; natural clients."""
     options = options_in(tmp_path)
-    prepare.save(options, dataset())
+    files.save(options, dataset())
     whole = load_data(options)
     part = load_data(options.model_copy(update={"num_train": len(whole.train_y) // 2}))
     assert whole.groups is not None and part.groups is not None

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import find, guarded, track
-from fedmpi.data.prepare import CountedOptions
+from fedmpi.data.files import CountedOptions, find, guarded, track
 from fedmpi.data.sets.steps import ByName, by_names, leaf_users
 from fedmpi.data.subset import Ints
 

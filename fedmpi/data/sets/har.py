@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import find, guarded, track
-from fedmpi.data.prepare import CountedOptions
+from fedmpi.data.files import CountedOptions, find, guarded, track
 from fedmpi.data.sets.steps import Number, first_of_test, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError

@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from fedmpi.config.fields import Count
 from fedmpi.data.dataset import DataInfo, Dataset, number_groups
-from fedmpi.data.files import find, read_text, track
-from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.files import PreparedOptions, find, read_text, track
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 from fedmpi.seeds import numpy_generator

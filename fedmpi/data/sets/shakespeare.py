@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import find, guarded, read_text, track
-from fedmpi.data.prepare import CountedOptions
+from fedmpi.data.files import CountedOptions, find, guarded, read_text, track
 from fedmpi.data.sets.steps import ByName, by_names, first_of_test, leaf_users, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError

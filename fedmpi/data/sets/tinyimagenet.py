@@ -10,8 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedmpi.data.dataset import DataInfo, Dataset
-from fedmpi.data.files import find, read_text
-from fedmpi.data.prepare import PreparedOptions
+from fedmpi.data.files import PreparedOptions, find, read_text
 from fedmpi.data.sets.steps import decode
 from fedmpi.errors import DataError
 
