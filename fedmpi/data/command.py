@@ -123,9 +123,8 @@ def prepare_set(arguments: argparse.Namespace) -> None:
         print(f"{options.name} is read as it is: nothing to prepare")
         return
     dataset = files.prepare(options, arguments.given)
-    groups = f", {dataset.num_groups:,} groups" if dataset.num_groups else ""
-    examples = f"{len(dataset.train_y):,} to train, {len(dataset.test_y):,} to test{groups}"
-    print(f"{options.path}: {examples}, {size(options.path.stat().st_size)}")
+    counts = "{num_train:,} to train, {num_test:,} to test, {num_groups:,} groups".format(**dataset.counts)
+    print(f"{options.path}: {counts}, {size(options.path.stat().st_size)}")
 
 
 def show(arguments: argparse.Namespace) -> None:

@@ -147,9 +147,10 @@ class Dataset:
         return self.test_x, self.test_y, self.test_groups
 
     @property
-    def num_groups(self) -> int:
-        """Counts the groups of the training examples; 0 where the data set has none."""
-        return 0 if self.groups is None else len(np.unique(self.groups))
+    def counts(self) -> dict[str, Any]:
+        """Returns how many training and test examples there are, and of how many groups the training examples are."""
+        num_groups = 0 if self.groups is None else len(np.unique(self.groups))
+        return {"num_train": len(self.train_y), "num_test": len(self.test_y), "num_groups": num_groups}
 
 
 class DataOptions(Section):
@@ -326,8 +327,9 @@ def number_groups(train: Sequence[str] | NDArray[Any], test: Sequence[str] | NDA
 def check(where: str, dataset: Dataset, info: DataInfo) -> Dataset:
     """Returns `dataset` if shapes, types, counts and values are those of `info`, else raises DataError at `where`."""
     problems = [line for part in PARTS for line in _problems_of_part(dataset, info, part)]
-    if not problems and dataset.num_groups != info.num_groups:  # a group without examples would be a client without any
-        problems = [f"the training examples come from {dataset.num_groups} groups, expected {info.num_groups}"]
+    num_groups = dataset.counts["num_groups"]
+    if not problems and num_groups != info.num_groups:  # a group without examples would be a client without any
+        problems = [f"the training examples come from {num_groups} groups, expected {info.num_groups}"]
     if problems:
         raise DataError(where, *problems)
     return dataset

@@ -21,7 +21,6 @@ from fedmpi.store.files import make_folder, user_path, write_atomic, writing
 T = TypeVar("T")
 KIND = "data"
 """The kind of prepared files."""
-COUNTS = ("num_train", "num_test", "num_groups")
 MAX_UNPACKED_BYTES = 32 * 10**9
 """FEMNIST, the largest set, unpacks to a few GB: an archive of more than this would only fill the disk."""
 TABLE = Path(__file__).with_name("files.txt")
@@ -169,8 +168,7 @@ class DownloadError(UserError):
 def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     """Downloads a file of `files.txt` to its place below `data_dir`, unless it is there with the right checksum.
 
-    The file appears whole and with the right checksum or not at all. Raises DownloadError after all retries, DataError
-    if the file cannot be written.
+    It appears whole and right or not at all. Raises DownloadError after all retries, DataError if it cannot be written.
     """
     import pooch  # these take some tenths of a second, which `list` does without
     import requests
@@ -250,26 +248,19 @@ def _counts(path: Path, mtime_ns: int) -> dict[str, Any]:
     from fedmpi.store import hdf5
 
     attributes, _ = hdf5.read(path, KIND, None)
-    return {name: attributes[name] for name in COUNTS}
+    return {name: attributes[name] for name in ("num_train", "num_test", "num_groups")}
 
 
 def prepare(options: PreparedOptions, given: Path | None = None) -> Dataset:
-    """Decodes the originals, from `given` or the file that `fetch` loaded, and writes the prepared file.
-
-    Raises DataError.
-    """
+    """Decodes the originals, `given` or as `fetch` loaded them, and writes the prepared file. Raises DataError."""
     make_folder(options.path.parent)  # else a user would wait minutes to learn that this cannot be
     with _originals(options, given) as folder:
         dataset = options.prepare(folder)
     info = options.info()
     if isinstance(options, CountedOptions):
-        info = replace(info, **_counts_of(dataset))
+        info = replace(info, **dataset.counts)
     save(options, check(f"data.name={options.name}", dataset, info))
     return dataset
-
-
-def _counts_of(dataset: Dataset) -> dict[str, Any]:
-    return dict(zip(COUNTS, (len(dataset.train_y), len(dataset.test_y), dataset.num_groups), strict=True))
 
 
 @contextlib.contextmanager
@@ -297,4 +288,4 @@ def save(options: PreparedOptions, dataset: Dataset) -> None:
 
     arrays = {name: array for name, array in dataset.arrays.items() if array is not None}
     make_folder(options.path.parent)
-    write_atomic(options.path, hdf5.pack(KIND, {"digest": digest_of(arrays), **_counts_of(dataset)}, arrays))
+    write_atomic(options.path, hdf5.pack(KIND, {"digest": digest_of(arrays), **dataset.counts}, arrays))

@@ -1,8 +1,4 @@
-"""The division of the training examples among clients: its options, and the result, which is saved with the run.
-
-A partition is a subclass of `PartitionOptions` in a file of its own in `partitions/`, which `registry.py` lists. Its
-result is one array of example numbers and the offsets of the clients in it, so a million clients are two arrays.
-"""
+"""The division of the training examples among clients: its options, and the result, which is saved with the run."""
 
 from __future__ import annotations
 
@@ -57,28 +53,25 @@ class PartitionOptions(Section):
     def too_many(self, num_examples: int, num_clients: int) -> str:
         """Returns what is wrong where the clients cannot each get their smallest number of examples, else ''."""
         least = self.smallest_client_examples()
-        most = num_examples // least
-        if num_clients <= most:
+        if num_clients <= num_examples // least:
             return ""
         missing = f"{num_clients} clients cannot each get {least} or more of {num_examples} training examples"
-        return f"{missing}; allowed: at most {most}"
+        return f"{missing}; allowed: at most {num_examples // least}"
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Returns the examples' numbers, client after client, int64, and the clients' sizes, int64 (num_clients,).
 
         A pure function of the targets `labels` (classes int64 (N,), or float32 (N, outputs)), of the seed and, with
-        `by_groups`, of `groups`, int64 (N,).
-        There are `smallest_client_examples` for each client. Raises ConfigError if the options cannot be met.
+        `by_groups`, of `groups`, int64 (N,). Raises ConfigError if the options cannot be met.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Client i holds the examples indices[offsets[i]:offsets[i + 1]].
+    """Client i holds the examples indices[offsets[i]:offsets[i + 1]]; a million clients are two arrays.
 
-    `indices` int64 (examples in use,), each at most once; `offsets` int64 (clients + 1,). Both
-    are made read-only.
+    `indices` int64 (examples in use,), each at most once; `offsets` int64 (clients + 1,). Both are made read-only.
     """
 
     indices: Ints
@@ -128,10 +121,7 @@ class Partition:
 
 
 def saved(path: Path) -> tuple[Partition, str]:
-    """Reads a partition that was `packed`, and the digest of its data set, '' in a file that has none.
-
-    Raises DataError if the file is anything else.
-    """
+    """Reads a partition that was `packed`, and the digest of its data set, '' if it has none. Raises DataError."""
     from fedmpi.store import hdf5
 
     try:
@@ -146,8 +136,7 @@ def make_partition(
 ) -> Partition:
     """Divides the examples with the targets `labels`, (N, ...), among clients; a pure function of its arguments.
 
-    `groups`, int64 (N,), says whose each example is; only a partition by groups needs it. Raises
-    ConfigError if the options cannot be met (too many clients, a minimum size never reached), and DataError for
+    `groups`, int64 (N,), says whose each example is. Raises ConfigError if the options cannot be met, and DataError for
     examples that are not there or that go to two clients.
     """
     where = f"partition.name={options.name}"
@@ -166,9 +155,6 @@ def make_partition(
 def present_labels(labels: Ints, indices: Ints, num_classes: int) -> NDArray[np.bool_]:
     """Returns bool (num_classes,): which classes occur among the examples `indices` of `labels`, int64 (N,)."""
     return np.bincount(labels[indices], minlength=num_classes) > 0
-
-
-# ---- steps that several partitions share
 
 
 def equal_sizes(num_examples: int, num_clients: int) -> Ints:

@@ -1,9 +1,8 @@
 """The examples that a client's net is tested on: its share of the test data, or a part of its own training data.
 
-Pure functions of the partition, the labels and the seed. `matching` divides the test set: of each class a client gets
-the share of test examples that it has of the training examples, so its test data follow its training classes and every
-test example is used once (a client with few examples may get none). `classes` gives every client all test examples of
-the classes that it trains on, as LotteryFL and LG-FedAvg do; `groups` all test examples of the writers (subjects,
+`matching` divides the test set: of each class a client gets the share of test examples that it has of the training
+examples, so every test example is used once (a client with few examples may get none). `classes` gives every client all
+test examples of the classes that it trains on, as LotteryFL and LG-FedAvg do; `groups` all of the writers (subjects,
 roles) whose examples it trains on, as LEAF does.
 """
 
@@ -36,8 +35,7 @@ def choose_test(asked: Literal["auto"] | How, options: PartitionOptions, info: D
 def personal_tests(how: How, partition: Partition, dataset: Dataset, seed: int, num_clients: int = 0) -> Partition:
     """Returns the numbers of each client's test examples as a `Partition`; they overlap unless it is `matching`.
 
-    With `num_clients` only that many of the clients that have test examples, a seeded choice, get theirs; 0 is all
-    of them. Costs what the chosen clients' examples cost, and some passes over the labels.
+    Only `num_clients` of the clients that have test examples, a seeded choice, get theirs; 0 is all of them.
     """
     if how == "matching":
         tests = _matching(partition, dataset.classes("train"), dataset.classes("test"), seed)
@@ -67,9 +65,11 @@ def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
 
 def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> Partition:
     """Cuts each class where the clients' training examples of that class are: floor(n_test * cumulated share)."""
-    owners, labels = partition.owners, train_labels[partition.indices]
+    owners = partition.owners
+    labels = train_labels[partition.indices]
     generator = numpy_generator("personal tests", seed)
-    examples, whose = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    examples = [np.empty(0, np.int64)]
+    whose = [np.empty(0, np.int64)]
     for label in np.unique(test_labels):
         own = generator.permutation(np.flatnonzero(test_labels == label))
         counts = np.bincount(owners[labels == label], minlength=partition.num_clients)
@@ -78,41 +78,39 @@ def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed:
         ends = np.cumsum(counts) * len(own) // counts.sum()
         examples.append(own)
         whose.append(np.repeat(np.arange(partition.num_clients), np.diff(ends, prepend=0)))
-    numbers, clients = np.concatenate(examples), np.concatenate(whose)
+    numbers = np.concatenate(examples)
+    clients = np.concatenate(whose)
     sizes = np.bincount(clients, minlength=partition.num_clients)
     return Partition.of(numbers[np.lexsort((numbers, clients))], sizes)
 
 
 def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:
     """Returns all test examples with a number (class, group) that occurs among a client's training examples."""
-    by_number, counts = np.argsort(test, kind="stable"), np.bincount(test)
-    starts = firsts(counts)
-    owned, sizes = [np.empty(0, np.int64)], np.zeros(partition.num_clients, dtype=np.int64)
+    by_number = np.argsort(test, kind="stable")
+    counts = np.bincount(test)
+    owned = [np.empty(0, np.int64)]
+    sizes = np.zeros(partition.num_clients, dtype=np.int64)
     for client in clients.tolist():
         numbers = np.unique(train[partition.client(client)])
         numbers = numbers[numbers < len(counts)]
-        owned.append(np.sort(by_number[runs(starts[numbers], counts[numbers])]))
+        owned.append(np.sort(by_number[runs(firsts(counts)[numbers], counts[numbers])]))
         sizes[client] = len(owned[-1])
     return Partition.of(np.concatenate(owned), sizes)
-
-
-# ---- validation data in the place of the test data
 
 
 def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) -> tuple[Dataset, Partition, Partition]:
     """Takes `share` of every class of each client, as near as whole numbers go (`stratified_holdout`).
 
-    Returns `dataset` with these validation examples as its test examples (its own are left out, so a choice that is
-    made by these scores cannot have seen them), the examples left to train on, and the clients' new test examples.
-    A client with fewer than four examples keeps them all. Takes some 0.1 ms a client. Raises ConfigError if no client
-    has as many.
+    Returns `dataset` with these validation examples as its test examples (its own are left out, so a choice by these
+    scores cannot have seen them), the examples left to train on, and the clients' new test examples. A client with
+    fewer than four examples keeps them all; raises ConfigError if all do. Takes some 0.1 ms a client.
     """
-    training, held_out = [], []
+    training = []
+    held_out = []
     classes = dataset.classes("train")
     for client in range(partition.num_clients):
         own = partition.client(client)
-        generator = numpy_generator("validation", seed, client)
-        trains, validates = stratified_holdout(own, classes[own], share, generator)
+        trains, validates = stratified_holdout(own, classes[own], share, numpy_generator("validation", seed, client))
         training.append(trains)
         held_out.append(validates)
     numbers = np.concatenate(held_out)
@@ -120,9 +118,8 @@ def hold_out(dataset: Dataset, partition: Partition, share: float, seed: int) ->
         few = f"validation, but no client has {2 * LEAST} examples to give some of; take fewer clients"
         raise ConfigError("evaluation.on", few)
     test_groups = None if dataset.groups is None else dataset.groups[numbers]
-    test_x, test_y = dataset.train_x[numbers], dataset.train_y[numbers]
     return (
-        replace(dataset, test_x=test_x, test_y=test_y, test_groups=test_groups),
+        replace(dataset, test_x=dataset.train_x[numbers], test_y=dataset.train_y[numbers], test_groups=test_groups),
         Partition.of(np.concatenate(training), np.array([len(own) for own in training])),
         Partition.of(np.arange(len(numbers)), np.array([len(own) for own in held_out])),
     )

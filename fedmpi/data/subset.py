@@ -1,8 +1,7 @@
 """Chooses among examples by class or group: a subset for trials, and the share of a client's examples that is held out.
 
-A subset takes examples class by class, in proportion, and at least one of each class. Where examples have groups
-(writers, subjects, roles), it takes them group by group, so a natural partition has the same clients with fewer
-examples. Both choices are functions of the arrays and the generator alone.
+A subset takes examples class by class, in proportion, and at least one of each class; where examples have groups, group
+by group, so a natural partition has the same clients with fewer examples.
 """
 
 from typing import TypeAlias

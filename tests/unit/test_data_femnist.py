@@ -26,7 +26,7 @@ def test_both_sources_give_the_same_bytes(tmp_path: Path, write, below: str) -> 
 def test_writers_without_training_images_are_left_out(tmp_path: Path, alone: dict[str, int]) -> None:
     """LEAF's division of a writer's only image may put it into the test part."""
     ours = Femnist().prepare(leaf(tmp_path, TRAIN, TEST | draw(3, **alone)))
-    assert len(ours.test_y) == len(TEST_GROUPS) and ours.num_groups == 4
+    assert len(ours.test_y) == len(TEST_GROUPS) and ours.counts["num_groups"] == 4
 
 
 def test_other_test_writers_are_refused(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_na_may_be_a_class_and_a_group(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     TABLE.replace({"ill": "NA", "c": "None"}).to_csv(path, index=False)
     dataset = read(path, "data.group=hospital", "data.test_share=0.34")
-    assert {*dataset.train_y.tolist()} == {0, 1} and dataset.num_groups > 1
+    assert {*dataset.train_y.tolist()} == {0, 1} and dataset.counts["num_groups"] > 1
 
 
 @pytest.mark.parametrize(

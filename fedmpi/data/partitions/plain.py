@@ -24,7 +24,7 @@ class Iid(PartitionOptions):
     """Shuffle first (needed where the files are sorted by class)."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Contiguous slices, in order or shuffled; client i has the examples floor(i N / n) .. floor((i + 1) N / n)."""
+        """Gives client i the examples floor(i N / n) .. floor((i + 1) N / n), in order or shuffled."""
         order = np.arange(len(labels))
         if self.shuffle:
             order = numpy_generator("partition", seed).permutation(order)
@@ -50,8 +50,7 @@ class Natural(PartitionOptions):
         return self.groups_per_client * self.min_examples
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
-        of_a_group = max(info.num_train / max(info.num_groups, 1), self.min_examples)
-        return of_a_group * self.groups_per_client
+        return self.groups_per_client * max(info.num_train / max(info.num_groups, 1), self.min_examples)
 
     def problems(self, config: Config) -> Problems:
         info, num_clients = config.data.used(), config.clients.count
@@ -67,11 +66,7 @@ class Natural(PartitionOptions):
             yield from super().problems(config)
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """Gives each client all examples of `groups_per_client` groups; groups that are not needed belong to nobody.
-
-        `groups` int64 (N,), of 0 .. G - 1. A client's examples stand group after group, in file order.
-        """
-        where = f"partition.name={self.name}"
+        """Gives each client all examples of `groups_per_client` groups; groups that are not needed belong to nobody."""
         assert groups is not None, "the config was checked"
         group_sizes = np.bincount(groups)
         large_enough = np.flatnonzero(group_sizes >= self.min_examples)
@@ -79,8 +74,8 @@ class Natural(PartitionOptions):
         if needed > len(large_enough):
             asked = f"{num_clients} clients need {needed} groups with {self.min_examples} or more examples"
             most = f"allowed: at most {counted(len(large_enough) // self.groups_per_client, 'client')}"
-            raise ConfigError(where, f"{asked}, but there are {len(large_enough)}; {most}")
+            raise ConfigError(f"partition.name={self.name}", f"{asked}, but there are {len(large_enough)}; {most}")
         chosen = numpy_generator("partition", seed).permutation(large_enough)[:needed]
         by_group = np.argsort(groups, kind="stable")
-        starts, lengths = (firsts(group_sizes))[chosen], group_sizes[chosen]
-        return by_group[runs(starts, lengths)], lengths.reshape(num_clients, -1).sum(axis=1)
+        lengths = group_sizes[chosen]
+        return by_group[runs(firsts(group_sizes)[chosen], lengths)], lengths.reshape(num_clients, -1).sum(axis=1)

@@ -35,25 +35,22 @@ class Shards(PartitionOptions):
 
     def mean_examples(self, info: DataInfo, num_clients: int) -> float:
         """Counts on n labels that are nearly independent draws among C classes: C (1 - (1 - 1 / C)^n) differ."""
-        classes, dealt = info.num_classes, self.shards_per_client
-        num_different = classes * (1 - (1 - 1 / classes) ** dealt)
-        return info.num_train / (dealt * num_clients) * num_different
+        num_different = info.num_classes * (1 - (1 - 1 / info.num_classes) ** self.shards_per_client)
+        return info.num_train / (self.shards_per_client * num_clients) * num_different
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Deals a shuffled deck of labels, as many of each class as it has shards; a client drops what it has already.
 
-        For each label that it keeps it gets one of that class's shards at random. So it has n classes or fewer, and the
-        shards of the dropped labels belong to nobody.
+        For each label that it keeps it gets one of that class's shards at random; the others belong to nobody.
         """
         generator = numpy_generator("partition", seed)
         pool, class_sizes = by_class(np.arange(len(labels)), labels)
         num_shards = equal_sizes(num_clients * self.shards_per_client, len(class_sizes))
         if (num_shards > class_sizes).any() or not num_shards.all():
             found = f"classes of {class_sizes.min()} to {class_sizes.max()} examples"
-            asked = f"{num_shards.min()} to {num_shards.max()} shards each"
+            asked = f"cannot be cut into {num_shards.min()} to {num_shards.max()} shards each"
             todo = f"change partition.shards_per_client (now {self.shards_per_client}) or clients.count"
-            problem = f"{found} cannot be cut into {asked}; {todo} (now {num_clients})"
-            raise ConfigError(f"partition.name={self.name}", problem)
+            raise ConfigError(f"partition.name={self.name}", f"{found} {asked}; {todo} (now {num_clients})")
         deck = generator.permutation(np.repeat(np.arange(len(class_sizes)), num_shards))
         dealt = np.sort(deck.reshape(num_clients, -1), axis=1)
         kept = np.ones(dealt.shape, dtype=bool)
@@ -130,9 +127,9 @@ class Lottery(PartitionOptions):
 def _distinct_classes(used: Ints, num_clients: int, per_client: int, generator: np.random.Generator) -> Ints:
     """Returns int64 (clients, per_client): distinct classes in each row, class c `used[c]` times in all.
 
-    Clients draw without replacement, by what is left of each class. A class of which as many shards are left as
-    clients is open to all: so the last clients find enough classes. Clients draw in blocks, by what is left when
-    their block begins, so small that no class runs out or becomes open to all within a block.
+    Clients draw without replacement, by what is left of each class. All take a class of which as many shards are left
+    as clients, so the last ones find enough classes. They draw in blocks, by what is left when their block begins, so
+    small that no class runs out or has to be taken by all within a block.
     """
     left = used.copy()
     classes = np.empty((num_clients, per_client), dtype=np.int64)
