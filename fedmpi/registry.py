@@ -47,8 +47,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
     "model": {
         "resnet18": "fedmpi.models.nets.resnet:ResNet18",
         "resnet34": "fedmpi.models.nets.resnet:ResNet34",
-        "vgg16": "fedmpi.models.nets.classic:Vgg16",
-        "alexnet": "fedmpi.models.nets.classic:AlexNet",
+        "vgg16": "fedmpi.models.nets.cnn:Vgg16",
+        "alexnet": "fedmpi.models.nets.cnn:AlexNet",
         "lenet5": "fedmpi.models.nets.cnn:Lenet5",
         "cnn_hermes": "fedmpi.models.nets.cnn:CnnHermes",
         "cnn_femnist": "fedmpi.models.nets.cnn:CnnFemnist",

@@ -11,8 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.nets.classic import Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, CnnPrism, Lenet5
+from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, CnnPrism, Lenet5, Vgg16
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18

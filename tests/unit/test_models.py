@@ -15,8 +15,7 @@ from fedmpi.config.load import load
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
 from fedmpi.models import create
-from fedmpi.models.nets.classic import AlexNet, Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, CnnHermes, CnnPrism, Lenet5
+from fedmpi.models.nets.cnn import AlexNet, CnnFemnist, CnnHermes, CnnPrism, Lenet5, Vgg16
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp, MlpHar
 from fedmpi.models.nets.resnet import PreBlock, ResNet18, ResNet34

@@ -10,8 +10,7 @@ from model_inputs import AnyVit, Info, randn
 from torch import Tensor, nn
 
 from fedmpi.models import create
-from fedmpi.models.nets.classic import AlexNet, Vgg16
-from fedmpi.models.nets.cnn import CnnFemnist, Lenet5
+from fedmpi.models.nets.cnn import AlexNet, CnnFemnist, Lenet5, Vgg16
 from fedmpi.models.nets.lstm import LstmChar, LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18

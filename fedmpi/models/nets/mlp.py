@@ -15,7 +15,7 @@ from fedmpi.models.width import Width
 
 def perceptron(info: Inputs, width: Width, hidden: Sequence[int]) -> nn.Sequential:
     """Makes a net (B, ...) -> (B, num_classes) of hidden layers with ReLU; it flattens its inputs."""
-    layers = linear_layers(math.prod(info.example_shape), [width.of(size) for size in hidden], info.num_classes)
+    layers = linear_layers(math.prod(info.example_shape), map(width.of, hidden), info.num_classes)
     return chained(flatten=nn.Flatten(), layers=layers)
 
 

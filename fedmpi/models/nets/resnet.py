@@ -44,24 +44,6 @@ def batch_norm(channels: int) -> nn.BatchNorm2d:
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
-def stage_widths(num_stages: int, width: Width) -> list[int]:
-    """Channels of each stage; the stem has those of the first."""
-    return [width.of(STEM_WIDTH * 2**stage) for stage in range(num_stages)]
-
-
-def make_stages(
-    block: Callable[[int, int, int], nn.Module], blocks: Sequence[int], widths: Sequence[int]
-) -> nn.Sequential:
-    """Stages of `block(in_channels, out_channels, stride)`; the first block of each but the first has stride 2."""
-    stages = nn.Sequential()
-    channels = widths[0]
-    for stage, (count, out_channels) in enumerate(zip(blocks, widths, strict=True)):
-        first = block(channels, out_channels, 1 if stage == 0 else 2)
-        stages.append(nn.Sequential(first, *(block(out_channels, out_channels, 1) for _ in range(count - 1))))
-        channels = out_channels
-    return stages
-
-
 class BasicBlock(nn.Module):
     """conv, BN, ReLU, conv, BN, plus the shortcut, ReLU; (B, m, H, W) -> (B, n, H/stride, W/stride)."""
 
@@ -106,14 +88,21 @@ class PreBlock(nn.Module):
 
 def resnet(info: Inputs, width: Width, blocks: Sequence[int], *, is_pre: bool) -> nn.Sequential:
     """Makes a net of `blocks` BasicBlocks or PreBlocks in each stage; (B, in_channels, H, W) -> (B, num_classes)."""
-    widths = stage_widths(len(blocks), width)
+    widths = [width.of(STEM_WIDTH * 2**stage) for stage in range(len(blocks))]
+    block: Callable[[int, int, int], nn.Module] = PreBlock if is_pre else BasicBlock
     parts: dict[str, nn.Module] = {"conv1": conv3x3(info.example_shape[0], widths[0], 1)}
     if not is_pre:
         parts |= {"bn1": batch_norm(widths[0]), "relu": nn.ReLU(inplace=True)}
-    parts["stages"] = make_stages(PreBlock if is_pre else BasicBlock, blocks, widths)
+    stages = nn.Sequential()
+    channels = widths[0]
+    for stage, (count, outputs) in enumerate(zip(blocks, widths, strict=True)):
+        first = block(channels, outputs, 1 if stage == 0 else 2)
+        stages.append(nn.Sequential(first, *(block(outputs, outputs, 1) for _ in range(count - 1))))
+        channels = outputs
+    parts["stages"] = stages
     if is_pre:
-        parts |= {"bn": batch_norm(widths[-1]), "relu": nn.ReLU(inplace=True)}
-    fc = nn.Linear(widths[-1], info.num_classes)
+        parts |= {"bn": batch_norm(channels), "relu": nn.ReLU(inplace=True)}
+    fc = nn.Linear(channels, info.num_classes)
     return chained(**parts, pool=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten(), fc=fc).apply(kaiming_normal)
 
 

@@ -1,7 +1,7 @@
 """What several nets share: layers that fit images of any size to nets of a fixed one, stacks, norms, initial values."""
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -58,7 +58,7 @@ def chained(**parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(parts))
 
 
-def linear_layers(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+def linear_layers(inputs: int, hidden: Iterable[int], outputs: int) -> nn.Sequential:
     """Returns linear layers with a ReLU between any two of them."""
     layers = nn.Sequential()
     for size in hidden:
