@@ -50,7 +50,6 @@ def saved_round(run: str | Path, which: str = "last", overrides: Sequence[Overri
     number = chosen_round(folder, which, records)
     path = folder.checkpoint_path(number)
     snapshot = checkpoint.load(path)
-    checkpoint.check(folder, snapshot, number, path)
     if differences := config.diff(snapshot.config):
         raise RunDirError(str(run), f"was run with other settings ({'; '.join(differences)}); export it with its own")
     # On the CPU, and what a test needs is published after each round, tested or not.

@@ -142,7 +142,7 @@ class Server:
         """Puts the ranks that died on record (`Loss.entries`): in the next record, and in the manifest."""
         self._losses = [*self._losses, *losses]
         if losses:
-            self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, self._losses))
+            self._if_possible("the manifest", lambda: manifest.add_losses(self._folder, losses))
 
     def is_over(self, round_number: int, result: RoundResult) -> bool:
         """Returns whether the tests of this round, after those on record, end the run (`stop`)."""

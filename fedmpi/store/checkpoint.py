@@ -57,14 +57,25 @@ def save(
 ) -> Path:
     """Writes the checkpoint of `snapshot.round`; once it is in place, deletes all but the newest `keep` and the `best`.
 
-    Checkpoints of later rounds go too: they are from before a resume that had to skip them. Raises RunDirError; the
-    checkpoints that stood are then untouched.
+    Those of later rounds go too: they are from before a resume that had to skip them. Raises RunDirError, before any is
+    deleted.
     """
     path = run_dir.checkpoint_path(snapshot.round)
     run_dir.make(run_dir.checkpoints_dir)
     attributes = {name: getattr(snapshot, name) for name in ("round", "seed", "config_hash", "data_digest")}
     attributes |= {name: json.dumps(dict(getattr(snapshot, name)), sort_keys=True) for name in _JSON}
-    write_atomic(path, hdf5.pack_tensors(KIND, attributes, _groups(snapshot)))
+    clients = sorted(snapshot.clients)
+    rounds = [snapshot.clients[client][0] for client in clients]
+    digests = [list(bytes.fromhex(snapshot.clients[client][1])) for client in clients]
+    index = {
+        "client": torch.tensor(clients, dtype=torch.int64),
+        "round": torch.tensor(rounds, dtype=torch.int64),
+        "digest": torch.tensor(digests, dtype=torch.uint8).view(len(clients), DIGEST_BYTES),
+    }
+    groups: dict[str, Params] = {"server": snapshot.server, "clients": index}
+    if snapshot.statistics:
+        groups["statistics"] = snapshot.statistics
+    write_atomic(path, hdf5.pack_tensors(KIND, attributes, groups))
     on_disk = run_dir.checkpoints()
     saved = [number for number, _ in on_disk if number <= snapshot.round]
     stay = {*saved[:keep], best(saved)}
@@ -74,27 +85,12 @@ def save(
     return path
 
 
-def _groups(snapshot: Snapshot) -> dict[str, Params]:
-    clients = sorted(snapshot.clients)
-    rounds = [snapshot.clients[client][0] for client in clients]
-    digests = b"".join(bytes.fromhex(snapshot.clients[client][1]) for client in clients)
-    index = {
-        "client": torch.tensor(clients, dtype=torch.int64),
-        "round": torch.tensor(rounds, dtype=torch.int64),
-        "digest": torch.tensor(list(digests), dtype=torch.uint8).view(len(clients), DIGEST_BYTES),
-    }
-    groups: dict[str, Params] = {"server": snapshot.server, "clients": index}
-    if snapshot.statistics:
-        groups["statistics"] = snapshot.statistics
-    return groups
-
-
 def load(path: Path) -> Snapshot:
-    """Reads the snapshot in one file. Raises RunDirError if it is not whole."""
+    """Reads a snapshot from its file in a run. Raises RunDirError if that, or a memory that it names, is damaged."""
     attributes, groups = hdf5.read_tensors(path, KIND)
     try:
-        texts = {name: json.loads(str(attributes.get(name, "{}"))) for name in _JSON}
-        return Snapshot(
+        texts = {name: json.loads(str(attributes[name])) for name in _JSON}
+        snapshot = Snapshot(
             round=int(attributes["round"]),
             seed=int(attributes["seed"]),
             config_hash=str(attributes["config_hash"]),
@@ -106,6 +102,12 @@ def load(path: Path) -> Snapshot:
         )
     except (KeyError, ValueError) as error:
         raise RunDirError(str(path), f"is not a checkpoint of this fedmpi: {reason(error)}") from None
+    run_dir = RunDir(path.parents[1])
+    if path.name != run_dir.checkpoint_path(snapshot.round).name:
+        raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
+    for client, version in snapshot.clients.items():
+        memory.load(run_dir, client, version)
+    return snapshot
 
 
 def _index(stored: Mapping[str, Any]) -> dict[int, tuple[int, str]]:
@@ -135,17 +137,15 @@ def load_newest_intact(
     problem_of: Callable[[Snapshot], str] = lambda snapshot: "",
     only: int | None = None,
 ) -> Snapshot | None:
-    """Loads the newest checkpoint that is whole, its client memories included; None if no round was saved yet.
+    """Loads the newest checkpoint that is whole, of round `only` if given; None if no round was saved yet.
 
-    Looks at that of round `only` if one is given. `warn` gets one line for each file that is skipped: damaged ones, and
-    those of which `problem_of` has something to say. Raises RunDirError if all are: no kill leaves a run like that, so
-    the user decides whether to begin again and lose its records.
+    `warn` gets one line for each file that is skipped: damaged ones, and those of which `problem_of` has something to
+    say. Raises RunDirError if all are: no kill leaves a run like that, so the user decides whether to lose its records.
     """
-    found = [(number, path) for number, path in run_dir.checkpoints() if only in (None, number)]
-    for number, path in found:
+    found = [path for number, path in run_dir.checkpoints() if only in (None, number)]
+    for path in found:
         try:
             snapshot = load(path)
-            check(run_dir, snapshot, number, path)
             if problem := problem_of(snapshot):
                 raise RunDirError(str(path), problem)
             return snapshot
@@ -158,28 +158,15 @@ def load_newest_intact(
     return None
 
 
-def check(run_dir: RunDir, snapshot: Snapshot, round_number: int, path: Path) -> None:
-    """Raises RunDirError where a snapshot is not of the round of its file's name, or lacks a client's memory."""
-    if snapshot.round != round_number:
-        raise RunDirError(str(path), f"holds round {snapshot.round}, not the round of its name")
-    for client, version in snapshot.clients.items():
-        memory.load(run_dir, client, version)
-
-
 def state_digest(path: Path) -> str:
-    """Returns one digest of the server's state and of all clients' memories, 128 bits in hex: equal for runs that
-    computed the same bits, whatever their ranks. Raises RunDirError.
-    """
+    """Returns one digest of the server's state and of all clients' memories, 128 bits in hex. Raises RunDirError."""
     attributes, _ = hdf5.read(path, KIND, None)
     both = f"{attributes['server_digest']} {attributes['clients_digest']}"
     return hashlib.blake2b(both.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def referenced(run_dir: RunDir) -> set[tuple[int, int, str]] | None:
-    """Returns (client, round, digest) of every memory that a checkpoint on disk refers to.
-
-    None if a checkpoint cannot be read: then it is not known, and nothing should be deleted.
-    """
+    """Returns (client, round, digest) of every memory that a checkpoint refers to; None if one cannot be read."""
     versions: set[tuple[int, int, str]] = set()
     for _, path in run_dir.checkpoints():
         try:

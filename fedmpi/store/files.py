@@ -1,7 +1,7 @@
 """Files of a run: opened without waiting, written whole or not at all; an error is one line that says what to do.
 
-Other people may write to a shared run directory, too. So only regular files are opened, nothing is written through a
-symbolic link, and what is read is bounded. A folder may be a link: many users link `runs` to a larger disk.
+Others may write to a shared run directory, too: only regular files are opened, nothing is written through a symbolic
+link, and what is read is bounded. A folder may be a link: many users link `runs` to a larger disk.
 """
 
 import contextlib
@@ -42,10 +42,7 @@ _ADVICE = {
 
 
 def user_path(path: str | os.PathLike[str]) -> str:
-    """Returns a path as users write it with a leading ~ or ~user replaced by that home folder.
-
-    Raises ValueError where there is no such user: it would be the name of a folder that `rm -r ~` does not mean.
-    """
+    """Returns a user's path with a leading ~ or ~user replaced by that home folder. Raises ValueError without one."""
     text = os.fspath(path)
     expanded = os.path.expanduser(text)
     if expanded.startswith("~"):
@@ -54,10 +51,7 @@ def user_path(path: str | os.PathLike[str]) -> str:
 
 
 def open_file(path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Opens a regular file and returns its handle; waits for no pipe, and to write follows no symbolic link.
-
-    `flags` and `mode` are those of `os.open`. Raises OSError.
-    """
+    """Opens a regular file as `os.open` does; waits for no pipe, and to write follows no symbolic link."""
     if flags & (os.O_WRONLY | os.O_RDWR):
         flags |= os.O_NOFOLLOW
     handle = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, mode)
@@ -76,21 +70,16 @@ def read_bytes(path: str | Path, most_bytes: int = MOST_BYTES) -> bytes:
     return content
 
 
-def remove(path: Path) -> bool:
-    """Deletes a regular file and returns whether it did; anything else with that name stays."""
+def remove(path: Path) -> None:
+    """Deletes a regular file; anything else with that name stays."""
     with contextlib.suppress(OSError):
-        if stat.S_ISREG(os.lstat(path).st_mode):
-            os.unlink(path)
-            return True
-    return False
+        if stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turns an OSError into a `RunDirError` of one line: the path, the reason and what to do.
-
-    On a full disk the line says how much is free.
-    """
+    """Turns an OSError into a `RunDirError` of one line: path, reason, what is free on a full disk, what to do."""
     try:
         yield
     except OSError as error:
@@ -119,7 +108,7 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
     with writing(path):
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         try:
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666), "wb") as file:
+            with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -1,14 +1,11 @@
 """HDF5 files with a digest of their bytes: checkpoints, client memories, partitions and prepared data.
 
-`h5dump` and h5py read such a file. A line in its user block stands before the HDF5 data:
+A line in the user block, which `h5dump` and h5py skip, stands before the HDF5 data:
 
     fedmpi <kind> format <n> bytes <after the user block> blake2b <hex>
 
 The digest is of the line before it and of all that follows the user block. It is checked before libhdf5 sees the file,
 because libhdf5 may end the process on a damaged one. Equal contents give equal bytes: no times are stored.
-
-Tensors are arrays in groups. Their file has the attributes `<group>_digest` and, for tensors that are stored as the
-bits of another type, `torch_dtypes` (JSON). Nothing is ever unpickled.
 """
 
 import hashlib
@@ -35,7 +32,7 @@ USER_BLOCK_BYTES = 512
 _HEADER = re.compile(rb"(fedmpi ([a-z]+ format \d{1,9}) bytes \d{1,18})")
 _CHUNK_BYTES = 2**20
 # Types that numpy lacks are stored as the bits of another one; its booleans are no numbers in HDF5.
-_AS_BITS = {"bfloat16": "int16", "bool": "uint8"}
+_AS_BITS = {torch.bfloat16: torch.int16, torch.bool: torch.uint8}
 
 Attributes = Mapping[str, "str | int"]
 Arrays = Mapping[str, NDArray[Any]]
@@ -74,8 +71,6 @@ def read(path: Path, kind: str, within: str | None = "") -> tuple[dict[str, str 
                 for name, value in hdf5.attrs.items():
                     attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
                 return attributes, {} if within is None else _arrays(hdf5[within or "/"])
-    except FileNotFoundError:
-        raise RunDirError(str(path), "no such file") from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise RunDirError(str(path), f"cannot be read: {reason(error)}") from error
 
@@ -122,8 +117,8 @@ def pack_tensors(kind: str, attributes: Attributes, groups: Mapping[str, Mapping
         for name, tensor in tensors.items():
             path = f"{group}/{quote(name, safe='')}"
             arrays[path] = _to_array(tensor)
-            if dtype_name(tensor) in _AS_BITS:
-                dtypes[path] = dtype_name(tensor)
+            if tensor.dtype in _AS_BITS:
+                dtypes[path] = _dtype_name(tensor)
     return pack(kind, {**attributes, **digests, "torch_dtypes": json.dumps(dtypes)}, arrays)
 
 
@@ -148,19 +143,16 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name in sorted(tensors):
         tensor = tensors[name]
-        state.update(repr((name, dtype_name(tensor), tuple(tensor.shape))).encode())
+        state.update(repr((name, _dtype_name(tensor), tuple(tensor.shape))).encode())
         state.update(_to_array(tensor).data)
     return state.hexdigest()
 
 
-def dtype_name(tensor: Tensor) -> str:
-    """Returns `bfloat16` for torch.bfloat16."""
+def _dtype_name(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def _to_array(tensor: Tensor) -> np.ndarray:
     """Returns the tensor's numbers (bits for bfloat16 and bool), C-contiguous, on the CPU."""
     plain = tensor.detach().cpu().contiguous()
-    if bits := _AS_BITS.get(dtype_name(tensor)):
-        plain = plain.view(getattr(torch, bits))
-    return plain.numpy()
+    return plain.view(_AS_BITS.get(plain.dtype, plain.dtype)).numpy()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import socket
 import time
-from dataclasses import asdict, dataclass
 
 import psutil
 
@@ -25,26 +25,6 @@ from fedmpi.store.run_dir import RunDir
 STALE_AFTER_S = 600.0
 _BEAT_EVERY_S = 1.0
 _LONGEST_NOTE_BYTES = 4096
-
-
-@dataclass(frozen=True)
-class _Holder:
-    """A process that holds a run directory."""
-
-    host: str
-    pid: int
-    started_s: float
-    """When the process started, in seconds since 1970: tells it from a later process with the same pid."""
-
-    def may_live(self, silent_s: float, patience_s: float) -> bool:
-        """Returns whether the process still runs; one on another host does for `patience_s` after its heartbeat."""
-        if self.host != socket.gethostname():
-            return silent_s <= patience_s
-        try:
-            process = psutil.Process(self.pid)
-            return process.create_time() == self.started_s and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
 
 
 class RunLock:
@@ -84,19 +64,19 @@ class RunLock:
                 os.utime(self._handle)
 
     def _take(self) -> None:
-        holder = _holder(self._handle)
-        who = f"pid {holder.pid} on {holder.host}" if holder else "another process"
-        in_use = f"is in use by {who}; wait for it or take another --run-dir"
+        holder = ""
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunDirError(str(self._path.parent), in_use) from None
+            holder = _living_holder(self._handle, math.inf) or "another process"
         except OSError:  # a file system without locks
-            if holder and holder.may_live(_silent_s(self._handle), STALE_AFTER_S):
-                advice = f"if that run is gone, delete {self._path}"
-                raise RunDirError(str(self._path.parent), f"{in_use} ({advice})") from None
-        me = _Holder(socket.gethostname(), os.getpid(), psutil.Process().create_time())
-        os.pwrite(self._handle, json.dumps(asdict(me)).encode().ljust(_LONGEST_NOTE_BYTES), 0)
+            if holder := _living_holder(self._handle, STALE_AFTER_S):
+                holder = f"{holder} (if that run is gone, delete {self._path})"
+        if holder:
+            in_use = f"is in use by {holder}; wait for it or take another --run-dir"
+            raise RunDirError(str(self._path.parent), in_use)
+        note = {"host": socket.gethostname(), "pid": os.getpid(), "started_s": psutil.Process().create_time()}
+        os.pwrite(self._handle, json.dumps(note).encode().ljust(_LONGEST_NOTE_BYTES), 0)
 
 
 def is_held(run_dir: RunDir, patience_s: float) -> bool:
@@ -107,21 +87,23 @@ def is_held(run_dir: RunDir, patience_s: float) -> bool:
     """
     try:
         with reading(run_dir.lock_path), open(open_file(run_dir.lock_path), "rb") as file:
-            holder = _holder(file.fileno())
-            return holder is not None and holder.may_live(_silent_s(file.fileno()), patience_s)
+            return bool(_living_holder(file.fileno(), patience_s))
     except MISSING:
         return False
 
 
-def _silent_s(handle: int) -> float:
-    return time.time() - os.fstat(handle).st_mtime
-
-
-def _holder(handle: int) -> _Holder | None:
-    """Returns the process that the note names; None for an empty, torn or foreign note."""
+def _living_holder(handle: int, patience_s: float) -> str:
+    """Returns `pid 7 on a`, the process that the note names; '' if it is dead, and for a torn or foreign note."""
     try:
         note = json.loads(os.pread(handle, _LONGEST_NOTE_BYTES, 0))
-        holder = _Holder(str(note["host"]), int(note["pid"]), float(note["started_s"]))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
-    return holder if holder.pid > 0 else None
+        host = str(note["host"])
+        pid = int(note["pid"])
+        if host == socket.gethostname():
+            process = psutil.Process(pid)
+            # A later process with the same pid has started at another time.
+            lives = process.create_time() == note["started_s"] and process.status() != psutil.STATUS_ZOMBIE
+        else:
+            lives = time.time() - os.fstat(handle).st_mtime <= patience_s
+    except (ValueError, TypeError, KeyError, RecursionError, psutil.NoSuchProcess):
+        return ""
+    return f"pid {pid} on {host}" if lives else ""

@@ -51,10 +51,9 @@ def add_stop(run_dir: RunDir, round_number: int, why: str) -> None:
 
 
 def add_losses(run_dir: RunDir, losses: Sequence[Mapping[str, Any]]) -> None:
-    """Notes with the last start which ranks it lost: rank, host, round, recovery_s; each once. Raises RunDirError."""
-    starts = read_starts(run_dir)
-    known = starts[-1].get("losses", []) if starts else []
-    _note(run_dir, "losses", [*known, *(loss for loss in losses if loss not in known)])
+    """Notes with the last start which ranks it lost: rank, host, round, recovery_s. Raises RunDirError."""
+    known = newest(read_starts(run_dir)[-1:], "losses", [])
+    _note(run_dir, "losses", [*known, *losses])
 
 
 def _note(run_dir: RunDir, key: str, value: Any) -> None:

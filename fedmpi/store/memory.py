@@ -1,8 +1,7 @@
 """What clients keep between rounds, one file per client and version.
 
-The memory belongs to the client, not to a rank: the rank that trains the client reads it, and a version (round, digest)
-is written once and never changed, so a checkpoint needs to name it only and a lost client trains again from the version
-before. Nothing is cached: a rank's memory does not grow with the number of clients.
+The rank that trains a client reads it. A version (round, digest) is written once and never changed, so a checkpoint
+names it only, and a lost client trains again from the version before. Nothing is cached in memory.
 """
 
 from fedmpi.errors import RunDirError
@@ -18,12 +17,7 @@ Version = tuple[int, str]
 
 
 class MemoryStore:
-    """The memories of all clients of one run.
-
-    >>> store = MemoryStore(run_dir)
-    >>> version = store.put(client=7, round_number=3, params={"residual": torch.zeros(5)})
-    >>> store.get(client=7, version=version)["residual"]
-    """
+    """The memories of all clients of one run."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir

@@ -1,12 +1,4 @@
-"""Knows every path of a run.
-
-runs/<label>-<timestamp>/
-  config.yaml  manifest.json  partition.h5  rounds.jsonl  .lock  submitted.yaml
-  requeued  .failed
-  checkpoints/round-000012.h5
-  memory/<client // 1000>/<client>/<round>-<digest>.h5
-  tensorboard/  report/
-"""
+"""Knows every path of a run; `README.md` says what is there."""
 
 from __future__ import annotations
 
@@ -74,9 +66,8 @@ class RunDir:
 
     @classmethod
     def open_for(cls, path: str | os.PathLike[str], *, resume: bool) -> RunDir:
-        """Opens the run directory at `path`; makes it if it is absent.
-
-        Raises RunDirError if it is no directory, not writable, or holds a run that `resume` did not ask for.
+        """Opens the run directory at `path`; makes it if it is absent. Raises RunDirError if it is no directory, not
+        writable, or holds a run that `resume` did not ask for.
         """
         run = cls(Path(path))
         with writing(run.path):  # of a name too long the system does not even say whether it is there
@@ -155,9 +146,8 @@ class RunDir:
 
 
 def suggestion(path: Path) -> str:
-    """Returns `; did you mean runs/a?` for a path that is no run: the run that it is in, or one of a similar name.
-
-    For a folder of runs it names them. Returns '' where there is no run.
+    """Returns `; did you mean runs/a?` for a path that is no run: the run that it is in, or one of a similar name; or
+    `; runs in it: a, b`. Returns '' where there is no run.
     """
     near = [above for above in path.parents[:2] if RunDir(above).has_config()]
     with contextlib.suppress(OSError):
@@ -168,7 +158,7 @@ def suggestion(path: Path) -> str:
 
 
 def _runs_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if RunDir(path).has_config()) if folder.is_dir() else []
+    return sorted(path.parent.name for path in folder.glob("*/config.yaml"))
 
 
 def runs_below(folder: Path) -> Iterator[RunDir]:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 _SI = ("", "k", "M", "G", "T", "P")
 _SMALL = {-1: "m", -2: "u"}
-_MINUTE_S = 60
 
 
 def si(number: float | None) -> str:
@@ -33,7 +32,7 @@ def joules(number: float | None) -> str:
 
 
 def _three_digits(number: float | None, unit: str) -> str:
-    """Returns from 0.1 on whole units or more, below thousandths or millionths of one."""
+    """Returns thousandths or millionths of a unit below 0.1."""
     if number is None or not math.isfinite(number):
         return "-"
     if not number:
@@ -75,4 +74,4 @@ def seconds(number: float) -> str:
 
 def short_duration(seconds: float) -> str:
     """Returns `duration`, but three digits below a minute: `2.00 ms`, `0.420 s`, `7.25 s`."""
-    return _three_digits(seconds, "s") if seconds < _MINUTE_S - 0.05 else duration(seconds)
+    return _three_digits(seconds, "s") if seconds < 59.95 else duration(seconds)

@@ -145,15 +145,15 @@ def test_a_damaged_manifest_does_not_end_the_run(run_dir: RunDir) -> None:
 
 
 def test_a_note_is_one_of_the_last_start(run_dir: RunDir) -> None:
-    """Without a start there is none; a loss is noted once."""
+    """Without a start there is none; losses add up."""
     manifest.add_stop(run_dir, 3, "time")
     assert manifest.read_starts(run_dir) == []
     for start in ("first", "last"):
         add_start(run_dir, host=start)
-    for _ in range(2):
-        manifest.add_losses(run_dir, [{"rank": 1}])
+    for rank in (1, 2):
+        manifest.add_losses(run_dir, [{"rank": rank}])
     first, last = manifest.read_starts(run_dir)
-    assert "losses" not in first and (last["host"], last["losses"]) == ("last", [{"rank": 1}])
+    assert "losses" not in first and (last["host"], last["losses"]) == ("last", [{"rank": 1}, {"rank": 2}])
 
 
 def test_git_commit_of_a_repository_that_tracks_the_source(tmp_path: Path) -> None:
