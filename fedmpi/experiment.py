@@ -11,7 +11,7 @@ import numpy as np
 
 from fedmpi.clock import STAGES
 from fedmpi.config.schema import Config
-from fedmpi.errors import RankLossError, ServerLossError
+from fedmpi.errors import RankLossError, ServerLossError, TooFewRanksError
 from fedmpi.learning.freed_memory import give_back_freed_memory
 from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report import observer
@@ -19,7 +19,7 @@ from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, claim
-from fedmpi.running.losses import RunContext, continue_round, end_together, stop_without_server
+from fedmpi.running.losses import RunContext, continue_round, end_together
 from fedmpi.running.results import Times
 from fedmpi.running.server import Server
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
@@ -73,8 +73,6 @@ def _start_and_train(context: RunContext) -> bool:
         saved = together(comm, lambda: resuming.newest(config, data.info, folder) if root else None)
         done, is_over = resuming.share(config, comm, folder, saved)
         last = done if is_over else config.rounds
-        if done < last and (why := context.too_few()):
-            stop_without_server(context, done, why)
         setup, warnings = checked or _checked_setup(context, folder)
         setup = replace(setup, memories=MemoryStore(folder))
         context.limits.clock = setup.clock
@@ -93,7 +91,8 @@ def _start_and_train(context: RunContext) -> bool:
         server = together(comm, begin_server)
         comm.agree()
         context.begun_after = done if context.begun_after is None else context.begun_after
-        context.report(server, done + 1)
+        context.round_number = max(context.round_number, min(done + 1, config.rounds))
+        context.report(server)
         if server is not None:
             setup = replace(setup, show_progress=server.show_progress)
         state = resuming.initial_state(setup, snapshot)
@@ -115,8 +114,9 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
     number = rounds.start
     vote = GO_ON
     stops = ""
+    few = context.too_few() if rounds else ""
     published = None
-    while number in rounds and vote != OVER and not stops:
+    while number in rounds and vote != OVER and not stops and not few:
         try:
             context.round_number = number
             context.limits.of_a_round()
@@ -126,7 +126,8 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
             setup.comm.agree()
         except RankLossError:
             context.recover()
-            setup = continue_round(context, setup, server, number, state)
+            few = context.too_few()
+            setup = continue_round(context, setup, server)
             published = None  # some ranks may lack it, or it lies on another device
             continue
         state = new_state
@@ -136,9 +137,14 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
             server.round_done(number, state, result, times, stops)
         number += 1
     context.allow_more_than_a_round()
-    if server is not None and not stops:
+    has_progress = context.has_progress(number - 1)
+    if server is not None and few and has_progress:
+        server.stop_early(number - 1, state, few)
+    elif server is not None and not few and not stops:
         server.close_run()
-    end_together(context, server, number)
+    end_together(context, server)
+    if few:
+        raise TooFewRanksError(few, made_progress=has_progress)
     return not stops
 
 

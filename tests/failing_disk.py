@@ -10,20 +10,6 @@ from pathlib import Path
 
 import pytest
 
-PATCH = """
-import errno
-fsync = os.fsync
-def failing(handle):
-    if {part!r} in os.readlink(f"/proc/self/fd/{{handle}}"):
-        while not os.path.exists({after!r}):
-            time.sleep(0.01)
-        raise OSError(errno.{error}, os.strerror(errno.{error}))
-    fsync(handle)
-os.fsync = failing"""
-"""For `patched`: a disk that fails with `error` where a path has `part` in it, once a file `after` is there; `format`
-fills these in. A worker may be in a round while rank 0 still saves the one before.
-"""
-
 
 def fail(patch: pytest.MonkeyPatch, error: int, is_broken: Callable[[str], bool]) -> None:
     """From now on writes fail with errno `error` where `is_broken` says so of the (temporary) file's path."""
@@ -38,10 +24,10 @@ def fail(patch: pytest.MonkeyPatch, error: int, is_broken: Callable[[str], bool]
 
 
 @contextmanager
-def small_disk(folder: Path, size: str, *options: str) -> Iterator[Path]:
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
     """A file system of its own, so small; skips the test where one may not be mounted."""
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", ",".join((f"size={size}", *options)), "tmpfs", str(folder)]
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:
         subprocess.run(words, check=True, capture_output=True, timeout=600)
     except (OSError, subprocess.CalledProcessError) as error:

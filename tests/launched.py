@@ -95,11 +95,6 @@ def kill_all(process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.002)
 
 
-def only_starts(out: str) -> bool:
-    """A command that was refused: it has printed at most the line that says what its start waits for."""
-    return re.fullmatch(r"(starting \d+ ranks?: loading [\w ,]+\n)?", out) is not None
-
-
 def mpirun() -> str:
     """Its path; skips the test if there is none."""
     try:

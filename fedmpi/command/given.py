@@ -20,12 +20,10 @@ def check_ranks(config: Config, size: int) -> None:
 def config_and_origin(
     path: str | None, overrides: Sequence[str], run_dir: str | None, resume: bool, init_from: str | None
 ) -> tuple[Config, Origin | None]:
-    """Returns the validated config, and the run that a new one takes its first state from.
+    """Returns the validated config, and the run that a new one takes its first state from. Raises `ConfigError`.
 
     A resumed run takes the config it was begun with unless another is given (`path`), a new one with `init_from` that
-    of the other run. Where there is no run, a config or an override says that one is to begin there (batch files,
-    submitted again as they are, give both). With neither, the directory's name is a slip, and must not begin another
-    experiment. Raises `ConfigError`.
+    of the other run. Where there is no run, one begins if there is a config or an override, as in batch files.
     """
     origin = origin_of(run_dir, resume, init_from)
     if path is None and (origin is not None or _has_begun(run_dir, resume)):

@@ -34,11 +34,8 @@ class Job:
     def start(
         cls, config: Config, print_line: Callable[[str], None], new_advice: Callable[[Config], Advice] = Advice
     ) -> Job:
-        """Loads torch and MPI. `new_advice` makes what says how to continue. Raises `LaunchError`.
-
-        From here on SIGUSR1 requests a stop, which `print_line` gets a line about. Outside the main thread Python
-        handles no signals.
-        """
+        """Loads torch and MPI. From here on SIGUSR1 requests a stop, which `print_line` gets a line about, but for a
+        thread, in which Python handles no signals. `new_advice` says how to continue. Raises `LaunchError`."""
         left_s = seconds_left(config.mpi.time_limit_s, os.environ, time.time())
         every = max(config.evaluation.every, config.output.checkpoint_every)
         stopping = Stopping(left_s, config.mpi.spare_time_s, every)
@@ -77,12 +74,8 @@ class Job:
 
 @contextmanager
 def loading_for_good() -> Iterator[None]:
-    """Stops the garbage collector within the block, and spares it the objects that are there at the end.
-
-    Torch makes half a million objects that live as long as the process. Each look at them takes a tenth of a second.
-
-    For a command's own process only: a program that calls fedmpi may have garbage of its own.
-    """
+    """Stops the garbage collector within the block, and spares it the objects that are there at the end: torch makes
+    half a million. For a command's own process only, because a user's program may have garbage of its own."""
     gc.disable()
     try:
         yield

@@ -40,9 +40,7 @@ def listing() -> str:
 
 
 def summary(name: str, place: str) -> str:
-    """Reads the line about a built-in name in the source: what stands below the option `name` of its options class.
-    Importing the class would import torch, which takes seconds.
-    """
+    """Reads what stands below the option `name` of an options class in its source: an import would load torch."""
     source = Path(__file__).parents[1].joinpath(*place.partition(":")[0].split(".")[1:]).with_suffix(".py")
     value = f'"{name}[^"]*"' if name.endswith(":") else f'"{name}"'
     found = re.search(rf'    name: .*{value}.*\n    """([^"]*)"""', source.read_text(encoding="utf-8"))

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Communicator
 
 
-_APPEND: Any = argparse._AppendAction
-
-
 class Parser(argparse.ArgumentParser):
     """Prints `description` as help, in lines of 80 columns; raises a `ConfigError` for a mistake."""
 
@@ -35,15 +32,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=shown, formatter_class=formatter, allow_abbrev=False)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parses words of which a leading ~ that no shell has replaced is the home folder, as in --run-dir=~/a.
-
-        Raises a `ConfigError` for an option that stands there twice; of settings the last counts.
-        """
+        """Parses words of which a leading ~ is the home folder, as in --run-dir=~/a. Raises a `ConfigError` for an
+        option that stands there twice."""
         words = [_with_home(word) for word in (sys.argv[1:] if args is None else args)]
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
-        repeats = [name for name in self._option_string_actions if options.count(name) > 1]
-        if once := [name for name in repeats if not isinstance(self._option_string_actions[name], _APPEND)]:
-            raise ConfigError("command line", f"{once[0]} is given twice; leave one out")
+        for name, action in self._option_string_actions.items():
+            if options.count(name) > 1 and not isinstance(action, argparse._AppendAction):
+                raise ConfigError("command line", f"{name} is given twice; leave one out")
         return super().parse_known_args(words, namespace)
 
     def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:

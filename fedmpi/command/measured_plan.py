@@ -1,8 +1,7 @@
 """Measures one real round of a run on this machine and multiplies: hours, memory and disk space (`plan --measure`).
 
-One process trains the run's first round as the run would, with its test and its checkpoint, in a temporary folder. The
-estimate divides training and tests by the workers that train at once here: as many as there are, limited by cores or
-GPUs. It leaves out the network, and that ranks share memory bandwidth.
+The estimate divides training and tests by the workers that train at once here, limited by cores or GPUs. It leaves out
+the network, and that ranks share memory bandwidth.
 """
 
 import resource
@@ -27,14 +26,10 @@ from fedmpi.store import checkpoint, manifest
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import short_duration, size
 
-_WHILE_SAVING = 2
-"""Checkpoints beside the newest ones: the best one, and the one that is being written."""
-
 
 def measured_round(config: Config) -> dict[str, Any]:
-    """Trains the first round of the run in a temporary folder, with a test and a checkpoint. Returns its device, the
-    seconds of its stages, and bytes: of this process at most, of the checkpoint and of new client memories.
-    """
+    """Trains the run's first round in a temporary folder, with a test and a checkpoint. Returns its device, seconds by
+    stage, and bytes: of this process at most, of the checkpoint and of new client memories."""
     # BatchNorm as after the first milestone, which takes longer.
     bn = "restat" if config.evaluation.bn == "milestone" else config.evaluation.bn
     evaluation = config.evaluation.model_copy(update={"every": 1, "bn": bn})
@@ -71,7 +66,7 @@ def estimated(config: Config, plan: Forecast, measured: dict[str, Any], num_core
     test_s = seconds["evaluation"] / at_once
     saves = -(-config.rounds // config.output.checkpoint_every)
     total_s = config.rounds * base_s + plan.tests_per_run * test_s + saves * seconds["saving"]
-    checkpoints = min(config.output.keep_checkpoints + _WHILE_SAVING, saves)
+    checkpoints = min(config.output.keep_checkpoints + 2, saves)  # with the best one, and the one that is written
     clients = min(config.clients.count, config.rounds * config.clients.per_round)
     memories = measured["memory_bytes"] * (clients / config.clients.per_round + checkpoints)
     return {

@@ -203,7 +203,7 @@ def metadata(trained: TrainedNet) -> dict[str, str]:
         "model": config.model.name,
         "data": config.data.name,
         "seed": config.seed,
-        "data_digest": saved.setup.data_digest,
+        "data_digest": saved.setup.dataset.digest,
         "config_hash": saved.snapshot.config_hash,
         "fedmpi": fedmpi.__version__,
     }

@@ -114,11 +114,12 @@ class CallAdvice(Advice):
     """Advises calls of `fedmpi` in place of commands; `config` in them is the one that the program has given."""
 
     def resume_command(self, lr: float | None = None, *, in_new_run: bool = False) -> str:
-        folder = self._folder()
+        assert self.run_dir is not None
         config = "config"
         if lr is not None:
-            config = f"fedmpi.load_config({str(folder / 'config.yaml')!r}, {{'train.lr': {lr:.3g}}})"
-        begins = f"init_from={str(folder)!r}" if in_new_run else f"run_dir={str(folder)!r}, resume=True"
+            config = f"fedmpi.load_config({str(self.run_dir.config_path)!r}, {{'train.lr': {lr:.3g}}})"
+        path = str(self.run_dir.path)
+        begins = f"init_from={path!r}" if in_new_run else f"run_dir={path!r}, resume=True"
         return f"fedmpi.run({config}, {begins})"
 
 

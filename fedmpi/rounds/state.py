@@ -24,10 +24,13 @@ from fedmpi.rounds.report import ClientReport
 from fedmpi.tensors import Params, Spec
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fedmpi.clock import Clock
     from fedmpi.config.schema import Config
     from fedmpi.costs import Costs
     from fedmpi.data.batches import DeviceData
+    from fedmpi.data.dataset import DataInfo, Dataset
     from fedmpi.data.partition import Partition
     from fedmpi.devices.fleet import Fleet
     from fedmpi.learning.evaluate import ClientScores, EvaluationPlan, TierScore
@@ -39,35 +42,51 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a rank is given once for all rounds; nothing in it changes what is computed next."""
+class Federation:
+    """The examples, whose they are, and what the method makes of the model: the same on all ranks."""
 
     config: Config
+    info: DataInfo
+    dataset: Dataset
+    partition: Partition
+    """Which training examples are whose."""
+    personal_tests: Partition | None
+    """Which test examples are each client's own, where clients are tested with nets of their own."""
+    participation: Participation
+    fleet: Fleet | None
+    """The clients' devices, where a clock runs (`devices`)."""
+    method: Method
+    skeletons: Sequence[nn.Module]
+    """All nets of the method, without values."""
+    nets: Sequence[Costs]
+    """What they cost."""
+    blocks: tuple[int, ...]
+    """Clients per tier."""
+    file_digests: Mapping[str, str]
+    """Of the files beside the data that the run is computed with, by the names in `made_with`."""
+
+
+@dataclass(frozen=True)
+class Setup(Federation):
+    """What a rank is given once for all rounds; nothing in it changes what is computed next."""
+
     comm: Communicator
     device: Device
-    method: Method
     data: DeviceData
-    data_digest: str
-    """`digest` of the Dataset, the same on all ranks."""
     computed_with: Mapping[str, str]
     """What bits depend on beside the config and the data, of all ranks (`made_with`)."""
-    labels: np.ndarray
-    partition: Partition
-    participation: Participation
-    blocks: tuple[int, ...]
-    nets: Sequence[Costs]
-    """What each of the method's nets costs."""
     trainers: tuple[LocalTrainer, ...]
     """One for each of the method's nets (none on a rank 0 that does not train)."""
     evaluation: EvaluationPlan
     memories: MemoryStore
     clock: Clock
-    fleet: Fleet | None = None
-    """The clients' devices, where a clock runs (`devices`)."""
-    personal_tests: Partition | None = None
-    """Which test examples are each client's own, where clients are tested with nets of their own."""
     show_progress: Callable[[int, int], None] = lambda done, total: None
     """Is called after each wave with how many of a phase's clients are done, and how many there are."""
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """Returns the class of each training example."""
+        return self.dataset.classes("train")
 
     @cached_property
     def macs(self) -> tuple[float, ...]:

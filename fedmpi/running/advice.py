@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shlex
-from pathlib import Path
 
 from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config, Train, named_in_full
@@ -18,10 +17,8 @@ _LOWER = 0.1
 
 
 def launch_command(config: Config, num_ranks: int) -> str:
-    """Returns the command of a run, in any folder, without the words that say which run it is.
-
-    It names the user's own code again, because a run directory alone makes fedmpi import nothing.
-    """
+    """Returns the command of a run, in any folder, without the words that say which run it is. It names the user's own
+    code again, because a run directory alone makes fedmpi import nothing."""
     words = [f"{dotted(key)}={name}" for key, name in named_in_full(config.to_dict()).items()]
     launcher = f"mpirun -n {num_ranks} " if num_ranks > 1 else ""
     command = launcher + shlex.join(["python", "-m", "fedmpi.main", *words])
@@ -34,14 +31,14 @@ def launch_command(config: Config, num_ranks: int) -> str:
 
 
 class Advice:
-    """Says how to continue a run. It knows of the run's directory once `run_is_in` has been called."""
+    """Says how to continue a run, once `run_is_in` has named its directory."""
 
     launch = ""
     """The command without the words that say which run it is."""
+    run_dir: RunDir | None = None
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.run_dir: RunDir | None = None
 
     def run_is_in(self, run_dir: RunDir, num_ranks: int) -> None:
         """Notes the run directory of a job that was started with so many ranks."""
@@ -50,10 +47,10 @@ class Advice:
 
     def resume_command(self, lr: float | None = None, *, in_new_run: bool = False) -> str:
         """Returns what to type, in any folder, to continue the run, or a new one from its newest state, with this
-        learning rate if one is given. `library.api.CallAdvice` returns a call instead.
-        """
-        folder = str(self._folder())
-        words = ["--init-from", folder] if in_new_run else ["--run-dir", folder, "--resume"]
+        learning rate if one is given. `library.api.CallAdvice` returns a call instead."""
+        assert self.run_dir is not None
+        path = str(self.run_dir.path)
+        words = ["--init-from", path] if in_new_run else ["--run-dir", path, "--resume"]
         if lr is not None:
             words.append(f"train.lr={lr:.3g}")
         return f"{self.launch} {shlex.join(words)}"
@@ -61,10 +58,6 @@ class Advice:
     def to_resume(self, when: str = "to continue") -> str:
         """Returns `to continue: COMMAND`, in lines."""
         return folded(f"{when}: {self.resume_command()}")
-
-    def _folder(self) -> Path:
-        assert self.run_dir is not None
-        return self.run_dir.path
 
     def what_is_saved(self) -> str:
         """Returns how many rounds, in words."""
@@ -84,30 +77,27 @@ class Advice:
         # A resume computes the same bits, so it diverges at the same place, as a new start would.
         if unscaled := next((note for note in self.config.data.info().notes if STANDARDIZE in note), ""):
             return f"a lower learning rate may diverge, too; then begin a new run: {unscaled}"
-        lower = min(self.config.train.lr * _LOWER, Train().lr)
         is_saved = bool(self.run_dir.checkpoints())
         where = "in a new run from the last state," if is_saved else "from round 1"
+        lower = min(self.config.train.lr * _LOWER, Train().lr)
         command = self.resume_command(lower, in_new_run=is_saved)
         return f"the same settings would diverge again; to continue {where} with a lower learning rate: {command}"
 
-    # The first rank that fails leaves a note. The others then give no advice of their own: neither a second rank that
-    # fails, nor rank 0 when the launcher ends it with a signal.
-
     def note_failure(self, error: BaseException | None = None) -> bool:
-        """Notes in the run directory that this rank ends the job: whether because the run diverged, what has failed
-        where, and what to do; False if another rank has done so before. A directory
-        that holds no run, because it was removed or moved, gets none.
-        """
+        """Notes in the run directory, if it still holds a run, that this rank ends the job: why, where, and what to do.
+        Returns False if another rank has done so before: only the first one gives advice."""
         if self.run_dir is None or not self.run_dir.holds_run():
             return True
-        kind = NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED
-        lines = [kind, *([one_line(message_of(error)), self._next_step(error)] if error else [])]
-        with contextlib.suppress(OSError):
-            try:
-                with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
-                    file.write("\n".join(lines))
-            except FileExistsError:
-                return False
+        lines = [NOTE_DIVERGED if isinstance(cause_of(error), DivergenceError) else NOTE_FAILED]
+        if error:
+            lines += [one_line(message_of(error)), self._next_step(error)]
+        try:
+            with open(self.run_dir.failure_path, "x", encoding="utf-8", errors="replace") as file:
+                file.write("\n".join(lines))
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # a full disk
         return True
 
     def has_failed(self) -> bool:

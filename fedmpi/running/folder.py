@@ -91,21 +91,19 @@ def _label(config: Config, origin: Origin | None) -> str:
 def claim(
     stack: ExitStack, folder: RunDir, config: Config, comm: Communicator, request: RunRequest, *, resumes: bool
 ) -> RunLock:
-    """Locks the run directory until `stack` closes, on rank 0; a run that resumes waits for another one to end.
-
-    Writes at once which run it is, so that whatever happens next can be resumed. Raises `RunDirError`.
-    """
+    """Locks the run directory until `stack` closes, on rank 0, and writes which run it is, so that it can be resumed. A
+    run that resumes waits for another one to end. Raises `RunDirError`."""
     patience_s = _DYING_S if comm.size < comm.started_size else _ENDING_S
     until_s = time.monotonic() + (patience_s if resumes else 0.0)
-    while True:
+    lock = None
+    while lock is None:
         try:
             lock = stack.enter_context(RunLock(folder))
-            break
         except RunDirError:
             if time.monotonic() >= until_s:
                 raise
-        with comm.traffic.counted("idle"):
-            time.sleep(0.1)
+            with comm.traffic.counted("idle"):
+                time.sleep(0.1)
     if not resumes:
         folder.refuse_run()  # another may have come and gone since it was opened
     folder.failure_path.unlink(missing_ok=True)
@@ -116,5 +114,5 @@ def claim(
 
 def slurm_job() -> str:
     """Returns the batch job's number (of one task of an array: its own), for the manifest; '' outside Slurm."""
-    array, task = (os.environ.get(name, "") for name in ("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"))
-    return f"{array}_{task}" if array or task else os.environ.get("SLURM_JOB_ID", "")
+    task = os.environ.get("SLURM_ARRAY_TASK_ID")
+    return f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{task}" if task else os.environ.get("SLURM_JOB_ID", "")

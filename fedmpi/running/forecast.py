@@ -1,10 +1,9 @@
 """Says what a run will cost, before anyone queues for it (`fedmpi plan`). Trains nothing.
 
-Parameters and bytes are exact. Bytes per client are the papers' formula, 4 per parameter each way; a run's are summed
-over the cohorts that it will draw, without clients that miss a deadline. Compute is that of arXiv:2111.14655, section
-4: MACs of a forward pass x local epochs (or steps) x samples x rounds, with the mean samples of a client and its mean
-share of the work. Memory is what fedmpi allocates, without the few hundred MB of libraries and without client
-memories, of which one at a time is read.
+Parameters and bytes are exact: 4 per parameter each way, summed over the cohorts that the run will draw, without
+clients that miss a deadline. Compute is that of arXiv:2111.14655, section 4: MACs of a forward pass x local epochs (or
+steps) x samples x rounds, with a client's mean samples and mean share of the work. Memory is what fedmpi allocates,
+without the few hundred MB of libraries.
 """
 
 import contextlib
@@ -87,42 +86,60 @@ class Forecast:
     """Time, energy and memory on the clients' devices, where they have a clock."""
 
     def __repr__(self) -> str:
-        return _text(self)
+        rows = []
+        for tier in self.tiers:
+            row = [tier.name, f"{tier.capacity:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs or None)]
+            rows.append([*row, size(tier.down_bytes), size(tier.up_bytes), si(tier.training_macs or None)])
+        heads = ("tier", "share", "clients", "params", "MACs", "down", "up", "compute")
+        low, high = self.clients_per_worker
+        frozen = f", {size(self.frozen_bytes_node)} of values that are not trained" if self.frozen_bytes_node else ""
+        lines = [
+            f"examples: {self.examples}",
+            "share: of the full net's capacity, or a rank; down and up: bytes of a client in a round",
+            "compute: MACs x examples that pass in training, of a mean client in a round",
+            f"per round: {size(self.down_bytes_per_round)} down, {size(self.up_bytes_per_round)} up",
+            f"per run:   {size(self.bytes_per_run)}, {si(self.training_macs_per_run)} MACs",
+            f"tests:     {self.tests_per_run:,}",
+            f"clients per worker and round: {low if low == high else f'{low} to {high}'}",
+            f"memory: {size(self.model_bytes_worker)} model on a worker, {size(self.model_bytes_server)} on rank 0; "
+            f"{size(self.data_bytes_node)} data on a node{frozen}",
+            *filter(None, [self.defaults]),
+            *(f"warning: {warning}" for warning in self.warnings),
+        ]
+        length = f"{counted(self.rounds, 'round')} on {counted(self.ranks, 'rank')}"
+        head = wrapped(f"{self.method} on {self.data} with {self.model}: {length}")
+        on_devices = self.devices.lines() if self.devices else []
+        return "\n".join([*head, *text_lines(heads, rows, 1), *wrapped(*lines), *on_devices])
 
 
 def forecast(config: Config, num_ranks: int) -> Forecast:
-    """Returns the costs of `config` on `num_ranks` ranks.
-
-    Reads data only where nothing else says their sizes (a user's own file, folder or function), and, for a partition of
-    the user's own, where that takes no file. Raises `ConfigError` if the model cannot take the data.
-    """
+    """Returns the costs of `config` on `num_ranks` ranks. Reads data only where nothing else says their sizes (a user's
+    own file, folder or function). Raises `ConfigError` if the model cannot take the data."""
     info = config.data.used()
-    blocks = start.blocks(config)
     samples = config.partition.mean_examples(info, config.clients.count)
     if config.evaluation.on == "validation":
         held = VALIDATION_SHARE * samples
         info = replace(info, num_test=round(held * config.clients.count))
         samples -= held
-    sizes, are_known = _client_sizes(config, info)
+    known = _known_sizes(config, info)
+    sizes = np.full(config.clients.count, max(1, round(samples))) if known is None else known
     trial = start.check_model(config, info)
-    method, skeletons, nets = start.built(config, info, sizes if are_known else None, None, trial)
+    method, skeletons, nets, fleet = start.built(config, info, known, None, trial)
     start.check_twice(config, info, method, skeletons, nets)
-    fleet = Fleet.of(config, method, nets, blocks)
     participation = Participation.of(config, sizes, fleet.tier if fleet and fleet.decides_tiers else None)
-    rounds = _Rounds(method, participation, are_known, Expectation(fleet) if fleet else None)
+    rounds = _Rounds(method, Expectation(fleet) if fleet else None)
     for tasks in start.drawn_rounds(config, method, participation, fleet):
         rounds.add(tasks)
-    clients = [present for present, _ in rounds.turnout]
     tiers = []
     fraction = samples / max(1, round(samples))  # a step has whole examples
     for tier in method.tiers:
-        load = ClientLoad(tier.index, samples, share=rounds.participation.mean_work_share)
+        load = ClientLoad(tier.index, samples, share=participation.mean_work_share)
         training = method.count_training(load)
         tiers.append(
             TierForecast(
                 name=tier.name,
                 capacity=tier.capacity,
-                clients=fleet.count(tier.index) if fleet else blocks[tier.index],
+                clients=fleet.count(tier.index) if fleet else start.blocks(config)[tier.index],
                 params=nets[tier.index].params,
                 macs=nets[tier.index].macs,
                 macs_with_norm_and_activations=nets[tier.index].macs_with_norm_and_activations,
@@ -134,69 +151,63 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
                 client_rounds=rounds.client_rounds[tier.index],
             )
         )
+    clients = [present for present, _ in rounds.turnout]
     num_workers = len(worker_ranks(num_ranks, server_trains=config.mpi.server_trains))
-    plan = Forecast(
+    expected = rounds.expectation
+    devices = (
+        expected.result(samples, participation.mean_work_share, sizes_are_known=known is not None) if expected else None
+    )
+    return Forecast(
         method=config.method.name,
         model=config.model.name,
         data=config.data.name,
         examples=info.in_words(),
         rounds=config.rounds,
         ranks=num_ranks,
-        clients_per_worker=(min(clients) // num_workers, -(-max(clients) // num_workers)),
+        clients_per_worker=(min(clients) // num_workers, math.ceil(max(clients) / num_workers)),
         down_bytes_per_round=rounds.down_bytes / config.rounds,
         up_bytes_per_round=rounds.up_bytes / config.rounds,
         bytes_per_run=rounds.down_bytes + rounds.up_bytes,
         training_macs_per_run=sum(tier.training_macs * tier.client_rounds for tier in tiers),
-        tests_per_run=_tested_rounds(config),
-        **_memory(config, info, start.method_on(fleet, method), num_ranks),
+        tests_per_run=math.ceil(config.rounds / config.evaluation.every),
+        **_memory(config, info, method, num_ranks),
         tiers=tuple(tiers),
         defaults=defaults(config, method),
-        warnings=(),
-        devices=rounds.on_devices(samples),
+        warnings=(
+            *remarks(config, info, method, num_workers, known, fleet),
+            *thin_rounds(config, rounds.turnout),
+            *_warnings(config, tiers, fleet, devices),
+        ),
+        devices=devices,
     )
-    said = (
-        *remarks(config, info, method, num_workers, sizes if are_known else None, fleet),
-        *thin_rounds(config, rounds.turnout),
-        *_warnings(plan, fits=config.clients.tier_assignment == "fits"),
-        *_refusal(fleet),
-    )
-    return replace(plan, warnings=said)
 
 
-def _refusal(fleet: Fleet | None) -> Iterator[str]:
-    """Yields that a run will not begin where devices are too small for it."""
-    try:
-        if fleet:
-            fleet.check()
-    except ConfigError as error:
-        yield f"a run is refused: {error.text()}"
-
-
-def _client_sizes(config: Config, info: DataInfo) -> tuple[Ints, bool]:
-    """Returns how many examples each client trains on, int64 (clients,), and whether that is known; else all have the
-    mean. Divides data of the user's own as a start does; reads others where the clock of devices needs them and they
-    are there. Raises `UserError`.
-    """
+def _known_sizes(config: Config, info: DataInfo) -> Ints | None:
+    """Returns how many examples each client trains on, int64 (clients,); None where only the data say it. Reads these
+    if they are the user's own, or, where the clock of devices needs them, if they are there. Raises `UserError`."""
     if config.data.reads_to_know:
-        return start.divided(config, load_data(config.data))[1].sizes, True
-    count = config.clients.count
-    holds_out = config.evaluation.on == "validation"
-    known = config.partition.sizes_without_data(info, count, config.seed)
-    if known is not None and not holds_out:
-        return known, True
+        return start.divided(config, load_data(config.data))[1].sizes
+    known = config.partition.sizes_without_data(info, config.clients.count, config.seed)
+    if known is not None and config.evaluation.on != "validation":
+        return known
     if config.devices.is_on:
         with contextlib.suppress(DataError):
-            return start.divided(config, load_data(config.data))[1].sizes, True
-    mean = config.partition.mean_examples(info, count) * (1 - VALIDATION_SHARE * holds_out)
-    return np.full(count, max(1, round(mean))), False
+            return start.divided(config, load_data(config.data))[1].sizes
+    return None
 
 
-def _warnings(plan: Forecast, *, fits: bool) -> Iterator[str]:
-    for tier in plan.tiers:
+def _warnings(
+    config: Config, tiers: Sequence[TierForecast], fleet: Fleet | None, devices: Expected | None
+) -> Iterator[str]:
+    for tier in tiers:
         if not tier.macs:
             yield f"the MACs of tier {tier.name} are not counted: this net does not run without values"
-    if plan.devices:
-        yield from plan.devices.warnings(plan.rounds, fits=fits)
+    if fleet and devices:
+        yield from devices.warnings(config.rounds, fits=config.clients.tier_assignment == "fits")
+        try:
+            fleet.check()
+        except ConfigError as error:
+            yield f"a run is refused: {error.text()}"
 
 
 @dataclass
@@ -204,8 +215,6 @@ class _Rounds:
     """Adds up how often clients of each tier train, bytes down and up, and what the clients' devices take."""
 
     method: methods.Method
-    participation: Participation
-    sizes_are_known: bool
     expectation: Expectation | None
     client_rounds: Counter[int] = field(default_factory=Counter)
     down_bytes: int = 0
@@ -225,19 +234,6 @@ class _Rounds:
             self.down_bytes += count * turn.down_bytes
             self.up_bytes += arrived[tier] * turn.up_bytes
             self.client_rounds[tier] += count
-
-    def on_devices(self, samples: float) -> Expected | None:
-        """Returns what the devices take; `samples` are the mean examples of a client."""
-        share = self.participation.mean_work_share
-        if self.expectation is None:
-            return None
-        return self.expectation.result(samples, share, sizes_are_known=self.sizes_are_known)
-
-
-def _tested_rounds(config: Config) -> int:
-    """Returns how many rounds of a run are tested."""
-    every = config.evaluation.every
-    return len({*range(every, config.rounds + 1, every), config.rounds})
 
 
 def lacking_here(plan: Forecast, threads: int) -> Iterator[str]:
@@ -279,30 +275,3 @@ def _memory(config: Config, info: DataInfo, method: methods.Method, num_ranks: i
         * (math.prod(info.example_shape) * _ELEMENT_BYTES[info.kind] + 8),
         "frozen_bytes_node": sum(value.nbytes for value in frozen_values(method.net(0, empty=True)).values()),
     }
-
-
-def _text(plan: Forecast) -> str:
-    low, high = plan.clients_per_worker
-    rows = []
-    for tier in plan.tiers:
-        row = [tier.name, f"{tier.capacity:g}", str(tier.clients), f"{tier.params:,}", si(tier.macs or None)]
-        rows.append([*row, size(tier.down_bytes), size(tier.up_bytes), si(tier.training_macs or None)])
-    heads = ("tier", "share", "clients", "params", "MACs", "down", "up", "compute")
-    lines = [
-        f"examples: {plan.examples}",
-        "share: of the full net's capacity, or a rank; down and up: bytes of a client in a round",
-        "compute: MACs x examples that pass in training, of a mean client in a round",
-        f"per round: {size(plan.down_bytes_per_round)} down, {size(plan.up_bytes_per_round)} up",
-        f"per run:   {size(plan.bytes_per_run)}, {si(plan.training_macs_per_run)} MACs",
-        f"tests:     {plan.tests_per_run:,}",
-        f"clients per worker and round: {high}" if low == high else f"clients per worker and round: {low} to {high}",
-        f"memory: {size(plan.model_bytes_worker)} model on a worker, {size(plan.model_bytes_server)} on rank 0; "
-        f"{size(plan.data_bytes_node)} data on a node"
-        + (f", {size(plan.frozen_bytes_node)} of values that are not trained" if plan.frozen_bytes_node else ""),
-        *([plan.defaults] if plan.defaults else []),
-        *(f"warning: {warning}" for warning in plan.warnings),
-    ]
-    length = f"{counted(plan.rounds, 'round')} on {counted(plan.ranks, 'rank')}"
-    head = f"{plan.method} on {plan.data} with {plan.model}: {length}"
-    on_devices = plan.devices.lines() if plan.devices else []
-    return "\n".join([*wrapped(head), *text_lines(heads, rows, 1), *wrapped(*lines), *on_devices])

@@ -1,7 +1,6 @@
 """How long a rank may take for its part of a run, and how long it waits for others; kept by a watchdog.
 
-Waiting for others is no work, so a hung rank ends itself and no other. One whose threads are all stopped cannot; then
-those that wait for it end the job.
+Waiting for others is no work, so a hung rank ends itself and no other. Where it cannot, those that wait end the job.
 """
 
 from __future__ import annotations
@@ -22,18 +21,14 @@ from fedmpi.running.advice import Advice
 
 _MARGIN_S = 10.0
 SUSPENDED_AFTER_S = 3.0
-"""The watchdog looks every second. If this much time has passed since its last look, the process was suspended (Slurm
-suspends all ranks of a job), so all limits begin anew."""
+"""So long after the watchdog's last look the process was suspended, as by Slurm, so all limits begin anew."""
 OTHER_ENDS_S = 5.0
 """For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
 
 
 class Limits:
-    """The limits of one rank. Within the block a thread looks every second; it begins with the first limit.
-
-    `mpi.round_timeout_s` is for a round. Set-up after a loss, and the end of a run, have at least
-    `mpi.startup_timeout_s`.
-    """
+    """The limits of one rank, which a thread looks at within the block: `mpi.round_timeout_s` for a round, at least
+    `mpi.startup_timeout_s` for set-up after a loss and for the end of a run."""
 
     def __init__(self, settings: Mpi, comm: Communicator, advice: Advice) -> None:
         self._settings = settings
@@ -42,19 +37,18 @@ class Limits:
         self.clock: Clock | None = None
         """Knows where the rank was when it took too long."""
         self._part = 0.0, math.inf, math.inf
-        """The rank's seconds of work before this part of the run, and the limits of its own work and of a wait: one
-        value, so that the watchdog sees what belongs together."""
+        """The rank's seconds of work before this part of the run, and the limits of its own work and of a wait."""
         self._looked_s = -math.inf
         self._awake_since_s = -math.inf
-        self._thread: threading.Thread | None = None
-        self._is_on = False
+        self._is_over = threading.Event()
 
     def __enter__(self) -> Limits:
-        self._is_on = True
+        if self._settings.round_timeout_s:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._is_on = False
+        self._is_over.set()
 
     def of_a_round(self) -> None:
         """Starts the limits of a round, or of the rest of it after a loss."""
@@ -63,34 +57,29 @@ class Limits:
             # Where one of five is lost, one of the others may have twice its work, the server's part included.
             share = math.ceil(self._comm.started_size / max(1, self._comm.size - 1))
         limit_s = self._settings.round_timeout_s * share or math.inf
-        self._begin(limit_s, 2 * limit_s + _MARGIN_S)  # others may begin after each other
+        self._begin(limit_s, 2 * limit_s)  # others may begin after each other
 
     def of_more_than_a_round(self, *, has_trained: bool) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
         limit_s = self._settings.round_timeout_s
-        startup_s = self._settings.startup_timeout_s
-        if not (has_trained and limit_s and startup_s):
-            self._begin(math.inf, math.inf)
-        else:  # others may still be in the round
-            longer_s = max(limit_s, startup_s)
-            self._begin(longer_s, limit_s + longer_s + _MARGIN_S)
+        longer_s = max(limit_s, self._settings.startup_timeout_s)
+        if not (has_trained and limit_s and self._settings.startup_timeout_s):
+            longer_s = math.inf
+        self._begin(longer_s, limit_s + longer_s)  # others may still be in the round
 
     def _begin(self, limit_s: float, others_s: float) -> None:
-        """Begins a part of the run that may take `limit_s` of this rank's work and `others_s` a wait."""
-        self._part = self._worked_s(), limit_s, others_s
-        self._comm.patience_s = min(others_s, MAX_LIMIT_S)
-        if self._is_on and self._thread is None and limit_s < math.inf:
-            self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-            self._thread.start()
+        """Begins a part of the run that may take `limit_s` of this rank's work and `others_s`, and more, a wait."""
+        self._part = self._worked_s(), limit_s, others_s + _MARGIN_S
+        self._comm.patience_s = min(others_s + _MARGIN_S, MAX_LIMIT_S)
 
     def _worked_s(self) -> float:
         """Returns the seconds so far in which this rank neither waited nor moved data."""
         return self._comm.traffic.now() - self._comm.traffic.not_working_s()
 
     def _watch(self) -> None:
-        while self._is_on and not self.poll():
-            _, limit_s, _ = self._part
-            time.sleep(min(1.0, limit_s / 10))
+        while not self._is_over.wait(min(1.0, self._settings.round_timeout_s / 10)):
+            if self.poll():
+                return
 
     def poll(self) -> bool:
         """Returns True if a limit is over; then the rank has been given up."""

@@ -1,7 +1,5 @@
-"""What bits depend on beside the config and the data: the code, its packages, the CPU, the GPU, a few variables.
-
-The ranks of a start compare theirs with each other, a resumed run compares its own with those in the checkpoint, and
-the source of what is not built in (`user_code`) with what the manifest notes of its last start.
+"""What bits depend on beside the config and the data: the code, its packages, the CPU, the GPU, a few variables. The
+ranks of a start compare theirs with each other, a resumed run its own with those of its checkpoint and last start.
 """
 
 import functools
@@ -24,35 +22,23 @@ from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
 FROZEN = "frozen values"
-"""The key of the digest of what is not trained of a model that was trained before."""
 DEVICES = "devices"
-"""The key of the digest of the file `devices.path`."""
+"""The keys of the digests of what is not trained of `model.weights`, and of the file `devices.path`."""
 # MPI and HDF5 only move and store numbers, so their versions are not compared.
 _DEVICES = ("cpu", "device", "server_device", "gpu")
 COMPARED = ("fedmpi", "python", "torch", "torchvision", "numpy", "libc", *_DEVICES, "environment", "availability")
-# Variables that choose other kernels on the same machine. Measured with torch 2.15 on an AVX-512 CPU: MKL_CBWR changes
-# a matrix product, DNNL_MAX_CPU_ISA a convolution; numbers of threads change nothing, because `mpi.threads` sets them.
-# ATEN_CPU_CAPABILITY is part of "cpu". The last three are of GPUs.
-VARIABLES = (
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-    "MKL_DEBUG_CPU_TYPE",
-    "OPENBLAS_CORETYPE",
-    "NPY_DISABLE_CPU_FEATURES",
-    "ONEDNN_MAX_CPU_ISA",
-    "DNNL_MAX_CPU_ISA",
-    "ONEDNN_DEFAULT_FPMATH_MODE",
-    "DNNL_DEFAULT_FPMATH_MODE",
-    "CUBLAS_WORKSPACE_CONFIG",
-    "NVIDIA_TF32_OVERRIDE",
-    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-)
+# Variables that choose other kernels on the same machine. ATEN_CPU_CAPABILITY is part of "cpu".
+VARIABLES = """
+    MKL_CBWR MKL_ENABLE_INSTRUCTIONS MKL_DEBUG_CPU_TYPE OPENBLAS_CORETYPE NPY_DISABLE_CPU_FEATURES
+    ONEDNN_MAX_CPU_ISA DNNL_MAX_CPU_ISA ONEDNN_DEFAULT_FPMATH_MODE DNNL_DEFAULT_FPMATH_MODE
+    CUBLAS_WORKSPACE_CONFIG NVIDIA_TF32_OVERRIDE TORCH_ALLOW_TF32_CUBLAS_OVERRIDE
+""".split()
 _MOST_CHARACTERS = 100
 _MOST_RANKS = 3
 
 
 def computed_with(worker_device: str, server_device: str, device: Device) -> dict[str, str]:
-    """Returns what this rank computes with: `COMPARED`, and the versions of other packages. Takes some 10 ms."""
+    """Returns what this rank computes with: packages, processor and variables. Takes some 10 ms."""
     found = {
         **manifest.versions(),
         "python": ".".join(platform.python_version_tuple()[:2]),  # its last number changes no results
@@ -72,7 +58,7 @@ def computed_with(worker_device: str, server_device: str, device: Device) -> dic
 
 @functools.cache
 def _digest_of_code(folder: Path) -> str:
-    """Returns the digest of all modules in `folder`, computed once: a version number says nothing of a checkout."""
+    """Returns the digest of all modules in `folder`: a version number says nothing of a checkout."""
     state = blake2b(digest_size=4)
     for path in sorted(folder.rglob("*.py")):
         state.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
@@ -92,11 +78,8 @@ def _cpu_model() -> str:
 def changes(then: Mapping[str, str], now: Mapping[str, str]) -> str:
     """Returns a warning that names all that differs and may change bits; '' if nothing does."""
     names = [name for name in COMPARED if name in then and name in now and then[name] != now[name]]
-    if not names:
-        return ""
-    before = ", ".join(f"{name} {_short(then[name])}" for name in names)
-    after = ", ".join(f"{name} {_short(now[name])}" for name in names)
-    return one_line(f"begun with {before}; continuing with {after}: bits may differ from now on")
+    lines = [f"{name} {_short(then[name])}, now {_short(now[name])}" for name in names]
+    return one_line(f"begun with {'; '.join(lines)}: bits may differ from now on") if lines else ""
 
 
 def _short(value: object) -> str:
@@ -104,16 +87,13 @@ def _short(value: object) -> str:
 
 
 def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
-    """Returns what the manifest notes of code that is not built in: an entry for each section (or `aggregate`,
-    `sampling`, `loss`, `metric` with its name) that names some.
-
-    It has the name, the module that defines it, and, if that is a file, the file and the digest of what was loaded.
-    Without `as_loaded` the digest is that of the file as it is now, which another process would load.
+    """Returns what the manifest notes of code that is not built in, for each section (or `aggregate`, `sampling`,
+    `loss`, `metric` with its name) that names some: name, module, and, if that is a file, the file and the digest of
+    what was loaded, or without `as_loaded` of the file as it is now.
     """
-    names = {}
+    names = {f"metric {name}": name for name in config.evaluation.metrics if registry.is_in_full(name)}
     for (section, key), name in named_in_full(config.to_dict(), trains=False).items():
         names[section if key == "name" else key] = name
-    names |= {f"metric {name}": name for name in config.evaluation.metrics if registry.is_in_full(name)}
     sources = {}
     for key, name in names.items():
         module = str(getattr(registry.import_object(name), "__module__", name.partition(":")[0]))
@@ -137,51 +117,35 @@ def stale_sources(config: Config) -> Iterator[str]:
 def changed_sources(run_dir: RunDir, config: Config) -> str:
     """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
     before = manifest.user_code(run_dir)
-    changed = [
-        f"{section.partition(' ')[0]} {entry['name']} ({entry.get('file', entry['module'])})"
-        for section, entry in user_code(config).items()
-        if before.get(section, {}).get("digest") not in (None, entry.get("digest"))
-    ]
-    which = " and of ".join(changed)
-    return (
-        f"the source of {which} has changed since the last start; the rounds from here on may differ" if which else ""
-    )
+    changed = []
+    for section, entry in user_code(config).items():
+        if before.get(section, {}).get("digest") not in (None, entry.get("digest")):
+            changed.append(f"{section.partition(' ')[0]} {entry['name']} ({entry.get('file', entry['module'])})")
+    line = f"the source of {' and of '.join(changed)} has changed since the last start"
+    return f"{line}; the rounds from here on may differ" if changed else ""
 
 
-Row = Mapping[str, str]
+Values = Mapping[str, Mapping[str, Sequence[str]]]
+"""By name the values that ranks have of it, each with these ranks."""
 
 
-def gathered(comm: Communicator, own: Row) -> list[Row]:
-    """Returns the rows of all ranks, each with the rank as `who`. Every rank calls it with its own."""
-    return comm.allgather_object({**own, "who": f"rank {comm.started_as} ({comm.host})"})
+def values_of_ranks(comm: Communicator, own: Mapping[str, str]) -> Values:
+    """Returns what the ranks have. Every rank calls it with its own."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for rank, values in comm.allgather_object((f"rank {comm.started_as} ({comm.host})", own)):
+        for name, value in values.items():
+            found.setdefault(name, {}).setdefault(value, []).append(rank)
+    return found
 
 
-def differences(comm: Communicator, own: Row) -> list[tuple[str, str]]:
-    """Returns the names whose values the ranks do not share, each with which ranks have which. Every rank calls it."""
-    rows = gathered(comm, own)
-    names = dict.fromkeys(name for row in rows for name in row if name != "who")
-    return [(name, found) for name in names if (found := differing_values(rows, name))]
-
-
-def merged(rows: Sequence[Row]) -> dict[str, str]:
-    """Returns all that the ranks have; different values of a name are joined."""
-    values: dict[str, set[str]] = {}
-    for row in rows:
-        for name in row.keys() - {"who"}:
-            values.setdefault(name, set()).add(row[name])
-    return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
-
-
-def differing_values(rows: Sequence[Row], name: str) -> str:
-    """Returns which ranks have which value, the rarest first; '' if all that have one have the same."""
-    having: dict[str, list[str]] = {}
-    for row in rows:
-        if name in row:
-            having.setdefault(row[name], []).append(row["who"])
-    if len(having) < 2:
-        return ""
-    parts = []
-    for value, ranks in sorted(having.items(), key=lambda item: len(item[1])):
-        more = f" and {len(ranks) - _MOST_RANKS} more" if len(ranks) > _MOST_RANKS else ""
-        parts.append(f"{_short(value)} on {', '.join(ranks[:_MOST_RANKS])}{more}")
-    return "; ".join(parts)
+def differences(values: Values) -> dict[str, str]:
+    """Returns, of each name that has several values, which ranks have which, the rarest first."""
+    lines = {}
+    for name, ranks in values.items():
+        parts = []
+        for value, who in sorted(ranks.items(), key=lambda item: len(item[1])):
+            more = f" and {len(who) - _MOST_RANKS} more" if len(who) > _MOST_RANKS else ""
+            parts.append(f"{_short(value)} on {', '.join(who[:_MOST_RANKS])}{more}")
+        if len(parts) > 1:
+            lines[name] = "; ".join(parts)
+    return lines

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from fedmpi.config.schema import VALIDATION_SHARE, Config
+from fedmpi.config.schema import Config
 from fedmpi.config.yaml_text import flow
 from fedmpi.data.dataset import DataInfo
 from fedmpi.devices.fleet import Fleet
@@ -19,18 +19,14 @@ from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.protocol import Method
 from fedmpi.models import create
 
-_WHY_EQUAL = (
-    "method.name makes this net no smaller at these capacities; take another model, other capacities or one tier"
-)
+_WHY_EQUAL = "method.name makes it no smaller at these capacities; take another model, other capacities or one tier"
 _UNEVEN = 3
 
 
 def remarks(
     config: Config, info: DataInfo, method: Method, num_workers: int, sizes: np.ndarray | None, fleet: Fleet | None
 ) -> tuple[str, ...]:
-    """Returns remarks, one line each. `sizes` (clients,) has how many examples each client has, None where only the
-    data say it.
-    """
+    """Returns remarks, one line each. `sizes` (clients,) are the clients' examples, None where only the data say it."""
     said = [*create.conversions(config.model, info), *equal_tiers(method), *method.warnings()]
     if sizes is not None and sizes.max() > _UNEVEN * sizes.min() and config.clients.sampling != "by_size":
         few, many = (method.client_weight(Task(0, 0, 1, "", size, 0.0)) for size in (1, 2))
@@ -42,32 +38,28 @@ def remarks(
     said += [f"data: {note}" for note in info.notes]
     if num_workers > (per_round := config.clients.per_round):
         said.append(f"{num_workers} workers, but clients.per_round is {per_round}: some have nothing to do")
-    if config.evaluation.on == "validation":
-        share = f"{100 * VALIDATION_SHARE:g} % of the clients' training examples"
-        said.append(f"evaluation.on=validation: nets are tested on {share}, not on the test data; nobody trains on it")
     said += fleet.warnings() if fleet else ()
     return tuple(said)
 
 
 def turnout(tasks: Sequence[Task]) -> tuple[int, int]:
-    """Returns how many clients take part in a round, and how many uploads arrive in the phase with the most, whatever a
-    deadline does."""
+    """Returns a round's clients, and the uploads of the phase with the most, whatever a deadline does."""
     arrived = Counter(task.phase for task in tasks if task.arrives or task.is_late)
     return len(tasks), max(arrived.values(), default=0)
 
 
 def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    """Returns a line that says how many of the rounds (`turnout`) change nothing, and what makes the first of them so.
+    """Returns a line that says how many of the rounds (`turnout`) change nothing, and why the first of them does not.
     Raises `ConfigError` where no round changes anything."""
-    clients = config.clients
     rule = config.method.aggregate
     least = least_uploads(rule)
     thin = [number for number, (_, arrived) in enumerate(rounds, 1) if arrived < least]
     if not thin:
         return ()
     present, arrived = rounds[thin[0] - 1]
-    why = f"no client takes part ({' and '.join(_away(config))})"
+    why = "no client takes part (clients.availability, clients.sampling or devices.too_small keep all away)"
     if present:
+        clients = config.clients
         why = f"no upload arrives (clients.dropout={clients.dropout:g}, clients.per_round={clients.per_round})"
     if arrived:
         why = f"fewer than the {least} uploads arrive that {getattr(rule, 'name', rule)} needs (method.aggregate)"
@@ -77,29 +69,18 @@ def thin_rounds(config: Config, rounds: Sequence[tuple[int, int]]) -> tuple[str,
     raise ConfigError("clients", f"{problem}; have {counted(least, 'upload')} or more arrive in one of them")
 
 
-def _away(config: Config) -> list[str]:
-    """Returns the settings that may keep clients out of a round."""
-    clients = config.clients
-    causes = [f"clients.availability={clients.availability}"] if clients.availability else []
-    if ":" in clients.sampling:
-        causes.append(f"clients.sampling={clients.sampling}")
-    if clients.tier_assignment == "fits":
-        causes.append("devices.too_small=drop")
-    return causes or [f"method.name={config.method.name}"]
-
-
 def defaults(config: Config, method: Method) -> str:
     """Returns a line that names the settings that decide results and that the user has not chosen; '' for none."""
-    keys = ["method.weighting"] if hasattr(config.method, "weighting") else []
-    keys.append("train.masked_loss")
-    if num_statistics(method.net(0, empty=True)):
-        keys.append("evaluation.bn")
-    if config.train.optimizer == "sgd":
-        keys.append("train.momentum")
+    matters = {
+        "method.weighting": hasattr(config.method, "weighting"),
+        "train.masked_loss": True,
+        "evaluation.bn": num_statistics(method.net(0, empty=True)) > 0,
+        "train.momentum": config.train.optimizer == "sgd",
+    }
     values = []
-    for key in keys:
+    for key in matters:
         section, name = key.split(".")
-        if not config.is_chosen(section, name):
+        if matters[key] and not config.is_chosen(section, name):
             values.append(f"{key}={flow(getattr(config.sections[section], name))}")
     return f"chosen for you: {', '.join(values)}" if values else ""
 
@@ -116,10 +97,7 @@ def equal_tiers(method: Method) -> tuple[str, ...]:
     for shapes, tiers in found.items():
         if len(tiers) > 1 or (shapes == whole and tiers[0].capacity < 1):
             names = ", ".join(tier.name for tier in tiers)
-            size = sum(map(math.prod, shapes))
-            net = "the whole net" if shapes == whole else "one and the same net"
-            have = f"tiers {names} have" if len(tiers) > 1 else f"tier {names} has"
-            said.append(f"{have} {net} of {size:,} parameters: {_WHY_EQUAL}")
+            said.append(f"tiers {names}: one net of {sum(map(math.prod, shapes)):,} parameters; {_WHY_EQUAL}")
     return tuple(said)
 
 

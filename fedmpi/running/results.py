@@ -20,8 +20,7 @@ from fedmpi.rounds.state import RoundResult, Setup
 _LARGEST_EXPONENT = 700.0
 """Of a float64: exp of 710 is infinite."""
 Times = Mapping[str, Mapping[str, float]]
-"""What a record has of the time of a round: its `seconds` by stage, the mean over the ranks, and `busy_s` of each rank,
-without waiting for others."""
+"""A record's `seconds` by stage, the mean over the ranks, and `busy_s` of each rank, without waiting for others."""
 
 
 def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
@@ -78,31 +77,26 @@ def unchanged(setup: Setup, result: RoundResult) -> str:
 def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:
     """Returns accuracy (or r2), loss, of sequences perplexity, and `evaluation.metrics` of a net."""
     values: dict[str, Any] = {setup.evaluation.scoring.name: score.accuracy, "loss": score.loss}
-    if setup.data.info.task == "token_classification" and setup.config.train.loss == "auto":
+    if setup.info.task == "token_classification" and setup.config.train.loss == "auto":
         values["perplexity"] = math.exp(score.loss) if score.loss < _LARGEST_EXPONENT else math.inf
-    if score.logits is not None:
-        data = setup.data
-        named = metrics.named(setup.config.evaluation.metrics)
-        with setup.clock.stage("evaluation", round_number):
-            measured = metrics.measure(named, data.test_y.cpu().numpy(), score.logits, data.info.class_names)
-        values = {**values, **{name: value for name, value in measured.items() if name not in values}}
-    return values
+    if score.logits is None:
+        return values
+    named = metrics.named(setup.config.evaluation.metrics)
+    with setup.clock.stage("evaluation", round_number):
+        measured = metrics.measure(named, setup.dataset.test_y, score.logits, setup.info.class_names)
+    return values | measured | values  # a metric has no name of these
 
 
 def untrained(round_number: int, reports: Sequence[ClientReport]) -> str:
     """Returns a line where fp16 left out every step of some clients; else empty."""
     found = sum(1 for report in reports if 0 < report.steps == report.left_out)
-    if not found:
-        return ""
-    which = (
-        f"round {round_number}: fp16 left out every step of {found} of {counted(len(reports), 'training')}, so they "
-    )
-    return f"{which}changed nothing: their gradients, times the loss scale, were not finite; take train.precision=fp32"
+    left_out = f"round {round_number}: fp16 left out every step of {found} of {counted(len(reports), 'training')}"
+    why = "their gradients, times the loss scale, were not finite; take train.precision=fp32"
+    return f"{left_out}, so they changed nothing: {why}" if found else ""
 
 
 def sizes(setup: Setup) -> list[TierRow]:
-    """Returns a row for each tier, then for nets that are tested but that no tier trains: what they cost, without
-    results."""
+    """Returns a row of costs for each tier, then for nets that are tested but that no tier trains."""
     method = setup.method
     rows = []
     tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
@@ -117,11 +111,9 @@ def sizes(setup: Setup) -> list[TierRow]:
 
 def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
     """Returns the rows of the closing table: `sizes` with results, then all clients."""
-    rows = [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]
-    last = best.last.get
-    highest = best.best.get
-    at = best.best_round.get
-    return [
-        replace(row, accuracy_last=last(row.name), accuracy_best=highest(row.name), best_round=at(row.name))
-        for row in rows
-    ]
+    rows = []
+    for row in [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]:
+        last = best.last.get(row.name)
+        highest = best.best.get(row.name)
+        rows.append(replace(row, accuracy_last=last, accuracy_best=highest, best_round=best.best_round.get(row.name)))
+    return rows

@@ -1,19 +1,14 @@
-"""Where a run begins: at round 1, after its newest checkpoint, or with a state that another run has saved.
-
-The latter (`--init-from RUN[@ROUND]`) is a new run with rounds, records and a directory of its own; it may have other
-settings. Its manifest names RUN. What the clients remember comes along where the settings that shape it are those of
-RUN. RUN is only read, and may run.
+"""Where a run begins: at round 1, after its newest checkpoint, or (`--init-from RUN[@ROUND]`) with a state that another
+run has saved, which is only read, and may run.
 """
 
 import shlex
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedmpi import methods
-from fedmpi.config.fields import DATA_PLACES
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
@@ -31,17 +26,15 @@ from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import specs_of
 
-# Settings that shape what clients remember.
+# Settings that shape what clients remember: where all of them are RUN's, that comes along.
 _SHAPING = ("method.", "model.", "clients.", "data.", "partition.", "seed:")
 _FILES = {made_with.FROZEN: "model.weights", made_with.DEVICES: PATH}
 """Files beside the data that a run is computed with: the key of the digest, and the option."""
 
 
 def newest(config: Config, info: DataInfo, run_dir: RunDir) -> Snapshot | None:
-    """Reads the newest whole checkpoint of a run that continues with `config`; None where no round is saved.
-
-    Raises RunDirError where the run had another config.
-    """
+    """Reads the newest whole checkpoint of a run that continues with `config`; None where no round is saved. Raises
+    RunDirError where the run had another config."""
     snapshot = checkpoint.load_newest_intact(run_dir, warn, problem_of=lambda found: _problem(config, info, found))
     if snapshot is None:
         return None
@@ -64,21 +57,17 @@ def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
 
 
 def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[int, bool]:
-    """Returns, on all ranks, how many rounds are done, and whether their tests end the run (`stop`); rank 0 has read
-    them."""
-    is_over = False
-    if saved:
-        best = Best.of(record for record in read_records(run_dir) if record["round"] <= saved.round)
-        is_over = bool(best.why_over(config.stop))
-    return comm.bcast_object((saved.round if saved else 0, is_over))
+    """Returns, on all ranks, how many rounds rank 0 has found, and whether their tests end the run (`stop`)."""
+    done = saved.round if saved else 0
+    best = Best.of(record for record in read_records(run_dir) if record["round"] <= done) if saved else Best()
+    return comm.bcast_object((done, bool(best.why_over(config.stop))))
 
 
 def begin(
     setup: Setup, run_dir: RunDir, saved: Snapshot | None, request: RunRequest, *, resumes: bool
 ) -> tuple[Snapshot | None, dict[str, Any]]:
-    """Returns the state that this start continues, None to begin at round 1, and what the manifest says of a state of
-    another run. Rank 0 only. Raises RunDirError for other data, or another method than that of the other run.
-    """
+    """Returns, on rank 0, the state that this start continues, None to begin at round 1, and what the manifest says of
+    a state of another run. Raises RunDirError for other data, or another method than that of the other run."""
     if saved is not None:
         check_data(setup, run_dir, saved)
         differs = made_with.changes(saved.versions, setup.computed_with)
@@ -95,23 +84,20 @@ def begin(
 
 
 def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
-    """Raises `RunDirError` if a run was computed with other data, another partition of them, or other files than
-    `setup` has."""
-    found = [("data", place_of(setup.config.data), snapshot.data_digest, setup.data_digest)]
-    data = snapshot.config["data"]
-    for what, where in _FILES.items():
-        found.append((what, where, snapshot.versions.get(what, ""), setup.computed_with.get(what, "")))
-    for what, where, before, now in found:
-        if before != now:
-            has = f"holds other {what} (digest {short_digest(now) or 'of none'})"
-            place = "".join(f", data.{key}={data[key]}" for key in DATA_PLACES if key in data and what == "data")
-            was = f"the run in {run_dir.path} was computed with (digest {short_digest(before) or 'of none'}{place})"
+    """Raises `RunDirError` if a run was computed with other data, partition or files than `setup` has."""
+    then = {"data": snapshot.data_digest, **snapshot.versions}
+    now = {"data": setup.dataset.digest, **setup.computed_with}
+    for what, where in {"data": place_of(setup.config.data), **_FILES}.items():
+        if then.get(what, "") != now.get(what, ""):
+            before = short_digest(then.get(what, "")) or "of none"
+            has = f"holds other {what} (digest {short_digest(now.get(what, '')) or 'of none'})"
+            was = f"the run in {run_dir.path} was computed with (digest {before})"
             todo = "give it those of the run, or begin another run with another --run-dir"
             raise RunDirError(where, f"{has} than {was}; {todo}")
     if run_dir.partition_path.exists():
         saved, digest = partition.saved(run_dir.partition_path)
         parts = [np.array_equal(getattr(saved, name), getattr(setup.partition, name)) for name in vars(saved)]
-        if digest != setup.data_digest or not all(parts):
+        if digest != setup.dataset.digest or not all(parts):
             problem = "is not the partition that this config gives with this numpy and these data; use those of the run"
             raise RunDirError(str(run_dir.partition_path), problem)
 
@@ -129,30 +115,24 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 1
     server = dict(parent.server) if is_alike else {name: parent.server[name] for name in state}
     memories = {}
     try:
-        for client, version in (parent.clients if is_alike else {}).items():
+        for client, version in parent.clients.items() if is_alike else ():
             remembered = setup.method.rebase(memory.load(origin.run_dir, client, version), parent.round)
             memories[client] = setup.memories.put(client, 0, remembered)
     except RunDirError:
         # A run that is running deletes what its newer checkpoints need no more.
-        is_outdated = origin.run_dir.last_saved() > parent.round
-        if origin.round is None and is_outdated and attempts > 1:
+        if attempts > 1 and origin.round is None and origin.run_dir.last_saved() > parent.round:
             return _begin_from(setup, run_dir, origin, attempts - 1)
         raise
-    snapshot = replace(
-        parent,
-        round=0,
-        server=setup.method.rebase(server, parent.round),
-        clients=memories,
-        config=config.to_dict(),
-        config_hash=config.hash(),
-        seed=config.seed,
-        versions=setup.computed_with,
-        data_digest=setup.data_digest,
-        statistics={},
-        simulated={},
-    )
+    snapshot = snapshot_of(setup, 0, ServerState(setup.method.rebase(server, parent.round), memories))
     checkpoint.save(run_dir, snapshot, keep=1)
     return snapshot, {"init_from": {"run": where, "round": parent.round, "config": changes}}
+
+
+def snapshot_of(setup: Setup, round_number: int, state: ServerState, **more: Any) -> Snapshot:
+    """Returns what the checkpoint of a round holds, with `more` of its fields."""
+    config = setup.config
+    made_of = {"versions": setup.computed_with, "data_digest": setup.dataset.digest, **more}
+    return Snapshot(round_number, state.params, state.memories, config.to_dict(), config.hash(), config.seed, **made_of)
 
 
 def _load(origin: Origin) -> Snapshot:

@@ -1,6 +1,5 @@
 """Rank 0's part beside the rounds: records, checkpoints, observers, the closing table. Nothing here is a collective."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -9,14 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from fedmpi.config import yaml_text
-from fedmpi.devices.fleet import Spent
+from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.errors import RunDirError, counted, one_line
 from fedmpi.learning.evaluate import ClientScores
 from fedmpi.report.closing import closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Best, Record, Records, net_scores, read_records, rounds_done
+from fedmpi.report.records import Best, Record, Records, read_records, rounds_done
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import RoundResult, ServerState, Setup
 from fedmpi.running import made_with
@@ -24,6 +23,7 @@ from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
 from fedmpi.running.remarks import defaults, remarks
 from fedmpi.running.results import Times, record_of, sizes, tier_rows, untrained
+from fedmpi.running.resuming import snapshot_of
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import remove, write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
@@ -58,7 +58,7 @@ class Server:
         folder.clear_temporaries()
         if self._done <= config.rounds:
             write_text(folder.config_path, yaml_text.dump(config.to_dict()))
-        write_atomic(folder.partition_path, setup.partition.packed(setup.data_digest))
+        write_atomic(folder.partition_path, setup.partition.packed(setup.dataset.digest))
         self._records = Records(folder, resume_after=self._done or None)
         self._best = Best.of(read_records(folder))
         self._sizes = sizes(setup)
@@ -66,35 +66,30 @@ class Server:
         self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
         self._memories = set(folder.memories()) if setup.method.keeps_memory else set()
-        self._said: set[str] = set()
-        """Warnings that are given once."""
+        self._has_warned = False
         self._losses: list[Mapping[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
         setup.comm.call_while_waiting(lock.beat)
 
     def announce(self, places: Sequence[str], warnings: Sequence[str], first_state: Mapping[str, Any]) -> None:
-        """Says who got what and how, what to mind, where results go and how to continue after an interruption.
-
-        `places` has host and device of each rank. `first_state` says where the first state is from, if this start has
-        taken it from another run.
-        """
-        config = self._setup.config
+        """Says who computes where (`places`, of each rank), what to mind, where results go and how to continue.
+        `first_state` says where the first state is from, if this start has taken it from another run."""
         setup = self._setup
-        ranks = [
-            {"rank": rank, "place": place, "threads": config.mpi.threads}
-            for rank, place in zip(setup.comm.members, places, strict=True)
-        ]
+        config = setup.config
+        threads = config.mpi.threads
+        role = "server and worker" if 0 in setup.workers else "server"
+        ranks = []
+        for rank, place in zip(setup.comm.members, places, strict=True):
+            self.say(f"rank {rank}: {role} on {place}, {counted(threads, 'thread')}")
+            ranks.append({"rank": rank, "place": place, "threads": threads})
+            role = "worker"
         chosen = defaults(config, setup.method)
-        self._note_start(ranks, {**first_state, "defaults": chosen})
-        server = "server and worker" if 0 in setup.workers else "server"
-        for number, rank in enumerate(ranks):
-            role = "worker" if number else server
-            self.say(f"rank {rank['rank']}: {role} on {rank['place']}, {counted(config.mpi.threads, 'thread')}")
+        self._note_start(ranks=ranks, defaults=chosen, **first_state)
         if chosen:
             self._tell(chosen)
         examples = setup.partition.sizes
-        found = remarks(config, setup.data.info, setup.method, len(setup.workers), examples, setup.fleet)
+        found = remarks(config, setup.info, setup.method, len(setup.workers), examples, setup.fleet)
         for line in (*found, *warnings, *made_with.stale_sources(config)):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
@@ -105,24 +100,22 @@ class Server:
             if self._done:
                 self.say(f"resuming after round {self._done}")
         else:
-            fewer = f", and rounds is {config.rounds}" if self._done > config.rounds else ""
-            why = f"; {over}" if over else fewer
-            self._tell(f"nothing left to do: {counted(self._done, 'round')} done{why}")
+            why = over or f"rounds is {config.rounds}"
+            self._tell(f"nothing left to do: {counted(self._done, 'round')} done; {why}")
         for origin in first_state.values():
             changes = "; ".join(origin["config"]) or "with the same config"
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
 
-    def _note_start(self, ranks: Sequence[Mapping[str, Any]], more: Mapping[str, Any]) -> None:
+    def _note_start(self, **more: Any) -> None:
         setup = self._setup
         manifest.add_start(
             self._folder,
             command=list(self._request.command),
             resumed_round=self._done or None,  # None for a fresh start
-            ranks=ranks,
             job=slurm_job(),
-            data_digest=setup.data_digest,
-            num_test=setup.data.info.num_test,
+            data_digest=setup.dataset.digest,
+            num_test=setup.info.num_test,
             mpi=setup.comm.library,
             launch=self._advice.launch,
             sizes=[row.costs() for row in self._sizes],
@@ -157,7 +150,9 @@ class Server:
         """Records the round, shows it, and saves it if it is time or the run `stops` (why, else '')."""
         setup = self._setup
         self._client_scores = result.client_scores or self._client_scores
-        record = record_of(setup, round_number, result, times) | self._on_devices(result)
+        record = record_of(setup, round_number, result, times)
+        if setup.fleet:
+            record |= self._on_devices(setup.fleet, result)
         if self._losses:
             record["losses"] = self._losses
             self._losses = []
@@ -180,11 +175,8 @@ class Server:
         if stops:
             self._say_stopped(round_number, stops)
 
-    def _on_devices(self, result: RoundResult) -> dict[str, Any]:
+    def _on_devices(self, fleet: Fleet, result: RoundResult) -> dict[str, Any]:
         """Returns what the record has of the round's time and energy on the clients' devices, and adds them up."""
-        fleet = self._setup.fleet
-        if fleet is None:
-            return {}
         turns = [Spent(report.simulated_ns, report.simulated_uj) for report in result.reports]
         up_bytes = sum(report.up_bytes for report in result.reports)
         record, self._simulated = fleet.round_record(result.tasks, turns, up_bytes, self._simulated)
@@ -197,32 +189,15 @@ class Server:
         if "unchanged" in record:
             warn(f"round {number} changes nothing: {record['unchanged']}")
         # Every client begins with the same loss scale, so later rounds are alike.
-        self._warn_once("untrained", untrained(number, result.reports))
-        for tier, scores in net_scores(record).items():
-            for name in self._setup.config.evaluation.metrics:
-                if isinstance(scores.get(name), float) and not math.isfinite(scores[name]):
-                    self._warn_once(name, f"round {number}: {name} of tier {tier} is {scores[name]}; records have null")
-
-    def _warn_once(self, about: str, line: str) -> None:
-        if line and about not in self._said:
-            self._said.add(about)
+        if not self._has_warned and (line := untrained(number, result.reports)):
+            self._has_warned = True
             warn(line)
 
     def _save(self, round_number: int, state: ServerState) -> None:
-        config = self._setup.config
-        snapshot = checkpoint.Snapshot(
-            round=round_number,
-            server=state.params,
-            clients=state.memories,
-            config=config.to_dict(),
-            config_hash=config.hash(),
-            seed=config.seed,
-            versions=self._setup.computed_with,
-            data_digest=self._setup.data_digest,
-            statistics=self._statistics,
-            simulated=asdict(self._simulated) if self._setup.fleet else {},
-        )
-        checkpoint.save(self._folder, snapshot, config.output.keep_checkpoints, self._best.best_of)
+        simulated = asdict(self._simulated) if self._setup.fleet else {}
+        more = {"statistics": self._statistics, "simulated": simulated}
+        snapshot = snapshot_of(self._setup, round_number, state, **more)
+        checkpoint.save(self._folder, snapshot, self._setup.config.output.keep_checkpoints, self._best.best_of)
         live = checkpoint.referenced(self._folder) if self._memories else None
         if live is not None:
             # While rank 0 saves a round, workers write memories of the next one, perhaps over those of a lost start.
@@ -289,10 +264,9 @@ def _own_observers(setup: Setup, folder: RunDir) -> Makers:
             # By its name, because `results` is above this room; at the end, because pandas takes a second to load.
             import_module("fedmpi.results.page").write_final_page(setup, folder)
 
-    makers: dict[str, Callable[[], object]] = {}
-    if setup.config.output.tensorboard:
-        makers["TensorBoard"] = Events
-    if setup.config.output.report:
-        name = f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"
-        makers[name] = lambda: SimpleNamespace(run_ended=write_page)
-    return makers
+    page = f"{folder.page_path.name} (`fedmpi show RUN --html` writes it)"
+    output = setup.config.output
+    return {
+        **({"TensorBoard": Events} if output.tensorboard else {}),
+        **({page: lambda: SimpleNamespace(run_ended=write_page)} if output.report else {}),
+    }

@@ -1,13 +1,10 @@
-"""From a config to everything a rank needs for all rounds; `resuming` has the state that it begins with.
-
-Each step that can fail by the user's doing (a missing file, a GPU without code for it, an occupied
-run directory) is done by all ranks together: a rank that fails tells the others, and all end with the
-same lines and exit code 2.
+"""From a config to everything a rank needs for all rounds; `resuming` has the state that it begins with. A step
+that can fail by the user's doing is done by all ranks together: all end with the same lines and exit code 2.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -45,7 +42,7 @@ from fedmpi.mpi import mpirun, placement
 from fedmpi.mpi.communicator import Communicator, SerialComm, together
 from fedmpi.report.terminal import warn
 from fedmpi.rounds.evaluate import own_tests
-from fedmpi.rounds.state import Setup, draw_tasks
+from fedmpi.rounds.state import Federation, Setup, draw_tasks
 from fedmpi.running import made_with
 from fedmpi.running.remarks import thin_rounds, turnout
 from fedmpi.store.memory import MemoryStore
@@ -59,30 +56,8 @@ _COPIES = 12
 """So many copies of the largest net training a client twice holds at most: values, gradients, moments and results."""
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """The examples, whose they are, and what the method makes of the model."""
-
-    info: DataInfo
-    dataset: Dataset
-    partition: Partition
-    method: methods.Method
-    skeletons: Sequence[nn.Module]
-    """All nets of the method, without values."""
-    nets: Sequence[costs.Costs]
-    """What they cost."""
-    participation: Participation
-    fleet: Fleet | None
-    personal_tests: Partition | None
-    """Each client's own test examples; None if clients are not tested."""
-    digests: Mapping[str, str]
-    """Of the files beside the data that the run is computed with, by the names in `made_with`."""
-
-
-def load_material(config: Config, comm: Communicator) -> TrainingData:
-    """Reads and partitions the data, tries the model and makes the method. Raises `StartupError` on all ranks together;
-    touches nothing on disk.
-    """
+def load_material(config: Config, comm: Communicator) -> Federation:
+    """Reads and partitions the data, tries the model and makes the method. Raises `StartupError` on all ranks."""
     dataset = _read_once_a_node(config, comm)
     info = with_examples(config.data.used(), dataset)
     trial = together(comm, lambda: check_model(config, info))
@@ -94,7 +69,7 @@ def load_material(config: Config, comm: Communicator) -> TrainingData:
     material = together(comm, lambda: _material(config, dataset, info, trial))
     participation = material.participation
     clients = sorted(participation.named(1)) if participation.function else []
-    _check_alike(comm, {"sampling": clients, **material.digests})
+    _check_alike(comm, {"sampling": clients, **material.file_digests})
     return material
 
 
@@ -112,7 +87,7 @@ def divided(config: Config, dataset: Dataset) -> tuple[Dataset, Partition, Parti
     return dataset, partition, validation
 
 
-def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) -> TrainingData:
+def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) -> Federation:
     """Divides the data and makes the method, on this rank alone."""
     dataset, partition, validation = divided(config, dataset)
     if validation is not None:
@@ -121,47 +96,41 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     def present(client: int) -> np.ndarray:
         return present_labels(dataset.classes("train"), partition.client(client), info.num_classes)
 
-    method, skeletons, nets = built(config, info, partition.sizes, present, trial)
-    fleet = Fleet.of(config, method, nets, blocks(config))
+    method, skeletons, nets, fleet = built(config, info, partition.sizes, present, trial)
     if fleet:
         fleet.check()
     tier = fleet.tier if fleet and fleet.decides_tiers else None
     participation = Participation.of(config, partition.sizes, tier)
-    method = method_on(fleet, method)
-    tests = own_tests(config, method, partition, dataset, validation)
     digests = {
         "availability": participation.availability.digest if participation.availability else "",
         made_with.FROZEN: trial.frozen,
         made_with.DEVICES: fleet.digest if fleet else "",
     }
     used = {name: digest for name, digest in digests.items() if digest}
-    return TrainingData(info, dataset, partition, method, skeletons, nets, participation, fleet, tests, used)
+    tests = own_tests(config, method, partition, dataset, validation)
+    return Federation(
+        config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, blocks(config), used
+    )
 
 
 def built(
     config: Config, info: DataInfo, sizes: np.ndarray | None, present: Present | None, trial: Trial
-) -> tuple[methods.Method, list[nn.Module], list[costs.Costs]]:
-    """Makes the method and its nets without values, and counts what these cost. `sizes` as for `check_batches`; a plan
-    has no labels (`present`). Raises `ConfigError`."""
+) -> tuple[methods.Method, list[nn.Module], list[costs.Costs], Fleet | None]:
+    """Makes the method, its nets without values, what these cost, and the clients' devices. `sizes` as for
+    `check_batches`; a plan has no labels (`present`). Raises `ConfigError`."""
     check_batches(config, info, sizes)
     method = methods.create(method_context(config, info, present, trial))
     skeletons = [method.net(number, empty=True) for number in all_nets(method)]
-    return method, skeletons, [costs.measure(net, examples_of(info)) for net in skeletons]
-
-
-def method_on(fleet: Fleet | None, method: methods.Method) -> methods.Method:
-    """Returns the method, built anew for the tiers in use where devices decide them."""
-    if fleet is None or not fleet.decides_tiers:
-        return method
-    return methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
+    nets = [costs.measure(net, examples_of(info)) for net in skeletons]
+    fleet = Fleet.of(config, method, nets, blocks(config))
+    if fleet and fleet.decides_tiers:
+        method = methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
+    return method, skeletons, nets, fleet
 
 
 def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
-    """Reads the examples on the highest rank of a node (the server has enough to hold); the others map them.
-
-    A rank that has them in another place, or cannot map them (`data.lending`), reads them itself. Raises `StartupError`
-    on all ranks together.
-    """
+    """Reads the examples on the highest rank of a node (the server has enough to hold); the others map them, or read
+    them if they have them in another place or cannot (`data.lending`). Raises `StartupError` on all ranks."""
     place = place_of(config.data)
     places = comm.allgather_object(place)
     alike = [rank for rank in comm.here if places[rank] == place]
@@ -191,11 +160,9 @@ def _share_frozen(comm: Communicator) -> None:
 
 
 def _check_alike(comm: Communicator, own: Mapping[str, object]) -> None:
-    """Refuses ranks of which one has something else than the others, as where a node has files of its own. Raises
-    `StartupError` on all ranks together.
-    """
-    digests = {name: _digest_of(value) for name, value in own.items()}
-    for name, found in made_with.differences(comm, digests):
+    """Raises `StartupError` on all ranks if one has something else than the others, as on a node with its own files."""
+    values = made_with.values_of_ranks(comm, {name: _digest_of(value) for name, value in own.items()})
+    for name, found in made_with.differences(values).items():
         todo = "give all the same files, and code that does the same in each process (a set has another order in each)"
         raise StartupError("start", one_line(f"ranks have different {name}, by digest: {found}; {todo}"))
 
@@ -214,17 +181,15 @@ def _settings(config: Config) -> dict[str, Any]:
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:
     """Returns what the ranks compute with; rank 0 warns if they differ."""
-    rows = made_with.gathered(comm, made_with.computed_with(*kinds, device))
-    found = [f"{name}: {text}" for name in made_with.COMPARED if (text := made_with.differing_values(rows, name))]
+    values = made_with.values_of_ranks(comm, made_with.computed_with(*kinds, device))
+    found = [f"{name}: {ranks}" for name, ranks in made_with.differences(values).items() if name in made_with.COMPARED]
     if found and comm.is_root:
         warn(one_line(f"ranks differ in {', '.join(found)}: results may depend on which rank simulates a client"))
-    return made_with.merged(rows)
+    return {name: " and ".join(sorted(values[name])) for name in sorted(values)}
 
 
 def check_model(config: Config, info: DataInfo) -> Trial:
-    """Tries what the user brings: loss, metrics, aggregate, and the model as the run computes (`models.trial.tried`).
-    Raises `ConfigError`.
-    """
+    """Tries what the user brings: loss, metrics, aggregate, and the model as a run computes. Raises `ConfigError`."""
     metrics.check_loss(config.train, info)
     metrics.check(config.evaluation.metrics, info)
     aggregate.check(config.method.aggregate, config.clients.per_round)
@@ -235,8 +200,7 @@ def check_model(config: Config, info: DataInfo) -> Trial:
 
 def check_batches(config: Config, info: DataInfo, sizes: np.ndarray | None) -> None:
     """Refuses a net that cannot take the smallest or the largest batch of the run. `sizes` (clients,) has the clients'
-    numbers of examples, None where a plan does not know them.
-    """
+    numbers of examples, None where a plan does not know them."""
     train = config.train
     trained = {min(train.batch_size, info.num_train)}
     if sizes is not None and not train.drop_last:
@@ -255,11 +219,9 @@ def _batch_sizes(num_examples: int, batch_size: int) -> set[int]:
 def check_twice(
     config: Config, info: DataInfo, method: methods.Method, skeletons: Sequence[nn.Module], nets: Sequence[costs.Costs]
 ) -> None:
-    """Trains a client of the trial's examples twice, as a run does before its first round (`twice.check_nets`), unless
-    the nets would take much of the free memory: a plan may be for another machine. Raises `ConfigError`.
-    """
-    largest = max(sum(value.nbytes for value in net.parameters()) for net in skeletons)
-    if _COPIES * largest > psutil.virtual_memory().available:
+    """Trains a client of the trial's examples twice, as a run does before its first round, unless the nets would take
+    much of the free memory: a plan may be for another machine. Raises `ConfigError`."""
+    if _COPIES * _largest(skeletons) > psutil.virtual_memory().available:
         return
     x = examples_of(info).numpy()
     targets, _ = metrics.drawn(info, len(x))
@@ -274,35 +236,24 @@ def check_twice(
         twice.check_nets(trainers, method.net, macs, np.arange(len(x)), config.seed, config.model.name)
 
 
-def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: TrainingData | None = None) -> Setup:
+def prepare(config: Config, comm: Communicator, run_dir: RunDir, material: Federation | None = None) -> Setup:
     """Makes everything that a rank is given once. Raises `StartupError` on all ranks together."""
     make_deterministic(config.mpi.threads)
     kinds, device = _devices(config, comm)
     computed_with = _computed_with(comm, kinds, device)
     material = material or load_material(config, comm)
-    method = material.method
-    skeletons = material.skeletons
-    together(comm, lambda: _check_memory(config, comm, skeletons, device.train))
+    together(comm, lambda: _check_memory(material, comm, device.train))
     resident = DeviceData(material.info, material.dataset, device.train, config.train.augment)
     return Setup(
-        config=config,
+        **vars(material),
         comm=comm,
         device=device,
-        method=method,
         data=resident,
-        data_digest=material.dataset.digest,
-        computed_with={**computed_with, **material.digests},
-        labels=material.dataset.classes("train"),
-        partition=material.partition,
-        participation=material.participation,
-        blocks=blocks(config),
-        nets=material.nets,
-        trainers=_trainers(config, comm, method, skeletons, resident),
-        evaluation=_evaluation(config, method, skeletons, material),
+        computed_with={**computed_with, **material.file_digests},
+        trainers=_trainers(config, comm, material.method, material.skeletons, resident),
+        evaluation=_evaluation(material),
         memories=MemoryStore(run_dir),
         clock=Clock(comm.traffic),
-        fleet=material.fleet,
-        personal_tests=material.personal_tests,
     )
 
 
@@ -340,8 +291,7 @@ def blocks(config: Config) -> tuple[int, ...]:
 
 
 def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], placement.Device]:
-    """Returns the kinds of device that all workers train on and that the server's part runs on, and this rank's own
-    devices."""
+    """Returns the kinds of device that all workers and the server's part compute on, and this rank's own devices."""
     trains = config.mpi.server_trains or comm.size == 1
     worker = placement.worker_index(comm.rank, comm.here, server_trains=trains)
     asks = config.mpi.device != "cpu" or config.mpi.server_device == "cuda"
@@ -359,15 +309,20 @@ def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], place
     return (kind, server_kind), device
 
 
-def _check_memory(config: Config, comm: Communicator, nets: Sequence[nn.Module], worker_device: str) -> None:
+def _check_memory(material: Federation, comm: Communicator, worker_device: str) -> None:
     """Raises `ConfigError` where the largest net, its gradients and momentum do not fit this node's memory."""
+    config = material.config
     workers = [rank for rank in comm.here if rank in worker_ranks(comm.size, server_trains=config.mpi.server_trains)]
-    largest = max(sum(value.nbytes for value in net.parameters()) for net in nets)
-    needed = len(workers) * (3 + (config.train.optimizer == "adamw")) * largest
+    needed = len(workers) * (3 + (config.train.optimizer == "adamw")) * _largest(material.skeletons)
     has = psutil.virtual_memory().total
     if worker_device == "cpu" and needed > has:
         takes = f"'{config.model.name}' takes {size(needed)} of memory on {counted(len(workers), 'worker')}"
         raise ConfigError("model.name", f"{takes}, and {comm.host} has {size(has)}; take a smaller net, or fewer ranks")
+
+
+def _largest(nets: Sequence[nn.Module]) -> int:
+    """Returns the bytes of the largest net's parameters."""
+    return max(sum(value.nbytes for value in net.parameters()) for net in nets)
 
 
 def _trainers(
@@ -390,19 +345,18 @@ def _trainers(
     )
 
 
-def _evaluation(
-    config: Config, method: methods.Method, skeletons: Sequence[nn.Module], material: TrainingData
-) -> EvaluationPlan:
+def _evaluation(material: Federation) -> EvaluationPlan:
+    config = material.config
+    method = material.method
     tested = [net.index for net in method.tested()]
     order = seeds.numpy_generator("restat order", config.seed)
-    # Shuffled once and for all: in a file sorted by class each batch would be one class.
-    shuffled = order.permutation(np.sort(material.partition.indices))
     return EvaluationPlan(
         costs=tuple(material.nets[number].weight for number in tested),
-        num_statistics=tuple(num_statistics(skeletons[number]) for number in tested),
+        num_statistics=tuple(num_statistics(material.skeletons[number]) for number in tested),
         num_test=material.info.num_test,
         batch_size=config.evaluation.batch_size,
-        restat_indices=shuffled,
+        # Shuffled once and for all: in a file sorted by class each batch would be one class.
+        restat_indices=order.permutation(np.sort(material.partition.indices)),
         late=[place for place, net in enumerate(tested) if net in method.late_nets],
         scoring=Scoring.of(config.train, material.info.task, material.dataset.test_y),
         keeps_logits=bool(config.evaluation.metrics),
@@ -410,25 +364,22 @@ def _evaluation(
 
 
 def check_nets(setup: Setup) -> tuple[str, ...]:
-    """Trains the same client twice on every worker before the first round (`twice.check_nets`).
-
-    Returns what to warn of, on every rank: workers that compute other bits than the first one. Raises `StartupError`
-    on all ranks together for a net that keeps something from one client to the next.
-    """
+    """Trains the same client twice on every worker before the first round. Returns what to warn of, as workers that
+    compute other bits. Raises `StartupError` on all ranks for a net that keeps something between clients."""
 
     def check() -> str:
         if not setup.trainers:
             return ""
         examples = setup.partition.indices
-        seed = setup.config.seed
-        name = setup.config.model.name
-        return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, seed, name)
+        config = setup.config
+        return twice.check_nets(setup.trainers, setup.method.net, setup.macs, examples, config.seed, config.model.name)
 
     digest = together(setup.comm, check)
     lines = [*_crowded_hosts(setup), *together(setup.comm, lambda: _thin_rounds(setup))]
-    todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
-    why = f"so results depend on which rank trains whom; {todo}"
-    for _, found in made_with.differences(setup.comm, {"bits": digest} if digest else {}):
+    values = made_with.values_of_ranks(setup.comm, {"bits": digest} if digest else {})
+    for found in made_with.differences(values).values():
+        todo = "use processors of one kind, and in the net no order that differs from process to process (of a set)"
+        why = f"so results depend on which rank trains whom; {todo}"
         lines.append(f"the same client trained on several ranks gives other bits, {why}; digests: {found}")
     return tuple(lines)
 

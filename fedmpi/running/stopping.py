@@ -1,10 +1,8 @@
 """Stopping before the last round: a signal asks for it, or the job's time would not last for another round. SIGINT
 (Ctrl-C) and SIGTERM end a process at once, after it has printed how to continue.
 
-At the end of a round all ranks learn every rank's vote and agree (`experiment`), so a signal that reaches one rank
-before another leaves nobody behind. The round is finished and saved, and the exit code says that there is more to do. A
-start always makes one round: a job that is put back into the queue again and again makes progress, and one whose rounds
-are longer than its time ends by the time limit.
+At the end of a round all ranks learn every rank's vote, so a signal that reaches one rank before another leaves nobody
+behind. A start always makes one round, so that a job which is put back into the queue makes progress.
 """
 
 import contextlib
@@ -23,18 +21,18 @@ from fedmpi.mpi.launch import whole_number
 
 SIGNAL = signal.SIGUSR1
 
-# The signal, if it came before the run listened.
 _early_signals: list[int] = []
+"""The signal, if it came before the run listened."""
 
 GO_ON = 0
 OUT_OF_TIME = 1
 SIGNALLED = 2
 OVER = 3
 """The votes of a rank; the highest vote of all ranks is done. Rank 0 alone knows when a run is over (`stop`)."""
-
-# A round is given this much longer than the longest of the last ones took.
 _PATIENCE = 1.5
+"""A round is given so much longer than the longest of the last ones took."""
 _NUM_RECENT = 5
+ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def notice_early() -> None:
@@ -43,10 +41,8 @@ def notice_early() -> None:
 
 
 def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -> float | None:
-    """Returns the seconds until this start of the run must have ended; None without end.
-
-    The end is `limit_s` (0: none) or the one that Slurm gives, whichever comes first.
-    """
+    """Returns the seconds until this start of the run must have ended, by `limit_s` (0: none) or by Slurm, whichever
+    comes first; None without end."""
     end = whole_number(environment, "SLURM_JOB_END_TIME")
     limits_s = ([limit_s] if limit_s > 0 else []) + ([end - now_s] if end is not None else [])
     return min(limits_s, default=None)
@@ -54,8 +50,7 @@ def seconds_left(limit_s: float, environment: Mapping[str, str], now_s: float) -
 
 class Stopping:
     """One rank's vote after each round. `left_s` are the seconds until the end (None: no end); of them `spare_s` stay
-    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved).
-    """
+    free for saving; `every` is after how many rounds a long one comes (one that is evaluated, or saved)."""
 
     def __init__(
         self,
@@ -102,11 +97,6 @@ class Stopping:
 
     def _next_round_s(self) -> float:
         return _PATIENCE * max(self._recent_s)
-
-
-# Open MPI's mpirun forwards nothing that its ranks print once a signal ends them, so a run prints at its start how to
-# continue.
-ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def end_silently() -> None:

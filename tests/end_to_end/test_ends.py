@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ULFM, Start, block
+from launched import ULFM, Start
 from small_runs import SMALL, finished, undisturbed
 
 from fedmpi.check.bits import difference
@@ -71,17 +71,3 @@ def test_a_divergence_is_all_that_is_printed(start: Start) -> None:
     launched = start(3, "train.lr=1e12", "method.name=fedavg")
     assert launched.wait() == 1
     assert launched.err.count("fedmpi: failed on rank ") == 1 and "abort" not in launched.err.lower()
-
-
-def test_a_user_s_code_that_ends_the_process_ends_ranks_that_train(start: Start) -> None:
-    """As by `sys.exit` in the net. The training of rank 2 would outlast this test."""
-    patch = """
-def fails(setup, task, published):
-    if rank == 1:
-        with setup.clock.stage("local_training", task.round_number, task.client):
-            raise SystemExit(7)
-before(train_round, "simulate_client", fails)"""
-    launched = start(3, "train.local_epochs=100000", patch=patch)
-    assert launched.wait() == 1
-    assert "SystemExit: 7" in block(launched.err) and "abort" not in launched.err.lower()
-    assert "round 1, client " in block(launched.err) and "stage local_training" in block(launched.err)

@@ -38,7 +38,8 @@ def fails(setup, task, published):
         with setup.clock.stage("local_training", task.round_number, task.client):
             raise {error}
 before(train_round, "simulate_client", fails)"""
-ERRORS = ((2, "ValueError('two\\nlines')", ()), (3, "MemoryError('no memory left')", ULFM))
+ERRORS = ((2, "ValueError('two\\nlines')", ()), (3, "MemoryError('no memory left')", ULFM), (3, "SystemExit(7)", ()))
+"""The last as by `sys.exit` in a user's net."""
 
 
 @pytest.mark.parametrize(("ranks", "error", "options"), fast(ERRORS[0], of=ERRORS))

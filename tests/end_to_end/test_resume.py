@@ -61,7 +61,7 @@ def test_as_many_rounds_as_are_done_end_a_run(resume: Resume, run_dir: Path) -> 
     """With fewer there is nothing to do, either: what is done stays."""
     assert resume("rounds=15", "mpi.time_limit_s=0.01", "mpi.spare_time_s=0")[0] == 75
     code, out, _ = resume("rounds=2")
-    assert code == 0 and "nothing left to do: 3 rounds done, and rounds is 2" in out
+    assert code == 0 and "nothing left to do: 3 rounds done; rounds is 2" in out
     assert len(finished(run_dir).records) == 3
     assert resume("rounds=3")[0] == 0
     run = Run(run_dir)

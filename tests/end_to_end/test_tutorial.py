@@ -12,7 +12,6 @@ What stands above the first cell is for the script alone.
 import json
 import re
 import runpy
-import sys
 import tempfile
 import textwrap
 import time
@@ -55,14 +54,6 @@ def test_the_script_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
     digit, expected = exports_example()
     exec(digit.replace("quarter.pt2", str(made["folder"] / "digits.pt2")), {})
     assert capsys.readouterr().out == f"{expected}\n"
-
-
-def test_help_runs_no_cell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["jobs/tutorial.py", "--help"])
-    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: pytest.fail("a cell has run"))
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(JOBS / "tutorial.py"), run_name="__main__")
-    assert ended.value.code is None and "python jobs/tutorial.py\n" in capsys.readouterr().out
 
 
 def exports_example() -> tuple[str, str]:

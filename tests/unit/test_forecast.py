@@ -165,24 +165,9 @@ def test_more_workers_than_clients_is_a_warning_with_both_numbers() -> None:
 
 def test_the_text_has_every_tier_and_the_totals() -> None:
     """Down and up per round 4,128 bytes each, 24,768 in the run; ten clients on two workers."""
-    run = plan(*TINY)
-    text = str(run)
-    assert [(tier.name, tier.capacity, tier.params, tier.macs) for tier in run.tiers] == [
-        ("1", 1.0, FULL, 5780),
-        ("0.5", 0.5, HALF, 2708),
-    ]
+    text = str(plan(*TINY))
     lines = text.splitlines()
     assert lines[0] == "fedhm on digits with resnet18: 3 rounds on 3 ranks"
     assert lines[2].split()[:5] == ["1", "1", "4", "132", "5.78"]
     assert "per round: 4.13 kB down, 4.13 kB up" in text and "per run:   24.77 kB" in text
     assert "worker and round: 5" in text
-
-
-def test_a_net_that_nobody_prepared() -> None:
-    """torchvision's ResNet-18 with ten classes: 11,689,512 published at 1,000 classes, less 990 x 513 of its FC."""
-    run = plan("model.name=torchvision:resnet18", "data.name=synthetic", "data.shape=[3, 64, 64]", "rounds=2")
-    params = [tier.params for tier in run.tiers]
-    assert params[0] == 11_689_512 - 990 * 513
-    assert params == sorted(params, reverse=True) and params[-1] < params[0] / 4
-    macs = [tier.macs for tier in run.tiers]
-    assert macs == sorted(macs, reverse=True) and len(set(macs)) == 4

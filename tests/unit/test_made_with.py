@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.placement import Device
 from fedmpi.running import made_with
 
@@ -37,27 +38,32 @@ def test_all_changes_are_one_line() -> None:
     then = {"torch": "2.4", "numpy": "2.0", "python": "3.11", "h5py": "1", "device": "cpu", "cpu": "\x1b[31m\n"}
     now = {"torch": "2.5", "numpy": "2.0", "python": "3.11", "h5py": "2", "device": "cuda", "cpu": "a", "gpu": "b"}
     line = made_with.changes(then, now)
-    assert all(word in line for word in ("torch 2.4", "torch 2.5", "device cpu", "device cuda"))
+    assert all(word in line for word in ("torch 2.4, now 2.5", "device cpu, now cuda"))
     assert not any(word in line for word in ("numpy", "python", "h5py", "gpu")) and line.isprintable()
     assert "torch" in made_with.changes({"torch": ["no", "text"]}, now)  # a checkpoint may hold anything
 
 
-def rows(values: Sequence[str | None]) -> list[dict[str, str]]:
-    found = [{} if value is None else {"cpu": value} for value in values]
-    return [{**row, "who": f"rank {rank} (a)"} for rank, row in enumerate(found)]
+class Ranks(SerialComm):
+    """Ranks of a host that have these values of `cpu`."""
+
+    def __init__(self, values: Sequence[str | None]) -> None:
+        found = [{} if value is None else {"cpu": value} for value in values]
+        self.found = [(f"rank {rank} (a)", own) for rank, own in enumerate(found)]
+        self.host = "a"
+
+    def allgather_object(self, value: object) -> list[tuple[str, dict[str, str]]]:
+        return self.found
 
 
 def test_the_rarest_come_first() -> None:
-    ranks = rows(["x", "x", "y", "x", None, "x"])
+    values = made_with.values_of_ranks(Ranks(["x", "x", "y", "x", None, "x"]), {})
     some = "rank 0 (a), rank 1 (a), rank 3 (a) and 1 more"
-    assert made_with.differing_values(ranks, "cpu") == f"y on rank 2 (a); x on {some}"
-    # Whichever node is first.
-    assert made_with.merged(ranks) == made_with.merged(rows(["y", "x", "x"])) == {"cpu": "x and y"}
+    assert made_with.differences(values) == {"cpu": f"y on rank 2 (a); x on {some}"}
 
 
 @pytest.mark.parametrize("values", [["x"], ["x", "x"], ["x", None], [None, None]])
 def test_ranks_that_are_alike(values: Sequence[str | None]) -> None:
-    assert made_with.differing_values(rows(values), "cpu") == "" == made_with.differing_values(rows(values), "gpu")
+    assert made_with.differences(made_with.values_of_ranks(Ranks(values), {})) == {}
 
 
 def test_the_model_of_a_gpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

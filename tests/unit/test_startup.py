@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from golden_file import Told
-from small_runs import run_all, small_config, small_setup
+from small_runs import run_all, small_config
 
 from fedmpi.config.load import load
 from fedmpi.data.partition import Partition, saved
@@ -13,7 +13,6 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import start
 from fedmpi.running.folder import RunRequest, open_run_dir
-from fedmpi.running.remarks import equal_tiers
 from fedmpi.store.run_dir import RunDir
 
 TO_ONE_VALUE = ("model.blocks=[1,1,1,1]",)  # 8 x 8 inputs end at 1 x 1
@@ -43,15 +42,6 @@ def test_a_model_that_cannot_take_the_data_is_one_line(told: Told) -> None:
     with told.by(ConfigError, r"(?<=batch of 2\): ).*") as caught:
         start.check_model(config, config.data.info())
     assert "\n" not in caught.value.text()
-
-
-def test_low_rank_that_does_nothing_is_said(tmp_path: Path, told: Told) -> None:
-    """A net of a stem and one block has three convs, all of which stay dense."""
-    setup = small_setup(tmp_path, "method.name=fedhm", "model.blocks=[1]")
-    (said,) = equal_tiers(setup.method)
-    told(said)
-    method = small_setup(tmp_path, "method.name=fedhm").method
-    assert method.warnings() == equal_tiers(method) == ()
 
 
 def test_another_partition_is_refused(tmp_path: Path, told: Told) -> None:

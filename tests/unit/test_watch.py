@@ -81,13 +81,11 @@ def test_a_process_that_was_stopped_begins_anew(watched: Watched) -> None:
     assert watched.gives_up_within(1)
 
 
-def test_a_thread_looks_while_the_block_runs(watched: Watched) -> None:
+def test_a_thread_looks_while_the_block_runs() -> None:
     """And only if there is a limit."""
     before = threading.active_count()
-    watched.settings.round_timeout_s = 0.0
-    with watched:
-        watched.of_a_round()
-        assert threading.active_count() == before
-        watched.settings.round_timeout_s = 1e-3
-        watched.of_a_round()
-        assert threading.active_count() == before + 1
+    for limit_s in (0.0, 1e-3):
+        limits = Watched()
+        limits.settings.round_timeout_s = limit_s
+        with limits:
+            assert threading.active_count() == before + (limit_s > 0)
