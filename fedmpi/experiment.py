@@ -1,7 +1,4 @@
-"""A run: build once, resume, then round after round; save and report at round ends only.
-
-A run outlives its ranks where the launcher lets it: see `running/losses.py`.
-"""
+"""A run: build once, resume, then round after round; save and report at round ends only. `running.losses` outlives ranks."""
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -149,10 +146,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
 
 
 def _timings_and_vote(context: RunContext, setup: Setup, is_over: bool) -> tuple[Times, int]:
-    """Returns the seconds of the round, and the highest vote of all ranks to stop; the same on all ranks.
-
-    Rank 0 knows best how long a round takes: it is the one that saves.
-    """
+    """Returns the seconds of the round, and the highest vote of all ranks to stop; the same on all ranks."""
     names = (*STAGES, "wall")
     taken = setup.clock.take()
     vote = OVER if is_over else context.stopping.vote(taken["wall"])

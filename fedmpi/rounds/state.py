@@ -49,7 +49,6 @@ class Federation:
     info: DataInfo
     dataset: Dataset
     partition: Partition
-    """Which training examples are whose."""
     personal_tests: Partition | None
     """Which test examples are each client's own, where clients are tested with nets of their own."""
     participation: Participation
@@ -57,11 +56,9 @@ class Federation:
     """The clients' devices, where a clock runs (`devices`)."""
     method: Method
     skeletons: Sequence[nn.Module]
-    """All nets of the method, without values."""
     nets: Sequence[Costs]
-    """What they cost."""
+    """All nets of the method without values, and what they cost."""
     blocks: tuple[int, ...]
-    """Clients per tier."""
     file_digests: Mapping[str, str]
     """Of the files beside the data that the run is computed with, by the names in `made_with`."""
 
