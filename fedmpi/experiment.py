@@ -1,4 +1,4 @@
-"""A run: build once, resume, then round after round; save and report at round ends only. `running.losses` outlives ranks."""
+"""A run: build once, resume, then round after round; save and report at round ends only."""
 
 from contextlib import ExitStack, suppress
 from dataclasses import replace
