@@ -4,7 +4,6 @@ keeps what clients did not get: rounds without training, exact cases, what the r
 import dataclasses
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from narrow_nets import context_of
 from small_runs import one_round, small_setup
 
 from fedmpi import train_round
-from fedmpi.check.contract import Trial, published_for
+from fedmpi.check.contract import published_for
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import effective_rank
@@ -52,20 +51,12 @@ def test_alphas(tmp_path: Path, words: tuple[str, ...], tau: float) -> None:
     assert tau != 5 or found == pytest.approx([0.2774, 0.2510, 0.2388, 0.2329], abs=5e-5)
 
 
-@pytest.mark.parametrize("size", [0.01, 10.0])
-def test_a_lifted_layer_is_within_its_bound(tmp_path: Path, size: float) -> None:
+def test_the_bound_of_a_lifted_layer_by_hand(tmp_path: Path) -> None:
     """|U V^T|_ij <= |u_i| |v_j|, with equality where U has one row and V one column: 3 * 4 = 12."""
     method = small_setup(tmp_path, "method.name=fedhm").method
     client = Client(Task(0, 1, 1, "train", 1, 1.0), {}, np.arange(1), 0, dict)
-    generator = torch.Generator().manual_seed(2)
-    specs = method.upload_specs(1, client.task)
-    upload = {name: size * torch.randn(spec.shape, generator=generator) for name, spec in specs.items()}
-    lifted = torch.stack([value.abs().max() for _, value in sorted(method.lift(upload, client))])
-    names = sorted(method.state_specs())
-    bounds = dict(zip(method.state_specs(), method.magnitudes(upload, client), strict=True))
-    assert bool((lifted <= torch.stack([bounds[name] for name in names]) * (1 + 1e-6)).all())
+    upload = {name: torch.zeros(spec.shape) for name, spec in method.upload_specs(1, client.task).items()}
     layer = next(iter(method.layers.values()))
-    upload |= {name: torch.zeros_like(upload[name]) for name in layer.factor_names}
     for name, value in zip(layer.factor_names, (3.0, 4.0), strict=True):
         upload[name].view(-1)[0] = value
     bounds = dict(zip(method.state_specs(), method.magnitudes(upload, client), strict=True))
@@ -95,22 +86,6 @@ def test_workers_know_how_long_the_factors_take(tmp_path: Path) -> None:
     method = small_setup(tmp_path, "method.name=fedhm", "method.dense_layers=1").method
     shapes = [layer.matrix_shape for layer in method.layers.values()]
     assert sum(method.late.values()) == sum(6 * min(rows, columns) * rows * columns for rows, columns in shapes) > 0
-
-
-def test_dense_tensors_are_the_alpha_mean(trial_of: Callable[[str], Trial]) -> None:
-    """Against a mean in float64: one rounding to float32 lies between, half a unit in the last place (2^-24).
-
-    The sums' own rounding, 2^-(k-2) with k = 61 - ceil(log2(4 * 64)) = 53, is far below.
-    """
-    (phase,) = trial_of("fedhm-dynamic").phases
-    means = phase.exchanged("gather").means
-    weights = {task.client: math.exp(phase.method.tiers[task.tier].capacity / 5) for task in phase.assignment.tasks}
-    total = sum(weights.values())
-    dense = [name for name in means if name.removesuffix(".weight") not in phase.method.layers]
-    assert len({task.tier for task in phase.assignment.tasks}) > 1 and len(dense) > 5
-    for name in dense:
-        expected = sum(weights[task.client] / total * upload[name].double() for task, upload in phase.uploads())
-        torch.testing.assert_close(means[name].double(), expected, rtol=2**-24, atol=2.0**-50, msg=name)
 
 
 @pytest.mark.parametrize("case", ["fedhm", "fedhm-dynamic", "fedhm-low-only"])
@@ -231,13 +206,6 @@ def test_a_start_without_spectral_initialization_has_the_rank_of_its_factors(tmp
         else:
             assert int(torch.linalg.matrix_rank(layer.unroll(value))) == layer.r(0.5) < min(layer.matrix_shape)
             assert float(value.std()) == pytest.approx(float(before[name].std()), rel=0.2)
-
-
-def test_effective_rank_by_hand() -> None:
-    """Of k equal values k; of 3, 1: exp(-3/4 ln 3/4 - 1/4 ln 1/4) = 4 / 3^(3/4)."""
-    assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3, rel=1e-12)
-    assert effective_rank(torch.tensor([3.0, 1.0])) == pytest.approx(4 / 3**0.75, rel=1e-12)
-    assert effective_rank(torch.zeros(3)) == 0
 
 
 DELTA, ONE_STEP = "method.aggregation=delta", ("method.server.name=avgm", "method.server.beta=0")

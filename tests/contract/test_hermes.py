@@ -129,23 +129,6 @@ def aggregated(
     return bench.method.update(state, results.means, contributions)
 
 
-def server(intersection: str, weighting: str = "uniform") -> tuple[Bench, Params]:
-    options = HermesOptions(intersection=intersection, weighting=weighting, accuracy_threshold=1.0, **PLAINLY)
-    bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0, 0, 0], [0]], net=lambda: chain(1, 4))
-    return bench, {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
-
-
-def test_holders_by_hand() -> None:
-    """Both hold row 0: (2 + 6) / 2. Row 1 is client 0's, row 2 is client 1's, and row 3 nobody's."""
-    bench, state = server("holders")
-    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
-    assert numbers(state, "0.weight") == [4.0, 2.0, 6.0, 40.0] and numbers(state, "2.weight") == [2.0] * 4
-    bench.client(0, state, 2)
-    assert numbers(bench.trainer.net.params, "0.weight") == [4.0, 2.0, 0.0, 0.0]
-    bench.client(2, state, 2)
-    assert numbers(bench.trainer.net.params, "0.weight") == [4.0, 2.0, 6.0, 40.0]
-
-
 def test_all_by_hand() -> None:
     """Round 1, clients 0 and 1: only row 0 is everybody's, (2 + 6) / 2; the others keep their theta.
 
@@ -153,7 +136,10 @@ def test_all_by_hand() -> None:
     client 1 takes part alone with 8 and writes rows 0 and 2. In round 3 client 0, which was away, finds a newer
     row 0 but nothing newer in row 1; a client that was there in round 2 finds theta equal to its own.
     """
-    bench, state = server("all")
+    bench = Bench(
+        Hermes, HermesOptions(accuracy_threshold=1.0, **PLAINLY), [[1.0]], [0], [[0]] * 3, net=lambda: chain(1, 4)
+    )
+    state = {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
     state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
     assert numbers(state, "0.weight") == [4.0, 20.0, 30.0, 40.0]
     assert numbers(state, "version..0.weight") == [1, 0, 0, 0] and numbers(state, "version..2.weight") == [1] * 4
@@ -166,14 +152,6 @@ def test_all_by_hand() -> None:
     for number, expected in enumerate([[8.0, 2.0, 0.0, 0.0], [8.0, 0.0, 8.0, 0.0]]):
         bench.client(number, state, 3)
         assert numbers(bench.trainer.net.params, "0.weight") == expected
-
-
-def test_weights_by_hand() -> None:
-    """Client 1 has three examples, client 0 one: of row 0 the mean is (2 + 3 x 6) / 4. The rows that only one of them
-    holds keep their theta, however much weight it has."""
-    bench, state = server("all", "samples")
-    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
-    assert numbers(state, "0.weight") == [5.0, 20.0, 30.0, 40.0] and numbers(state, "2.weight") == [2.0] * 4
 
 
 @pytest.mark.parametrize(("weighting", "first", "second"), [("uniform", 3.0, 5.0), ("samples", 4.0, 6.0)])
@@ -313,6 +291,14 @@ def naive_pruning(method: Hermes, params: Params, masks: Params, least: Fraction
     return masks
 
 
+def resnet(tmp_path: Path, axes: str, order: str, *words: str) -> tuple[Hermes, Params]:
+    """Hermes on a small ResNet, and values for it."""
+    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}", *words)
+    method = small_setup(tmp_path, *words).method
+    generator = torch.Generator().manual_seed(0)
+    return method, {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+
+
 def num_left(method: Hermes, params: Params, masks: Params) -> int:
     whole = {name: torch.ones(value.shape) for name, value in params.items()}
     groups.zeroing(whole, groups.kept_entries(method.structure, masks))()
@@ -324,10 +310,7 @@ def num_left(method: Hermes, params: Params, masks: Params) -> int:
 def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str) -> None:
     """On a small ResNet, until the target; masks only shrink, the share never falls below what was asked, and every
     layer keeps a group, the last one all its outputs."""
-    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}", "method.share_of=mask")
-    method = small_setup(tmp_path, *words).method
-    generator = torch.Generator().manual_seed(0)
-    params = {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+    method, params = resnet(tmp_path, axes, order, "method.share_of=mask")
     layers = method.structure.layers
     old = {f"out.{name}": torch.ones(layers[name].num_outputs, dtype=torch.bool) for name in layers if name != "fc"}
     if axes == "both":
@@ -342,14 +325,6 @@ def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str)
         assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
         old, share = new, method.remaining_share(new)
     assert 0.3 <= share < 0.32
-
-
-def test_the_lowest_norm_goes_first() -> None:
-    """Rows (2, 2), (3, 0), (9, 9) have the norms 2.83, 3 and 12.7; 0.23 of 9 numbers is one row of 2."""
-    method = method_of(chain(2, 3), prune_rate=0.23, target_share=0.1, **MASK)
-    weights = torch.tensor([[2.0, 2.0], [3.0, 0.0], [9.0, 9.0]])
-    masks = method.pruned({"0.weight": weights, "2.weight": torch.ones(1, 3)}, {})
-    assert masks["out.0"].tolist() == [False, True, True] and set(masks) == {"out.0"}
 
 
 def test_the_last_group_of_a_layer_stays() -> None:
@@ -436,10 +411,7 @@ def test_how_much_of_the_cut_net_the_mask_keeps(cell: str, words: tuple[str, ...
 def test_what_remains_is_the_size_of_the_cut_net(tmp_path: Path, axes: str, order: str) -> None:
     """On a small ResNet, from pruning to pruning: nothing less than max(0.8 rho, 0.3) is left, masks only shrink, and
     cutting a net by them leaves what was counted."""
-    words = ("method.name=hermes", f"method.prune_axes={axes}", f"model.order={order}")
-    method = small_setup(tmp_path, *words).method
-    generator = torch.Generator().manual_seed(0)
-    params = {name: torch.randn(spec.shape, generator=generator) for name, spec in method.model_specs.items()}
+    method, params = resnet(tmp_path, axes, order)
     masks: Params = {}
     share = 1.0
     for _ in range(8):

@@ -103,7 +103,6 @@ def test_a_tensor_that_nobody_sends_stays(aggregate: str, monkeypatch: pytest.Mo
         ("scaffold method.aggregate=norm_clip", "clients of scaffold send other things.*allowed: mean, or package"),
         ("heterofl method.aggregate.name=krum method.aggregate.attackers=0", "allowed: mean, median, trimmed_mean, or"),
         ("fedavg method.aggregate=krum", "1 attackers and 1 selected need 5 clients a round or more, but .* is 4"),
-        ("fedavg method.aggregate=median mpi.exchange=reduce", "mpi.exchange.*allowed: gather, auto"),
         ("fedavg method.aggregate.name=trimmed_mean method.aggregate.trim=0.5", r"aggregate.trim .*less than 0.5"),
         ("fedavg method.aggregate.name=krumm", "method.aggregate.name .*Did you mean 'krum'"),
         ("fedavg method.aggregate.trim=0.1", "method.aggregate.name .*'median', 'trimmed_mean', 'krum', 'norm_clip'"),
