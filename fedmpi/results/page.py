@@ -1,4 +1,4 @@
-"""Writes one HTML page of a run, or of several runs beside each other. It asks no network for anything.
+"""Writes the HTML page of a run, which asks no network for anything.
 
 `page.html` is the template: it has the sections, their texts and tables. This module draws the charts, as pairs of a
 caption and an SVG, and computes what a table needs.
@@ -21,9 +21,8 @@ from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
-from fedmpi.results.evidence import mean_std
 from fedmpi.results.figure import Draw, Line, Panel
-from fedmpi.results.frame import Group, curve, name_of, points, tier_curves
+from fedmpi.results.frame import curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store import manifest
@@ -46,15 +45,14 @@ def write_final_page(setup: Setup, folder: RunDir) -> None:
     write_text(folder.page_path, page_of(Run(folder.path), classes))
 
 
-def whole_page(run: Run, notes: Sequence[str] = ()) -> str:
-    """Returns the HTML of one run with what the data show. A note says what is missing."""
-    classes = None
+def whole_page(run: Run) -> str:
+    """Returns the HTML of a run with what the data show. A note says what is missing."""
     try:
         partition, dataset = run.divided_data()
         classes = _classes(partition, dataset.classes("train"), run.config.data.used().num_strata)
     except UserError as error:
-        notes = [*notes, f"a part of this page is left out: {error.text()}"]
-    return page_of(run, classes, notes)
+        return page_of(run, note=f"a part of this page is left out: {error.text()}")
+    return page_of(run, classes)
 
 
 def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw | None:
@@ -64,90 +62,44 @@ def _classes(partition: Partition, labels: Ints, num_classes: int) -> Draw | Non
     return partial(draw_classes, partition=partition, labels=labels, num_classes=num_classes)
 
 
-def page_of(run: Run, classes: Draw | None = None, notes: Sequence[str] = ()) -> str:
-    """Returns the HTML of one run. `classes` draws which client has examples of which classes: the folder's files do
-    not show them without the data.
+def page_of(run: Run, classes: Draw | None = None, note: str = "") -> str:
+    """Returns the HTML of a run. `classes` draws which client has examples of which classes: the folder's files do not
+    show them without the data.
     """
-    own_notes = [run.paragraph()] if run.ending else []
-    own_notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
-    own_notes += [f"{line[0].upper()}{line[1:]}." for line in incidents(run.records)]
+    from jinja2 import Environment
+
+    notes = [run.paragraph()] if run.ending else []
+    notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
+    notes += [f"{line[0].upper()}{line[1:]}." for line in incidents(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
-        own_notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
-    own_notes += frame.missing(run)
-    if chosen := manifest.newest(run.starts, "defaults", ""):
-        own_notes.append(chosen)
+        notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
+    notes += [*frame.missing(run), manifest.newest(run.starts, "defaults", ""), note]
     sizes = None
     try:
         sizes = saved(run.dir.partition_path)[0].sizes
     except UserError as error:
-        own_notes.append(error.text())
-    how_far = f"{run.done:,} of {run.num_rounds:,} rounds"
-    if run.ending and run.dir.last_saved() != run.done:
-        how_far += f" ({run.dir.last_saved():,} saved)"
-    places = [rank.get("place", "") for start in run.working_starts for rank in start.get("ranks") or ()]
-    busy_s = pd.DataFrame([record["busy_s"] for record in run.records]).sum().to_dict()
-    texts = {"The resolved config": run.config_text}
-    if run.starts:
-        texts["The last start"] = json.dumps(run.working_starts[-1], indent=2)
-    return _rendered(
-        title=run.name,
-        state=f"{run.state}, {how_far}",
-        run=run,
-        how_far=how_far,
-        ranks=", then ".join(counted(number, "rank") for number in by_ranks(run.records)),
-        devices=", ".join(sorted({str(place).partition(": ")[2] for place in places})),
-        notes=[*own_notes, *notes],
-        busy_s=busy_s,
-        sizes=sizes,
-        texts=texts,
-        charts={
-            "accuracy": [*_accuracy(run)],
-            "data": [_chart("Examples of each class", classes)] if classes else [],
-            "costs": [*_costs(run)],
-            "lack": [*_lack(run)],
-        },
-    )
-
-
-def page_of_several(runs: Sequence[Run], left_out: Sequence[str] = ()) -> str:
-    """Returns the HTML of several runs: the curve of each setting's first tested net, its clients' own or the largest,
-    and what every net ends with. Of the runs of one setting and seed the longest is shown.
-    """
-    groups = frame.grouped(runs)
-    tested = [group for group in groups if group.tested]
-    charts = []
-    for x, label in figure.X_LABELS.items():
-        lines = [group.curve(group.tested[0], x=x) for group in tested]
-        if any(any(line.x) for line in lines):  # nobody may have moved anything, or had a clock
-            charts.append(_lines(f"Accuracy by {label}", lines, "accuracy", x))
-    return _rendered(
-        title=" and ".join(group.name for group in groups) if len(groups) < 4 else f"{len(groups)} settings",
-        state=counted(sum(len(group.runs) for group in groups), "run"),
-        notes=[*frame.cautions(groups), *left_out],
-        charts={"accuracy": charts},
-        rows=[_ends(group, net) for group in tested for net in group.tested],
-        texts={f"The resolved config of {group.name}": group.runs[0].config_text for group in groups},
-    )
-
-
-def _ends(group: Group, net: str) -> tuple[str, str, int, str, str]:
-    """Returns the cells of a net: its setting and name, seeds, last tested rounds, mean and deviation of accuracies."""
-    tests = [points(run.records, net) for run in group.runs if net in run.tested]
-    mean, std = mean_std([float(found["y"].iloc[-1]) for found in tests])
-    text = percent(mean) if std is None else f"{percent(mean)[:-2]} ± {percent(std)}"
-    rounds = sorted({int(found.index[-1]) for found in tests})
-    return group.name, name_of(net), len(tests), ", ".join(map(str, rounds)), text
-
-
-def _rendered(**content: Any) -> str:
-    from jinja2 import Environment
-
+        notes.append(error.text())
+    charts = {
+        "accuracy": [*_accuracy(run)],
+        "data": [_chart("Examples of each class", classes)] if classes else [],
+        "costs": [*_costs(run)],
+        "lack": [*_lack(run)],
+    }
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.globals.update(counted=counted, colours=figure.COLOURS)
     environment.filters.update(name_of=name_of, percent=percent, si=si, size=size)
     environment.filters.update(short_duration=short_duration, joules=joules)
     template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    return template.render(content)
+    return template.render(
+        run=run,
+        notes=[line for line in notes if line],
+        saved=run.dir.last_saved(),
+        ranks=by_ranks(run.records),
+        busy_s=pd.DataFrame([record["busy_s"] for record in run.records]).sum().to_dict(),
+        sizes=sizes,
+        last_start=json.dumps(run.working_starts[-1], indent=2) if run.starts else "",
+        charts=charts,
+    )
 
 
 def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:

@@ -1,11 +1,11 @@
-"""fedmpi show [RUN ...] [--watch | --html [--out FILE] | --figure FILE | --csv FILE]
+"""fedmpi show [RUN ...] [--watch | --html | --figure FILE | --csv FILE]
 
 Shows runs; RUN is a run's folder, finished or not, or a folder of them (by default `runs`). Without options: how far
 they are, in a table with each run's state, job, starts, ranks, rounds and accuracy. All is read from the folders, so it
 needs no Slurm.
 
---watch repeats the table every two seconds, until Ctrl-C. --html writes one page that works offline: of one run
-RUN/report/report.html, of several report.html. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
+--watch repeats the table every two seconds, until Ctrl-C. --html writes a page of each run that works offline,
+RUN/report/report.html. --figure draws a figure for a paper, as .pdf, .svg or .png: a line for
 each setting, the mean of its seeds, with a band from the lowest to the highest; a panel for each --tier. --csv writes
 every number of every round, and who was drawn with what.
 """
@@ -45,10 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("runs", nargs="*", type=Path, default=[Path("runs")], metavar="RUN")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--watch", action="store_true", help="repeat the table, until Ctrl-C")
-    what.add_argument("--html", action="store_true", help="one page")
+    what.add_argument("--html", action="store_true", help="a page of each run")
     what.add_argument("--figure", metavar="FILE", help="the figure; the ending says the format")
     what.add_argument("--csv", metavar="FILE", help="a row for each round of each run")
-    parser.add_argument("--out", metavar="FILE", help="where --html writes")
     parser.add_argument(
         "--x", choices=("rounds", "bytes", "macs", "simulated_s", "simulated_j"), help="of a figure; default rounds"
     )
@@ -63,16 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_command(lambda: _show(**vars(parser.parse_intermixed_args(argv))))
 
 
-def _show(
-    runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, out: str | None, **options: Any
-) -> int:
-    if out and not html:
-        raise ConfigError("--out", "says where --html writes; add --html")
+def _show(runs: Sequence[Path], watch: bool, html: bool, figure: str | None, csv: str | None, **options: Any) -> int:
     given = {name: value for name, value in options.items() if value is not None}
     if given and not figure:
         raise ConfigError(f"--{next(iter(given))}", "belongs to a figure; add --figure FILE.pdf")
     if html:
-        show(str(_write_html(runs, out)))
+        _write_html(runs)
     elif figure:
         _write_figure(runs, figure, **given)
         show(figure)
@@ -136,19 +131,17 @@ def _status(name: str, run: Run) -> list[str]:
         return [name, "unreadable", *[""] * (len(_HEADS) - 2)]
 
 
-def _write_html(paths: Sequence[Path], out: str | None) -> Path:
-    from fedmpi.results.page import page_of_several, whole_page
+def _write_html(paths: Sequence[Path]) -> None:
+    from fedmpi.results.page import whole_page
 
     runs, left_out = read_runs(paths)
-    path = file_to_write("--out", out) if out else Path(paths[0] if len(paths) == 1 else "", "report.html")
-    if len(runs) > 1:
-        write_text(path, page_of_several(runs, left_out))
-        return path
-    if not out:
-        path = runs[0].dir.page_path
+    for line in left_out:
+        warn(line)
+    for run in runs:
+        path = run.dir.page_path
         path.parent.mkdir(exist_ok=True)
-    write_text(path, whole_page(runs[0], left_out))
-    return path
+        write_text(path, whole_page(run))
+        show(str(path))
 
 
 def _write_figure(paths: Sequence[Path], out: str, tier: Sequence[str] = (), **options: Any) -> None:

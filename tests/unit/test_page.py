@@ -8,7 +8,7 @@ import pytest
 from written_runs import a_run, with_records
 
 from fedmpi.results.frame import cautions, grouped, panels
-from fedmpi.results.page import page_of, page_of_several
+from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
@@ -49,7 +49,7 @@ def test_a_page_shows_what_tiers_lack(tmp_path: Path) -> None:
 
 def test_a_page_shows_classes(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run", [{"clients": 0.5}])
-    text = page_of(Run(run), lambda axes: axes.set_xlabel("the classes"), ["a note"])
+    text = page_of(Run(run), lambda axes: axes.set_xlabel("the classes"), "a note")
     assert ">the classes<" in text and "<figcaption>Examples of each class</figcaption>" in text and "a note" in text
 
 
@@ -75,14 +75,11 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     manifest.add_start(RunDir(run), started="10:00", ranks=ranks, host="first", stopped=stopped)
     manifest.add_start(RunDir(run), started="11:00", ranks=ranks[:1], host="last", resumed_round=3)
     text = page_of(Run(run))
-    assert " on 2 ranks (cpu, cuda:0)." in text and "first" in text and "last&#34;" not in text
+    assert " on 2 ranks." in text and "first" in text and "last&#34;" not in text
     found = cells(text)
     assert found[-8:] == ["10:00", "0", "2", "after round 3: time limit", "11:00", "3", "1", "none on record"]
     with_records(run, {}, {}, {"busy_s": {"0": 1.0}})
-    path = RunDir(run).manifest_path
-    path.write_text(path.read_text().replace('"resumed_round": 3', '"resumed_round": 2'))
-    pattern = r" 2 ranks, then 1 rank \(cpu, cuda:0\), in 2 starts\."
-    assert re.search(pattern, page_of(Run(run)))
+    assert " on 2, then 1 ranks." in page_of(Run(run))
 
 
 def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
@@ -104,19 +101,6 @@ def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
     short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
     (group,) = grouped([short, long])
     assert group.runs == [long] and next(cautions([group])).startswith("1 is left out: 2 has the same settings")
-
-
-def test_a_page_of_several_runs(tmp_path: Path) -> None:
-    """Both seeds of the first have two rounds, those of the second one and two; what was not tested has no row."""
-    runs = [a_run(tmp_path / f"ours{seed}", [{"1": 0.5}] * 2, seed=seed) for seed in (0, 1)]
-    runs += [a_run(tmp_path / f"theirs{n}", [{"1": 0.25}] * n, seed=n - 1, method="heterofl", rounds=2) for n in (1, 2)]
-    runs.append(a_run(tmp_path / "young", [{}], method="fedavg", rounds=2))
-    text = page_of_several([Run(run) for run in runs])
-    ours = ["fedhm", "tier 1", "2", "2", "50.00 ± 0.00 %"]
-    assert cells(text) == [*ours, "heterofl", "tier 1", "2", "1, 2", "25.00 ± 0.00 %"]
-    assert (
-        "theirs1 was interrupted; shown up to round 1 of 2" in text and "<title>fedhm and heterofl and fedavg" in text
-    )
 
 
 def test_the_clients_own_nets_come_first(tmp_path: Path) -> None:
