@@ -1,8 +1,4 @@
-"""The command `fedmpi` (also `python -m fedmpi`): its first word says what to do. Without such a word it runs.
-
-mpirun -n 5 fedmpi configs/fedhm_digits.yaml rounds=10     the same as mpirun -n 5 python -m fedmpi.main ...
-fedmpi plan configs/fedhm_digits.yaml
-"""
+"""The command `fedmpi` (also `python -m fedmpi`): its first word says what to do. Without such a word it runs."""
 
 import difflib
 import os
@@ -44,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         return report(error, rank)
     sys.argv = [f"fedmpi {name}", *words]  # a run's manifest notes it
-    module = import_module(COMMANDS[name].module)
+    module = import_module(COMMANDS[name][0])
     if argv is None and name != "run":
         signal.signal(signal.SIGINT, signal.default_int_handler)  # it cleans up behind itself
     code: int = module.main()
@@ -54,12 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def overview() -> str:
     """Returns the commands, a line each."""
     lines = [*wrapped(f"fedmpi {fedmpi.__version__}: {(fedmpi.__doc__ or '').partition(': ')[2].strip()}"), ""]
-    lines += [f"  fedmpi {name:8} {command.summary}" for name, command in COMMANDS.items()]
+    lines += [f"  fedmpi {name:8} {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join([*lines, "", "Each has a --help. Without one of these words, fedmpi runs."])
 
 
 def _refuse_misspelled(word: str) -> None:
-    """Raises `ConfigError` where a word is nearly a command, and cannot be a config or a file."""
+    """Raises `ConfigError` for a word that is nearly a command, and cannot be a config or a file."""
     close = difflib.get_close_matches(word, COMMANDS, 1)
     if close and word.isidentifier() and not os.path.exists(word):
         raise ConfigError("command line", f"'{word}' is no command; did you mean 'fedmpi {close[0]}'?")

@@ -1,8 +1,4 @@
-"""Where a rank's time goes, and where it was when something broke.
-
-Stages are named as in PriSM's Table 3 (sub-model creation, local training, aggregation, SVD), plus
-communication, evaluation, saving and idle (waiting for other ranks).
-"""
+"""Where a rank's time goes, and where it was when something broke. Stages are those of PriSM's Table 3 and ours."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,10 +14,7 @@ STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class Traffic:
-    """Counts how long this rank waited for others and moved data and, on rank 0, what the job's ranks received.
-
-    `Clock` and `running.limits` read the time from `now`, so that a test can hand in a clock.
-    """
+    """Counts how long this rank waited for others and moved data and, on rank 0, what the job's ranks received."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
@@ -42,7 +35,7 @@ class Traffic:
             self._waits_since_s = None
 
     def not_working_s(self) -> float:
-        """Returns the seconds so far of waiting and of moving data, up to now; may be called by any thread."""
+        """Returns the seconds of waiting and of moving data, up to now; may be called by any thread."""
         return sum(self.seconds.values()) + self.waits_for_s()
 
     def waits_for_s(self) -> float:
@@ -51,14 +44,12 @@ class Traffic:
         return 0.0 if since_s is None else self.now() - since_s
 
     def moved(self, num_messages: int, num_bytes: int) -> None:
-        """Counts a collective: a message for each rank but rank 0 that has a part in it, and their bytes. How many
-        pieces MPI makes of them is not known, and a barrier carries nothing.
-        """
+        """Counts a collective: a message for each rank but rank 0 that has a part in it, and their bytes."""
         self.wire_messages += num_messages
         self.wire_bytes += num_bytes
 
     def take_moved(self) -> dict[str, int]:
-        """Returns `wire_messages` and `wire_bytes` since the last call, as a record has them."""
+        """Returns the counts since the last call, as a record has them."""
         taken = {"wire_messages": self.wire_messages, "wire_bytes": self.wire_bytes}
         self.wire_messages = self.wire_bytes = 0
         return taken
@@ -71,32 +62,30 @@ class Clock:
         self._traffic = traffic
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)
         self._begun = traffic.now()
-        self._here: tuple[str, int | None, int | None] = ("start", None, None)
+        self.where = where("start")
+        """The stage that was entered last, in words; may be read by another thread."""
 
     @contextmanager
     def stage(self, stage: Stage, round_number: int | None = None, client: int | None = None) -> Iterator[None]:
         """Counts the time within (stages must not nest); an exception leaves as a `RoundError` that says where."""
         started = self._traffic.now()
         before = {**self._traffic.seconds}
-        self._here = stage, round_number, client
+        here = where(stage, round_number, client)
+        self.where = here
         try:
             yield
         except (RoundError, RankLossError):
             raise
         except (Exception, SystemExit) as error:  # a user's own code may call sys.exit
-            raise RoundError(stage, round_number=round_number, client=client) from error
+            raise RoundError(here) from error
         finally:
             elsewhere_s = {name: seconds - before[name] for name, seconds in self._traffic.seconds.items()}
             own_s = self._traffic.now() - started - sum(elsewhere_s.values())
             for name, seconds in ((stage, own_s), *elsewhere_s.items()):
                 self._seconds[name] += seconds
 
-    def where(self) -> str:
-        """Returns the stage that was entered last, in words; may be called by another thread."""
-        return where(*self._here)
-
     def take(self) -> dict[str, float]:
-        """Seconds by stage and in all (`wall`) since the last call, and starts anew."""
+        """Returns the seconds by stage and in all (`wall`) since the last call."""
         now = self._traffic.now()
         taken = {**self._seconds, "wall": now - self._begun}
         self._seconds = dict.fromkeys(STAGES, 0.0)

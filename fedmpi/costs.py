@@ -35,10 +35,8 @@ ACTIVATIONS = (nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Hardswish, 
 MOVE_NOTHING = (nn.Identity, nn.Flatten, nn.Dropout)
 AVERAGE_POOLS = (nn.AvgPool2d, nn.AdaptiveAvgPool2d)
 FLOAT32_BYTES = 4
-# Four gates, the cell and the output, at each token in each layer.
-LSTM_KEEPS = 6
-# BatchNorm needs two values, so two examples pass.
-EXAMPLES = 2
+LSTM_KEEPS = 6  # four gates, the cell and the output, at each token in each layer
+EXAMPLES = 2  # BatchNorm needs two values
 _ATEN = torch.ops.aten
 # The operators that multiply, and which of their arguments have a row (an image, a matrix) for each row of the output.
 ROWS = {_ATEN.convolution: (0,), _ATEN.mm: (0,), _ATEN.addmm: (1,), _ATEN.bmm: (0, 1), _ATEN.baddbmm: (0, 1, 2)}
@@ -46,7 +44,7 @@ ROWS = {_ATEN.convolution: (0,), _ATEN.mm: (0,), _ATEN.addmm: (1,), _ATEN.bmm: (
 
 @dataclass(frozen=True)
 class Costs:
-    """One net, one example; `params` counts every learnable number once. All others are 0 where nothing is counted."""
+    """One net, one example; `params` counts every learnable number once. Others are 0 where nothing is counted."""
 
     params: int
     macs: int
@@ -57,14 +55,13 @@ class Costs:
 
     @property
     def weight(self) -> float:
-        """Returns its MACs, or its parameters where nothing is counted, to compare nets by what they take."""
+        """Returns its MACs, or its parameters where nothing is counted."""
         return float(self.macs or self.params)
 
 
 @dataclass(frozen=True)
 class LayerCosts:
-    """One layer, one example: MACs, and the float32 that it reads and writes; its weights, trained or not, are read
-    once a batch."""
+    """One layer, one example: MACs, and the float32 read and written; all weights are read once a batch."""
 
     name: str
     macs: int
@@ -144,8 +141,7 @@ class _Tally:
 
 
 def weightless(net: nn.Module, device: torch.device) -> nn.Module:
-    """Returns a copy of `net` (on meta, too) whose weights are one zero that is seen everywhere. Raises
-    `ConfigError`."""
+    """Returns a copy of `net` (on meta, too) whose weights are all one zero in memory. Raises `ConfigError`."""
     zero = torch.zeros((), device=device)
     values: dict[int, Tensor] = {id(value): nn.Parameter(zero.expand(value.shape)) for value in net.parameters()}
     values |= {id(value): zero.to(value.dtype).expand(value.shape) for value in frozen_values(net).values()}
@@ -153,10 +149,8 @@ def weightless(net: nn.Module, device: torch.device) -> nn.Module:
 
 
 def macs_of(net: nn.Module, inputs: Tensor, counter: MacCounter) -> int:
-    """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost. Raises
-    `ConfigError`.
-
-    Not on the meta device, of which many operators import torch._dynamo, half of a rank's start. Products are left out.
+    """Passes `inputs` through `net` and its hooks; returns the multiply-accumulates that this would have cost, though
+    products are left out. Raises `ConfigError`. On the meta device many operators would import torch._dynamo.
     """
     with ExitStack() as stack:
         # Operators that do too much in one to be counted: oneDNN's LSTM, fused attention.

@@ -1,8 +1,7 @@
 """The errors a user can meet.
 
-A `UserError` is something that the person who started the run can fix: one line a problem, exit
-code 2, no traceback. Everything else that happens inside a round is a `RoundError`: it names
-where (rank, round, client, stage) and ends every rank. Asserts are for our own mistakes only.
+A `UserError` is something that the person who started the run can fix: one line a problem, exit code 2, no traceback.
+Everything else that happens inside a round is a `RoundError`, which says where and ends every rank.
 """
 
 import traceback
@@ -19,10 +18,7 @@ INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """Something the user can fix.
-
-    `where` is a file or a section, `problems` one line each: what was found, what is allowed, what to do.
-    """
+    """Something the user can fix: `where` is a file or a section, `problems` say what was found, allowed and to do."""
 
     exit_code = MISTAKE
 
@@ -43,16 +39,14 @@ MAX_LINE = 1000
 
 
 def one_line(text: str) -> str:
-    """Escapes line ends and control characters: a server's or a file's text must not write to a terminal. Leaves out
-    the middle of a text longer than MAX_LINE characters.
-    """
+    """Escapes line ends and control characters, which must not write to a terminal; shortens to MAX_LINE characters."""
     if len(text) > MAX_LINE:
         text = f"{text[: MAX_LINE - 100]} ... {text[-90:]}"
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def reason(error: BaseException) -> str:
-    """Returns the message of an exception; of a system's error neither its number nor the path."""
+    """Returns the message of an exception; of a system's error without its number and path."""
     if isinstance(error, MemoryError):
         return "it takes more memory than there is"
     if isinstance(error, RecursionError):
@@ -128,31 +122,22 @@ class Interrupted(KeyboardInterrupt):
 
 
 class RoundError(Exception):
-    """A failure inside a round: its text says in which round, for which client, at which stage, and why."""
+    """A failure inside a round; `where` says in which round, for which client, at which stage."""
 
     advice = ""
     """The next step, for a caller that catches it; empty where a command prints it itself."""
 
-    def __init__(self, stage: str, *, round_number: int | None = None, client: int | None = None) -> None:
-        self.stage = stage
-        self.round_number = round_number
-        self.client = client
-        super().__init__(stage)
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(where)
 
     def __str__(self) -> str:
-        text = self.where()
-        if self.__cause__ is not None:
-            text = f"{text}: {message_of(self.__cause__)}"
+        text = self.where if self.__cause__ is None else f"{self.where}: {message_of(self.__cause__)}"
         return f"{text}\n{self.advice}" if self.advice else text
-
-    def where(self) -> str:
-        return where(self.stage, self.round_number, self.client)
 
 
 def message_of(error: BaseException) -> str:
-    """Returns the message, of a failure in a round with its place; prefixes the type for exceptions that fedmpi did not
-    raise.
-    """
+    """Returns the message; prefixes the type for exceptions that fedmpi did not raise."""
     if isinstance(error, (UserError, DivergenceError, RoundError)):
         return str(error)
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -163,11 +148,10 @@ def cause_of(error: BaseException | None) -> BaseException | None:
     return error.__cause__ or error if isinstance(error, RoundError) else error
 
 
-def where(stage: str, round_number: int | None, client: int | None) -> str:
-    """Returns a place within a run, in the words of every message: `round 3, client 17, stage local_training`."""
-    words = [f"round {round_number}"] if round_number is not None else []
-    words += [f"client {client}"] if client is not None else []
-    return ", ".join([*words, f"stage {stage}"])
+def where(stage: str, round_number: int | None = None, client: int | None = None) -> str:
+    """Returns a place within a run: `round 3, client 17, stage local_training`."""
+    words = {"round": round_number, "client": client, "stage": stage}
+    return ", ".join(f"{word} {value}" for word, value in words.items() if value is not None)
 
 
 class DivergenceError(Exception):
@@ -175,7 +159,7 @@ class DivergenceError(Exception):
 
 
 class RankLossError(Exception):
-    """Other ranks died, or are taken to have: this communicator is over. Those left meet in `Comm.recover`."""
+    """Other ranks died: this communicator is over, and those left meet in `Comm.recover`."""
 
 
 class ServerLossError(Exception):
@@ -183,10 +167,7 @@ class ServerLossError(Exception):
 
 
 class TooFewRanksError(Exception):
-    """The job lost so many ranks that those left stop (`mpi.min_ranks`).
-
-    `made_progress` tells whether this start has saved a round: else another start might end where this one did.
-    """
+    """The job lost so many ranks that it stops (`mpi.min_ranks`); `made_progress` if this start has saved a round."""
 
     def __init__(self, why: str, *, made_progress: bool) -> None:
         self.made_progress = made_progress

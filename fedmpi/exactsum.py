@@ -1,13 +1,12 @@
 """Sums whose bits do not depend on the order of their terms.
 
-A weighted mean over clients must come out the same for any number of ranks and any exchange, so
-it cannot be a floating-point sum. Each term w * x becomes the whole number rint(w * x * 2^k) in
-64 bits; integer addition is associative, and the one division is done once, at the end.
+A weighted mean over clients must come out the same for any number of ranks and any exchange, so it cannot be a
+floating-point sum. Each term w * x becomes the whole number rint(w * x * 2^k) in 64 bits; integer addition is
+associative, and the one division is done once, at the end.
 
-k of a tensor is 61 - ceil(log2(W * B)) with W the planned weight of the cohort and B the bound on
-|x|: the sum then stays below 2^61, and a term is off by at most 2^-(k+1), its rounding to a whole
-number, and float64's own rounding of w * x. With B = 64 (the least that is used) and 10 clients of
-weight 1, 2^-(k+1) is 2.2e-16, far below float32's spacing.
+k of a tensor is 61 - ceil(log2(W * B)) with W the planned weight of the cohort and B the bound on |x|: the sum stays
+below 2^61, and a term is off by at most 2^-(k+1), its rounding to a whole number, and float64's own rounding of w * x.
+With B = 64 (the least that is used) and 10 clients of weight 1, 2^-(k+1) is 2.2e-16, far below float32's spacing.
 """
 
 import math
@@ -25,9 +24,8 @@ BOUND_FACTOR = 64.0
 """A result with an entry this many times as large as the tensor's largest published one, or 1, has diverged."""
 
 _BITS = 61
-# Numbers of a sum that are worked on at once. Their float32 products take 0.5 MB, and stay in a core's L2 cache. The
-# calls for smaller blocks cost more: an AMD EPYC with 1 MB of L2 took 1.6 ns a number, 1.7 and 2.1 with a half and a
-# quarter of these.
+# Numbers of a sum that are worked on at once: their float32 products take 0.5 MB and stay in a core's L2 cache. Smaller
+# blocks cost more calls (an AMD EPYC took 1.6 ns a number, 1.7 with half of these, 2.1 with a quarter).
 _BLOCK = 131072
 
 
@@ -44,9 +42,8 @@ def scale_exponent(total_weight: float, bound: float) -> int:
 class ExactSum:
     """Running sums of named tensors in int64, all in one flat buffer that MPI can add.
 
-    `specs` has the shape of each, and the memory format in which most uploads come, which the sums
-    take: adding is fast where both are alike. `bounds` has B for each name (the caller has checked
-    every term against it), `total_weight` the sum of all planned weights.
+    `specs` has the shape of each, and the memory format of the sums: adding is fast for terms of the same. `bounds` has
+    B for each name (the caller has checked every term against it), `total_weight` the sum of all planned weights.
     """
 
     def __init__(
@@ -64,8 +61,8 @@ class ExactSum:
         self._products: dict[torch.dtype, Tensor] = {}
 
     def add(self, name: str, value: Tensor, weight: float, region: Region | None = None) -> None:
-        """Adds weight * value to the sum called `name`. Raises ValueError unless there is such a sum, and `value` has
-        exactly the shape of the tensor, or of its region: another shape would be broadcast.
+        """Adds weight * value to the sum called `name`. Raises ValueError unless `value` has exactly the shape of the
+        tensor, or of its region: another would be broadcast.
         """
         if name not in self._sums:
             raise ValueError(f"{name}, which has no sum")
@@ -100,10 +97,8 @@ class ExactSum:
             total += scaled.round_().to(torch.int64)
 
     def mean(self, name: str, weight: float | Tensor, otherwise: Tensor) -> Tensor:
-        """Returns the sum divided by `weight`, in `otherwise`'s dtype and memory format.
-
-        `weight` is a number, or a float64 tensor of the sum's shape; where it is 0 nobody
-        contributed and the entry of `otherwise` stays.
+        """Returns the sum divided by `weight` (a number, or float64 of the sum's shape), in the dtype and memory format
+        of `otherwise`, whose entry stays where the weight is 0.
         """
         value = self._sums[name].to(torch.float64)
         unit = math.ldexp(1.0, self._exponents[name])
@@ -143,8 +138,8 @@ def _blocks(total: Tensor, value: Tensor, most: int) -> Iterator[tuple[Tensor, T
 class WeightSum:
     """The weights under each mean, rebuilt by the server from the plan: numbers, or per entry where regions differ.
 
-    Regions made of slices (a tier's leading channels) are added up once for each distinct one, masks
-    and index tensors as they come: memory does not grow with the cohort.
+    Memory does not grow with the cohort: regions made of slices (a tier's leading channels) are added up once for each
+    distinct one, masks and index tensors as they come.
     """
 
     def __init__(self, num_terms: int) -> None:
@@ -192,9 +187,8 @@ class WeightSum:
 class StatisticSum:
     """An exact sum of float tensors whose size is not known beforehand (BatchNorm statistics, losses).
 
-    Four limbs: whole multiples of a coarse power of two, then remainders in multiples of ever finer
-    ones. All are integers, so batches may be added in any order on any rank. Holds |x| up to 2^96
-    to below 2^-70; what is larger, or no number, counts as 2^96, `LARGEST`.
+    Four limbs: whole multiples of a coarse power of two, then remainders in multiples of ever finer ones. Holds |x| up
+    to 2^96 to below 2^-70; what is larger, or no number, counts as 2^96, `LARGEST`.
     """
 
     LARGEST = 2.0**96

@@ -1,11 +1,7 @@
-"""The command `run`: argv -> config -> a guarded run; and the table of all commands.
-
-    mpirun -n 5 python -m fedmpi.main [CONFIG.yaml] [section.key=value ...]
-        [--run-dir DIR] [--resume] [--init-from RUN[@ROUND]] [--version]
+"""The command `run`, and the table of all commands.
 
 One rank reports a mistake in the config, without traceback, before torch or MPI load. After that, every exception on
-any rank ends all ranks: an uncaught one would leave the others waiting in a collective for ever. Each step loads what
-it needs when it begins.
+any rank ends all ranks: an uncaught one would leave the others waiting in a collective for ever.
 """
 
 from __future__ import annotations
@@ -14,7 +10,6 @@ import argparse
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import fedmpi
@@ -41,24 +36,17 @@ if TYPE_CHECKING:
     from fedmpi.config.schema import Config
 
 
-@dataclass(frozen=True)
-class Command:
-    """One word of the command `fedmpi`: what it does, and the module whose `main` does it."""
-
-    summary: str
-    module: str
-
-
 COMMANDS = {
-    "run": Command("train: one run, alone or in every rank of an mpirun", "fedmpi.main"),
-    "plan": Command("what a run will cost; trains nothing", "fedmpi.command.plan"),
-    "list": Command("every method, model, data set and partition", "fedmpi.command.listing"),
-    "data": Command("list, fetch, prepare and show data sets", "fedmpi.data.command"),
-    "check": Command("whether this machine is ready, or your own code fits", "fedmpi.check.__main__"),
-    "grid": Command("methods x settings x seeds: runs and one report", "fedmpi.results.grid"),
-    "show": Command("runs: how far they are, as a page, a figure, numbers", "fedmpi.results.show"),
-    "export": Command("a trained net for use without fedmpi", "fedmpi.export.__main__"),
+    "run": ("fedmpi.main", "train: one run, alone or in every rank of an mpirun"),
+    "plan": ("fedmpi.command.plan", "what a run will cost; trains nothing"),
+    "list": ("fedmpi.command.listing", "every method, model, data set and partition"),
+    "data": ("fedmpi.data.command", "list, fetch, prepare and show data sets"),
+    "check": ("fedmpi.check.__main__", "whether this machine is ready, or your own code fits"),
+    "grid": ("fedmpi.results.grid", "methods x settings x seeds: runs and one report"),
+    "show": ("fedmpi.results.show", "runs: how far they are, as a page, a figure, numbers"),
+    "export": ("fedmpi.export.__main__", "a trained net for use without fedmpi"),
 }
+"""Each word of the command `fedmpi`: the module whose `main` does it, and what it does."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,19 +72,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser("fedmpi run", fedmpi.__doc__)
     parser.commands = COMMANDS
     parser.add_argument("words", nargs="*", metavar="CONFIG.yaml | section.key=value")
-    parser.add_argument(
-        "--run-dir", metavar="DIR", help="where the run lives; a fresh folder under output.dir by default"
-    )
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="continue from the newest whole checkpoint in --run-dir; begins the run where there is none",
-    )
-    parser.add_argument(
-        "--init-from",
-        metavar="RUN[@ROUND]",
-        help="begin a new run with the newest saved state of RUN (or that of ROUND), and RUN's config",
-    )
+    resume = "continue from the newest whole checkpoint in --run-dir; begins the run where there is none"
+    init = "begin a new run with the newest saved state of RUN (or that of ROUND), and RUN's config"
+    parser.add_argument("--run-dir", metavar="DIR", help="the run's folder; by default a fresh one under output.dir")
+    parser.add_argument("--resume", action="store_true", help=resume)
+    parser.add_argument("--init-from", metavar="RUN[@ROUND]", help=init)
     parser.add_argument("--version", action="version", version=f"fedmpi {fedmpi.__version__}")
     arguments = parser.parse_intermixed_args(argv)
     arguments.repeated = parser.repeated

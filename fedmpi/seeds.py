@@ -1,9 +1,8 @@
 """Every random number of a run: (purpose, seed, and what it is for) -> an independent generator.
 
-Nothing else in fedmpi draws random numbers. Nets that draw from the global generators of torch (dropout),
-Python or numpy find them seeded from here (`global_generators`). So what is drawn depends
-neither on the number of ranks nor on what ran before. The mixing is BLAKE2b over
-the words, as independent streams as a cryptographic hash can make them.
+What is drawn depends neither on the number of ranks nor on what ran before, also where nets draw from the global
+generators of torch (dropout), Python or numpy (`global_generators`). BLAKE2b over the words makes the streams as
+independent as a cryptographic hash can.
 """
 
 from __future__ import annotations
@@ -41,11 +40,8 @@ def torch_generator(purpose: str, *numbers: int) -> torch.Generator:
 
 @contextmanager
 def global_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Starts the global generators of torch, Python and numpy from `seed` within the block; puts them back.
-
-    A net may draw from these (initial values, dropout, stochastic depth) and from no generator of its own. Every caller
-    that makes a net or runs one seeds them, so that the numbers depend neither on the rank nor on what ran before.
-    `device` adds the generator of a GPU.
+    """Starts the global generators of torch (of a GPU, too, with `device`), Python and numpy from `seed` within the
+    block; puts them back. Every caller that makes or runs a net does so, because it may draw from these.
     """
     import numpy as np
     import torch

@@ -10,9 +10,8 @@ _BLOCK = 8
 def subsample_before_narrow_convs(module: nn.Module) -> None:
     """Makes each strided 1 x 1 conv of fewer than 8 inputs drop the pixels that it skips, then compute with stride 1.
 
-    On CPUs with AVX2 and no AVX-512, oneDNN's gradient of such a conv's kernel writes past its workspace when memory is
-    channels_last, and the process dies or computes nonsense (github.com/uxlfoundation/oneDNN/issues/6035). Narrow nets
-    of ResNets have such shortcuts.
+    Without AVX-512, oneDNN's gradient of such a kernel writes past its workspace when memory is channels_last
+    (github.com/uxlfoundation/oneDNN/issues/6035). Narrow ResNets have such shortcuts.
     """
     for part in module.modules():
         if type(part) is nn.Conv2d and part.kernel_size == (1, 1) and part.stride != (1, 1) and part.padding == (0, 0):

@@ -140,7 +140,7 @@ def describe_failure(error: BaseException, comm: Communicator) -> str:
     """Returns a block of text: rank, host, round, client, stage and cause, then the place in the code."""
     where = f"rank {comm.started_as} on {comm.host}"
     if isinstance(error, RoundError):
-        where = f"{where}, {error.where()}"
+        where = f"{where}, {error.where}"
     cause = cause_of(error) or error
     text = f": {cause}".replace("\n", "\n    ") if str(cause) else ""
     is_explained = isinstance(cause, (UserError, DivergenceError))  # a full disk, or a high learning rate

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedmpi.errors import ConfigError, RoundError
+from fedmpi.errors import ConfigError, RoundError, where
 from fedmpi.exactsum import WeightSum
 from fedmpi.federation.assignment import Assignment, Task, Wave
 from fedmpi.methods import aggregate
@@ -84,8 +84,7 @@ class Uploads:
             for name, value in self._setup.method.lift(upload, client):
                 self._add(report.client, name, value, regions.get(name))
         except (Exception, SystemExit) as error:  # the clock would not know the client
-            number = client.task.round_number
-            raise RoundError("aggregation", round_number=number, client=report.client) from error
+            raise RoundError(where("aggregation", client.task.round_number, report.client)) from error
         self._count(report.client, regions)
 
     def _add(self, client: int, name: str, value: Tensor, region: Region | None) -> None:

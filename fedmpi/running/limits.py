@@ -100,7 +100,7 @@ class Limits:
     def _give_up(self, why: str, *, is_own: bool) -> None:
         """Ends a rank that has taken too long, so that the others continue where they can; else all ranks."""
         comm = self._comm
-        where = self.clock.where() if self.clock else "starting"
+        where = self.clock.where if self.clock else "starting"
         what = "hung" if is_own else "gave up"
         lives_on = is_own and comm.recovers and comm.size > 1
         if not lives_on and not self._advice.note_failure():

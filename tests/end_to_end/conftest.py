@@ -50,7 +50,7 @@ def run_main(capfd: pytest.CaptureFixture[str]) -> RunMain:
         capfd.readouterr()
         try:
             if arguments[:1] and arguments[0] in COMMANDS:
-                code = import_module(COMMANDS[arguments[0]].module).main(list(arguments[1:]))
+                code = import_module(COMMANDS[arguments[0]][0]).main(list(arguments[1:]))
             else:
                 code = main(list(arguments))
         except SystemExit as error:

@@ -69,7 +69,7 @@ def test_a_failure_says_where_and_keeps_its_cause(world: World, cause: BaseExcep
     outer, inner = world.clock.stage("aggregation", 1), world.clock.stage("local_training", 12, 345)
     with pytest.raises(RoundError) as caught, outer, inner:
         raise cause
-    assert caught.value.where() == "round 12, client 345, stage local_training"
+    assert caught.value.where == "round 12, client 345, stage local_training"
     assert caught.value.__cause__ is cause
 
 

@@ -37,7 +37,7 @@ def noted(run: RunDir, error: BaseException) -> Run:
     """As a rank notes it that ends the job."""
     advice = Advice(small_config())
     advice.run_is_in(run, 3)
-    failed = RoundError("local_training", round_number=3, client=17)
+    failed = RoundError("round 3, client 17, stage local_training")
     failed.__cause__ = error
     assert advice.note_failure(failed)
     return seen(run)

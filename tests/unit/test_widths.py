@@ -86,7 +86,7 @@ def test_a_text_of_paragraphs() -> None:
 
 
 def test_the_end_of_a_run_that_diverged() -> None:
-    error = RoundError("local_training", round_number=100, client=100_000)
+    error = RoundError("round 100, client 100000, stage local_training")
     error.__cause__ = DivergenceError("training diverged: " + "a parameter left its bound; " * 6)
     text = describe_failure(error, SerialComm())
     assert len(widest(text)) <= COLUMNS and "DivergenceError" in text
@@ -94,7 +94,7 @@ def test_the_end_of_a_run_that_diverged() -> None:
 
 def test_the_end_of_a_run_by_an_error_of_the_user_s_code() -> None:
     """Its lines stay lines; the place in the code is no wider than its path."""
-    error = RoundError("local_training", round_number=100, client=100_000)
+    error = RoundError("round 100, client 100000, stage local_training")
     try:
         raise ValueError(f"{20 * 'word '}end\n  {20 * 'more '}end")
     except ValueError as cause:
