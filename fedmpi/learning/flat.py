@@ -8,15 +8,16 @@ however many layers the net has. Nothing is allocated once a rank has started.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from fedmpi.config.schema import Train
 from fedmpi.learning.loss_scale import LossScale
 from fedmpi.strided import subsample_before_narrow_convs
 from fedmpi.tensors import Layout, Params, frozen_values, put_buffer, specs_of
@@ -50,51 +51,25 @@ class Buffers:
         return module.to(self.device)
 
 
-@dataclass(frozen=True)
-class Group:
-    """A contiguous part of the flat vectors with one weight decay; `squares` and `steps` are AdamW's."""
-
-    parameter: Tensor
-    gradient: Tensor
-    momentum: Tensor
-    squares: Tensor
-    steps: Tensor
-    weight_decay: float
-
-
-@dataclass(frozen=True)
-class Optimizer:
-    """One of torch's fused optimizers, as a function for each group. As a class it would import torch._dynamo, 2 s at
-    the start of every rank.
-    """
-
-    updates: Sequence[Callable[..., None]]
-
-    @torch.no_grad()
-    def step(self, lr: float, left_out: Tensor | None = None) -> None:
-        """Takes one step; none where `left_out` (0-dim float32, on the device) is 1."""
-        for update in self.updates:
-            update(lr=lr, found_inf=left_out, fused=True, maximize=False)
-
-
 class FlatNet:
     """A module living in `buffers`, with its optimizer; `scale` is the loss scale (fp16), None in other precisions.
 
-    `own_decay` names parameters that weight decay leaves alone. They come last in the buffer, so
-    that each of the optimizer's two groups is one contiguous vector.
+    `params` and `grads` are tensors by name, `parameter` and `gradient` all of them as one vector, float32. Parameters
+    that weight decay leaves alone (`own_decay`) come last, so that each of the optimizer's two groups is contiguous.
     """
 
     def __init__(self, module: nn.Module, layout: Layout, buffers: Buffers) -> None:
+        def vector(buffer: Tensor) -> Tensor:
+            return buffer[: layout.num_bytes].view(torch.float32)
+
         self.layout = layout
         self._buffers = buffers
         self.params: Params = layout.views(buffers.parameters)
         self.grads: Params = layout.views(buffers.gradients)
-        self.momenta: Params = layout.views(buffers.momentum)
-        self._parameter = buffers.parameters[: layout.num_bytes]
-        self._gradient = buffers.gradients[: layout.num_bytes]
-        self._momentum = buffers.momentum[: layout.num_bytes]
-        self._squares = buffers.squares[: layout.num_bytes]
-        self.gradient = self._gradient.view(torch.float32)
+        self.parameter = vector(buffers.parameters)
+        self.gradient = vector(buffers.gradients)
+        self._momentum = vector(buffers.momentum)
+        self._squares = vector(buffers.squares)
         self.module = buffers.moved(_adopt(module, self.params, self.grads))
         subsample_before_narrow_convs(self.module)
         self.scale = buffers.loss_scale
@@ -109,41 +84,35 @@ class FlatNet:
         """Returns another module of the same layout in the same buffers."""
         return FlatNet(module, self.layout, self._buffers)
 
-    def optimizer(self, *, momentum: float, weight_decay: float, own_decay: Collection[str]) -> Optimizer:
-        """Returns SGD over the flat vectors; its momentum lies in the shared buffer (see `reset_momentum`)."""
-        updates = []
-        for group in self._groups(weight_decay, own_decay):
-            momenta = [group.momentum if momentum else None]
-            update = partial(sgd, [group.parameter], [group.gradient], momenta, weight_decay=group.weight_decay)
-            updates.append(partial(update, momentum=momentum, dampening=0.0, nesterov=False))
-        return Optimizer(updates)
-
-    def adamw(
-        self, *, beta1: float, beta2: float, eps: float, weight_decay: float, own_decay: Collection[str]
-    ) -> Optimizer:
-        """Returns AdamW over the flat vectors; all that it keeps lies in the shared buffers, which have `squares`.
+    def optimizer(self, train: Train, own_decay: Collection[str]) -> Callable[[float, Tensor | None], None]:
+        """Returns the step of SGD or AdamW over the flat vectors, as a function of the rate and of whether it is left
+        out (0-dim float32 on the device, 1: yes). What it keeps lies in the shared buffers (see `reset_momentum`).
 
         I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization, ICLR 2019, arXiv:1711.05101, Algorithm 2.
         """
-        updates = []
-        for group in self._groups(weight_decay, own_decay):
-            moments = ([group.momentum], [group.squares])
-            update = partial(adamw, [group.parameter], [group.gradient], *moments, [], [group.steps])
-            updates.append(
-                partial(update, weight_decay=group.weight_decay, beta1=beta1, beta2=beta2, eps=eps, amsgrad=False)
-            )
-        return Optimizer(updates)
-
-    def _groups(self, weight_decay: float, own_decay: Collection[str]) -> list[Group]:
         split = min((self.layout.offsets[name] for name in own_decay), default=self.layout.num_bytes)
         first = split // torch.float32.itemsize
-        flat = (self._parameter, self._gradient, self._momentum, self._squares)
-        vectors = [vector.view(torch.float32) for vector in flat]
-        groups = []
-        for place, (part, decay) in enumerate([(slice(0, first), weight_decay), (slice(first, None), 0.0)]):
-            parameter, gradient, momentum, squares = (vector[part] for vector in vectors)
-            groups.append(Group(parameter, gradient, momentum, squares, self._buffers.steps[place], decay))
-        return [group for group in groups if group.parameter.numel()]
+        # torch's fused optimizers as functions: as classes they would import torch._dynamo, 2 s at each rank's start.
+        updates: list[Callable[..., None]] = []
+        for group, (part, decay) in enumerate([(slice(0, first), train.weight_decay), (slice(first, None), 0.0)]):
+            vectors = ([self.parameter[part]], [self.gradient[part]])
+            momentum = [self._momentum[part]]
+            if not vectors[0][0].numel():
+                continue
+            if train.optimizer == "adamw":
+                kept: Any = (momentum, [self._squares[part]], [], [self._buffers.steps[group]])
+                update = partial(adamw, *vectors, *kept, beta1=0.9, beta2=0.999, eps=1e-8, amsgrad=False)
+            else:
+                kept = momentum if train.momentum else [None]
+                update = partial(sgd, *vectors, kept, momentum=train.momentum, dampening=0.0, nesterov=False)
+            updates.append(partial(update, weight_decay=decay, fused=True, maximize=False))
+
+        @torch.no_grad()
+        def step(lr: float, left_out: Tensor | None = None) -> None:
+            for update in updates:
+                update(lr=lr, found_inf=left_out)
+
+        return step
 
     def outputs(self, outputs: Tensor) -> Tensor:
         """Returns outputs that a method has computed without calling `module`, as `module` would return them: in fp16
@@ -155,35 +124,11 @@ class FlatNet:
         for kept in (self._momentum, self._squares, self._buffers.steps):
             kept.zero_()
 
-    def is_finite(self) -> Tensor:
-        """Returns whether all parameters are finite (0-dim bool, on the device)."""
-        return torch.isfinite(self._parameter.view(torch.float32)).all()
-
     @torch.no_grad()
     def clip_gradient(self, largest_norm: float) -> None:
         """Scales the gradient of the whole net down to this Euclidean norm if it is longer; nothing waits."""
         # As torch.nn.utils.clip_grad_norm_, which would visit every tensor of the net.
         self.gradient.mul_((largest_norm / (torch.linalg.vector_norm(self.gradient) + 1e-6)).clamp(max=1.0))
-
-    def zero_gradient(self) -> None:
-        self._gradient.zero_()
-
-    def clear(self) -> None:
-        """Zeroes parameters, gradients and what the optimizer keeps, as at the start."""
-        for vector in (self._parameter, self._gradient):
-            vector.zero_()
-        self.reset_momentum()
-
-    def copy_of_parameters(self) -> Tensor:
-        """Returns their bytes, uint8 (layout.num_bytes,)."""
-        return self._parameter.clone()
-
-    def copy_parameters_to(self, target: Tensor) -> None:
-        """Saves the parameters into the first bytes of `target` (uint8)."""
-        target[: self.layout.num_bytes].copy_(self._parameter)
-
-    def copy_parameters_from(self, source: Tensor) -> None:
-        self._parameter.copy_(source[: self.layout.num_bytes])
 
 
 def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[str], *, channels_last: bool) -> Layout:

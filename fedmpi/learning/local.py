@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -109,17 +109,12 @@ class LocalTrainer:
         self.data = data
         self.train = train
         self._own_decay = [name for name in net.params if name in own_decay]
-        decay: Any = {"weight_decay": train.weight_decay, "own_decay": self._own_decay}
-        self._optimizer = (
-            net.adamw(beta1=0.9, beta2=0.999, eps=1e-8, **decay)
-            if train.optimizer == "adamw"
-            else net.optimizer(momentum=train.momentum, **decay)
-        )
+        self._optimizer_step = net.optimizer(train, self._own_decay)
         is_cross_entropy = train.loss == "auto" and data.info.task in ("classification", "token_classification")
         self._largest_loss = LARGEST_LOSS if is_cross_entropy else math.inf
         self._clips = math.isfinite(train.clip_norm)
         keeps_last = train.on_divergence == "upload_last_finite"
-        self._last_finite = torch.empty_like(net._parameter) if keeps_last else None
+        self._last_finite = torch.empty_like(net.parameter) if keeps_last else None
 
     @property
     def batch_size(self) -> int:
@@ -135,10 +130,13 @@ class LocalTrainer:
     ) -> TrainOutcome:
         """Trains on the examples in `draws`, epoch by epoch, from a momentum of zero."""
         net = self.net
-        optimizer = self._optimizer
-        self._start()
-        num_left_out = net.scale.num_left_out if net.scale else None
+        net.module.train()
         net.reset_momentum()
+        if net.scale:
+            net.scale.reset()
+        if self._last_finite is not None:
+            self._last_finite.copy_(net.parameter)
+        num_left_out = net.scale.num_left_out if net.scale else None
         num_epochs, num_examples = draws.examples.shape
         batches = list(product(range(num_epochs), self.bounds(num_examples)))[: draws.steps]
         losses = torch.zeros(len(batches), device=draws.examples.device)
@@ -150,14 +148,14 @@ class LocalTrainer:
             after_backward(net)
             if self._clips:
                 net.clip_gradient(self.train.clip_norm)
-            optimizer.step(lr, left_out)
+            self._optimizer_step(lr, left_out)
         return outcome_of(losses, num_left_out, self._largest_loss)
 
     def gradient(self, draws: Draws, epoch: int, bounds: tuple[int, int], backward: Backward, loss: Loss) -> Tensor:
         """Computes the gradients of one mini-batch into the net's buffer, which is zeroed first; returns the loss
         (0-dim)."""
         inputs, targets = self.data.train_batch(draws, epoch, *bounds)
-        self.net.zero_gradient()
+        self.net.gradient.zero_()
         with self._autocast(inputs.device):
             return backward(self.net, inputs, targets, loss)
 
@@ -168,14 +166,7 @@ class LocalTrainer:
     def restore_last_finite(self) -> None:
         """Restores the last parameters whose loss was finite (under `upload_last_finite`)."""
         assert self._last_finite is not None
-        self.net.copy_parameters_from(self._last_finite)
-
-    def _start(self) -> None:
-        self.net.module.train()
-        if self.net.scale:
-            self.net.scale.reset()
-        if self._last_finite is not None:
-            self.net.copy_parameters_to(self._last_finite)
+        self.net.parameter.copy_(self._last_finite)
 
     def _is_bad(self, loss: Tensor) -> bool:
         """Remembers the parameters of a good loss; after a bad one restores the last good ones. Waits for the
@@ -184,7 +175,7 @@ class LocalTrainer:
         if is_bad:
             self.restore_last_finite()
         elif self._last_finite is not None:
-            self.net.copy_parameters_to(self._last_finite)
+            self._last_finite.copy_(self.net.parameter)
         return is_bad
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:

@@ -72,7 +72,9 @@ def check_nets(
             except Exception as error:
                 why = fault_of_net(str(error)) or f"it fails as the method trains it: {as_one_line(error)}"
                 raise ConfigError("model.name", f"'{model}': {why}") from error
-        net.clear()
+        net.parameter.zero_()
+        net.gradient.zero_()
+        net.reset_momentum()
         net.module.train()
     return " ".join(digests)
 
@@ -88,7 +90,7 @@ def _to_try(trainers: Sequence[LocalTrainer], macs: Sequence[float]) -> Iterator
 
 
 def initial_values(net: FlatNet, seed: int) -> Tensor:
-    """Fills a net with values of the size that keeps activations near 1; returns them as bytes."""
+    """Fills a net with values of the size that keeps activations near 1; returns a copy."""
     generator = seeds.torch_generator("self-check values", seed)
     for value in net.params.values():
         if value.dim() > 1:
@@ -96,7 +98,7 @@ def initial_values(net: FlatNet, seed: int) -> Tensor:
             value.copy_(torch.empty(value.shape).uniform_(-bound, bound, generator=generator))
         else:
             value.fill_(1.0)
-    return net.copy_of_parameters()
+    return net.parameter.clone()
 
 
 @dataclass(frozen=True)
@@ -112,18 +114,18 @@ class _Trial:
         return seeds.mix("self-check", self.seed, number)
 
     def train(self, net: FlatNet, client: int) -> Tensor:
-        """Takes the steps of client 0 or 1 from the initial values; returns the parameters after them, as bytes."""
-        net.copy_parameters_from(self.initial)
+        """Takes the steps of client 0 or 1 from the initial values; returns the parameters after them."""
+        net.parameter.copy_(self.initial)
         seed = self.seed_of(client)
         draws = self.trainer.data.draws(self.clients[client], 1, torch.Generator().manual_seed(seed))
         with seeds.global_generators(seed, self.trainer.data.device):
             trainer = self.trainer.with_net(net, BATCH_SIZE)
             trainer.run(draws, LR, loss_of(trainer.train, trainer.data.info.task), plain_step, lambda net: None)
-        return net.copy_of_parameters()
+        return net.parameter.clone()
 
     def test(self, net: FlatNet) -> Tensor:
         """Returns the outputs in evaluation mode on a batch of client 0. Tests seed no generator."""
-        net.copy_parameters_from(self.initial)
+        net.parameter.copy_(self.initial)
         as_stored = Draws(torch.tensor(self.clients[0][None, :BATCH_SIZE], device=self.trainer.data.device))
         with bn.using(net.module, None), torch.no_grad():
             return net.module(self.trainer.data.train_batch(as_stored, 0, 0, BATCH_SIZE)[0]).clone()

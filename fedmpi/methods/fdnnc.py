@@ -251,7 +251,7 @@ class FDNNC(Method):
         order = torch.randperm(len(client.examples), generator=client.generator("batch"))
         batch = client.examples[order[: self.context.train.batch_size].numpy()]
         # A client without examples takes no step, so it would send what the one before it has left in the buffer.
-        trainer.net.zero_gradient()
+        trainer.net.gradient.zero_()
         loss = _half_squared_error if self.options.loss == "mse" else work.loss
         iteration = replace(work, epochs=1, steps=0, share=1.0, lr=0.0, loss=loss)
         return super().train(trainer, replace(client, examples=batch), iteration)

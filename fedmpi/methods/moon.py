@@ -63,19 +63,19 @@ class Moon(Method):
         if client.memory is None:
             return super().train(trainer, client, work)
         net = trainer.net
-        published = net.copy_of_parameters()
+        published = net.parameter.clone()
         copy_into(net.params, client.memory)
-        previous = net.copy_of_parameters()
-        net.copy_parameters_from(published)
+        previous = net.parameter.clone()
+        net.parameter.copy_(published)
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
-            own = net.copy_of_parameters()
+            own = net.parameter.clone()
             seen = []
             for parameters in (published, previous):
-                net.copy_parameters_from(parameters)
+                net.parameter.copy_(parameters)
                 with torch.no_grad():
                     seen.append(self._outputs(net, inputs)[1])
-            net.copy_parameters_from(own)
+            net.parameter.copy_(own)
             outputs, representation = self._outputs(net, inputs)
             return gradients(loss(outputs, targets) + self.options.mu * self._contrast(representation, *seen))
 

@@ -101,14 +101,14 @@ class PerFedAvg(Method):
         outer, inner, curvature = (work.draws(trainer, client.examples, each) for each in generators)
         epochs = range(len(outer.examples))
         batches = ((epoch, *bounds) for epoch in epochs for bounds in trainer.bounds(len(client.examples)))
-        start = net.copy_of_parameters()
+        start = net.parameter.clone()
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
             batch = next(batches)
-            net.copy_parameters_to(start)
+            start.copy_(net.parameter)
             _descend(net, *work.data.train_batch(inner, *batch), loss, options.alpha)
             value = _gradient(net, inputs, targets, loss)
-            net.copy_parameters_from(start)
+            net.parameter.copy_(start)
             if options.variant == "HF":
                 _add_curvature(net, *work.data.train_batch(curvature, *batch), loss, options.alpha)
             return value
@@ -148,5 +148,5 @@ def _add_curvature(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss, al
 
 def _gradient(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:
     """Computes one batch's gradient at the net's parameters, into its gradient buffer; returns the loss (0-dim)."""
-    net.zero_gradient()
+    net.gradient.zero_()
     return plain_step(net, inputs, targets, loss)

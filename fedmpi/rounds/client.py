@@ -127,5 +127,5 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
     is_good = (largest <= limits).all()  # False for NaN, too
     if method.keeps_memory:
-        is_good &= net.is_finite()
+        is_good &= net.parameter.isfinite().all()
     return upload if bool(is_good) else None

@@ -349,7 +349,7 @@ def test_the_check_leaves_nothing_behind(tmp_path: Path, method: str) -> None:
 
     def state() -> list[object]:
         numpy = np.random.get_state()
-        flat = [trainer.net.copy_of_parameters().sum().item() for trainer in setup.trainers]
+        flat = [trainer.net.parameter.sum().item() for trainer in setup.trainers]
         modules = [part for trainer in setup.trainers for part in trainer.net.module.modules()]
         modes = [(part.training, len(part._forward_hooks)) for part in modules]
         return [torch.get_rng_state().tolist(), random.getstate(), numpy[1].tolist(), numpy[2], flat, modes]

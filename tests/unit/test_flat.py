@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedmpi.config.schema import Train
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.methods.protocol import copy_into
 from fedmpi.strided import subsample_before_narrow_convs
+from fedmpi.tensors import bytes_of
 
 OWN = ("conv.weight", "head.weight")
 
@@ -78,13 +80,14 @@ def test_sgd_is_torch_s_to_the_bit_where_arithmetic_is_exact(own: object, channe
         for value in net.parameters():
             value.copy_((value * 8).round() / 8)
     flat = flat_twin(net, own, channels_last=channels_last)
-    ours, theirs = flat.optimizer(momentum=0.25, weight_decay=0.25, own_decay=own), plain_sgd(net, own, 0.25, 0.25)
+    ours = flat.optimizer(Train(momentum=0.25, weight_decay=0.25), own)
+    theirs = plain_sgd(net, own, 0.25, 0.25)
     for group in theirs.param_groups:
         group["lr"] = 0.25
     for step in range(4):
         set_gradients(net, flat, step)
         before = flat.params["conv.weight"].clone()
-        ours.step(0.25)
+        ours(0.25)
         theirs.step()
         assert equal(net, flat) and not torch.equal(flat.params["conv.weight"], before)
 
@@ -97,14 +100,14 @@ def test_adamw_is_torch_s_to_rounding(own: object, channels_last: bool) -> None:
     values = {name: value.detach().clone() for name, value in net.named_parameters()}
     layout = net_layout(values.items(), own, channels_last=channels_last)
     flat = flat_twin(net, own, Buffers(layout.num_bytes, "cpu", squares=True), channels_last=channels_last)
-    ours = flat.adamw(beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.25, own_decay=own)
+    ours = flat.optimizer(Train(optimizer="adamw", weight_decay=0.25), own)
     for _ in range(2):
         groups = [{**group, "lr": 0.125} for group in plain_sgd(net, own, 0.0, 0.25).param_groups]
         groups = [{"params": g["params"], "lr": g["lr"], "weight_decay": g["weight_decay"]} for g in groups]
-        theirs = torch.optim.AdamW(groups, betas=(0.8, 0.9), eps=1e-6)
+        theirs = torch.optim.AdamW(groups)
         for step in range(4):
             set_gradients(net, flat, step)
-            ours.step(0.125)
+            ours(0.125)
             theirs.step()
             for name, value in net.named_parameters():
                 assert torch.allclose(flat.params[name], value, rtol=1e-6, atol=1e-6), name
@@ -115,7 +118,7 @@ def test_adamw_is_torch_s_to_rounding(own: object, channels_last: bool) -> None:
         copy_into(flat.params, values)
 
 
-def test_one_parameter_by_hand() -> None:
+def test_oneparameter_by_hand() -> None:
     """x = 1, gradient 1 twice, lr and momentum 1/2, decay 1/4: v = 1.25, x = 0.375; v = 0.625 + 1.09375, x = -0.484375.
 
     Without decay, as in the group of `own_decay`: v = 1, x = 0.5; v = 1.5, x = -0.25.
@@ -126,12 +129,12 @@ def test_one_parameter_by_hand() -> None:
     layout = net_layout(values.items(), ("a",), channels_last=False)
     net = FlatNet(module, layout, Buffers(layout.num_bytes, "cpu"))
     copy_into(net.params, values)
-    sgd = net.optimizer(momentum=0.5, weight_decay=0.25, own_decay=("a",))
+    sgd = net.optimizer(Train(momentum=0.5, weight_decay=0.25), ("a",))
     seen = []
     for _ in range(2):
         net.grads["a"].fill_(1.0)
         net.grads["b"].fill_(1.0)
-        sgd.step(0.5)
+        sgd(0.5)
         seen.append((net.params["a"].item(), net.params["b"].item()))
     assert seen == [(0.5, 0.375), (-0.25, -0.484375)]
 
@@ -139,12 +142,12 @@ def test_one_parameter_by_hand() -> None:
 def test_padding_stays_zero() -> None:
     """Momentum, decay and all: otherwise the bytes of a message would hold what no tensor owns."""
     flat = flat_twin(net := seeded(), OWN)
-    buffers = [flat._parameter, flat._gradient, flat._momentum]
-    sgd = flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=OWN)
+    buffers = [bytes_of(vector) for vector in (flat.parameter, flat.gradient, flat._momentum)]
+    sgd = flat.optimizer(Train(momentum=0.9, weight_decay=0.1), OWN)
     for _ in range(3):
-        flat.zero_gradient()
+        flat.gradient.zero_()
         flat.module(torch.rand(4, 3, 6, 6, generator=torch.Generator().manual_seed(1))).square().sum().backward()
-        sgd.step(1.0)
+        sgd(1.0)
     is_padding = torch.ones(flat.layout.num_bytes, dtype=torch.bool)
     for name, spec in flat.layout.specs.items():
         is_padding[flat.layout.offsets[name] : flat.layout.offsets[name] + spec.num_bytes] = False
@@ -163,15 +166,15 @@ def test_nets_of_several_tiers_share_buffers() -> None:
         alone = flat_twin(nets[width])
         copy_into(shared[width].params, alone.params)
         for flat in (shared[width], alone):
-            sgd = flat.optimizer(momentum=0.9, weight_decay=0.1, own_decay=())
+            sgd = flat.optimizer(Train(momentum=0.9, weight_decay=0.1), ())
             flat.reset_momentum()
             for _ in range(2):
-                flat.zero_gradient()
+                flat.gradient.zero_()
                 flat.module(images).square().sum().backward()
-                sgd.step(1.0)
+                sgd(1.0)
         assert all(torch.equal(shared[width].params[name], value) for name, value in alone.params.items())
         assert not equal(nets[width], shared[width])
-    assert shared[5]._parameter.data_ptr() == shared[2]._parameter.data_ptr()
+    assert shared[5].parameter.data_ptr() == shared[2].parameter.data_ptr()
 
 
 @pytest.mark.parametrize("inputs", [4, 8])

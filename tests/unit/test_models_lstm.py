@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi import costs
+from fedmpi.config.schema import Train
 from fedmpi.data.dataset import DataInfo
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
@@ -89,20 +90,20 @@ def test_trains_in_a_flat_buffer(device: str) -> None:
     flat = FlatNet(copy.deepcopy(plain), layout, Buffers(layout.num_bytes, device))
     for name, parameter in plain.named_parameters():
         flat.params[name].copy_(parameter.detach())
-    sgd = flat.optimizer(momentum=0.0, weight_decay=0.0, own_decay=())
+    sgd = flat.optimizer(Train(momentum=0, weight_decay=0), ())
     labels = torch.tensor([0, 1, 1])
     for step in range(2):
-        flat.zero_gradient()
+        flat.gradient.zero_()
         with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             F.cross_entropy(flat.module(tokens(step).to(device)), labels.to(device)).backward()
-        sgd.step(1.0)
+        sgd(1.0)
         plain.zero_grad()
         F.cross_entropy(plain(tokens(step)), labels).backward()
         for parameter in plain.parameters():
             parameter.data -= parameter.grad
     for name, parameter in plain.named_parameters():
         assert torch.allclose(flat.params[name].cpu(), parameter, atol=1e-5)
-    flat._parameter.zero_()
+    flat.parameter.zero_()
     assert not flat.module(tokens().to(device)).any()
 
 

@@ -7,6 +7,7 @@ import torch
 from pretend import device
 from torch import Tensor, nn
 
+from fedmpi.config.schema import Train
 from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.tensors import select, to_device
 
@@ -53,12 +54,12 @@ def test_a_step_allocates_nothing(squares: bool) -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2))
     layout = net_layout(module.named_parameters(), (), channels_last=True)
     net = FlatNet(module, layout, Buffers(layout.num_bytes, device.NAME, squares=squares))
-    decay = {"weight_decay": 0.1, "own_decay": ()}
-    optimizer = net.adamw(beta1=0.9, beta2=0.9, eps=1e-8, **decay) if squares else net.optimizer(momentum=0.9, **decay)
+    train = Train(optimizer="adamw" if squares else "sgd", momentum=0.9, weight_decay=0.1)
+    take_step = net.optimizer(train, ())
     with device.log.kept() as events:
         net.reset_momentum()
-        net.zero_gradient()
-        optimizer.step(0.1)
+        net.gradient.zero_()
+        take_step(0.1)
     assert device.of(events, "new", "wait", "up", "down") == []
 
 
