@@ -32,7 +32,7 @@ from fedmpi.devices.model import (
 )
 from fedmpi.devices.profiles import Profile, built_in, read
 from fedmpi.errors import ConfigError
-from fedmpi.federation.tiers import tier_of
+from fedmpi.federation.tiers import tier_blocks, tier_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import ClientLoad, Costs, Passes, Training
 from fedmpi.store.units import size, span
@@ -59,19 +59,18 @@ class Spent:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The devices of a run; `nets` are the costs of the method's nets, `blocks` the clients per tier."""
+    """The devices of a run; `nets` are the costs of the method's nets."""
 
     config: Config
     method: Method
     nets: Sequence[NetCosts]
-    blocks: Sequence[int]
     listed: Sequence[Profile]
     """The devices of `classes` or of the file; the median of `lognormal`."""
     digest: str = ""
     """Of the file."""
 
     @classmethod
-    def of(cls, config: Config, method: Method, nets: Sequence[NetCosts], blocks: Sequence[int]) -> Fleet | None:
+    def of(cls, config: Config, method: Method, nets: Sequence[NetCosts]) -> Fleet | None:
         """Returns the fleet; None if `devices` is off. Raises `ConfigError`."""
         devices = config.devices
         if not devices.is_on:
@@ -85,7 +84,7 @@ class Fleet:
         else:
             names = devices.classes if devices.name == "classes" else [devices.median]
             listed, digest = tuple(built_in()[name] for name in names), ""
-        return cls(config, method, nets, tuple(blocks), listed, digest)
+        return cls(config, method, nets, listed, digest)
 
     def check(self) -> None:
         """Raises `ConfigError` if a client's device is too small and that is refused, or if all are."""
@@ -114,6 +113,10 @@ class Fleet:
         return ConfigError("devices", f"{has}, and {takes}; {', or '.join(todo)}")
 
     # Who has what.
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        return tier_blocks(self.config)
 
     @cached_property
     def server(self) -> Profile:

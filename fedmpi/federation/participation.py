@@ -5,9 +5,10 @@ Each answer is a pure function of (config, seed, round, client), so all ranks an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import blake2b
 from operator import index
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 
 from fedmpi import seeds
 from fedmpi.errors import ConfigError, one_line, reason, type_in_words, users_code
-from fedmpi.federation.cohort import sample_cohort
+from fedmpi.federation.cohort import eligible_clients, sample_among, sample_cohort
+from fedmpi.federation.tiers import tier_blocks, tier_of
 from fedmpi.registry import import_object
 
 if TYPE_CHECKING:
@@ -52,20 +54,19 @@ class Participation:
     sizes: Ints | None = None
     availability: Availability | None = None
     function: Callable[[int, int], Iterable[Any]] | None = None
-    tier: Callable[[int, int], int | None] | None = None
-    """A client's tier in a round where devices decide it (`clients.tier_assignment=fits`, `devices.too_small=drop`);
-    None if the device's memory does not hold it."""
+    of_device: Callable[[int, int], int | None] | None = None
+    """`tier` where devices decide it (`clients.tier_assignment=fits`, `devices.too_small=drop`)."""
 
     @classmethod
     def of(
-        cls, config: Config, sizes: Ints | None = None, tier: Callable[[int, int], int | None] | None = None
+        cls, config: Config, sizes: Ints | None = None, of_device: Callable[[int, int], int | None] | None = None
     ) -> Participation:
         """Reads the file and imports the function that `config` names. Raises `ConfigError`."""
         path = config.clients.availability
         sampling = config.clients.sampling
         availability = read_availability(path, config.clients.count) if path else None
         function = import_object(sampling) if ":" in sampling else None
-        made = cls(config, sizes, availability, function, tier)
+        made = cls(config, sizes, availability, function, of_device)
         for number in range(1, config.rounds + 1 if function else 1):
             if made.named(number) != made.named(number):
                 problem = "returns other clients at a second call; draw from its round and seed alone"
@@ -75,10 +76,45 @@ class Participation:
     @property
     def is_uniform(self) -> bool:
         """Returns whether every client is there and as likely as the others: no list of all clients is needed."""
-        return self.availability is None and self.tier is None and self.config.clients.sampling == "uniform"
+        return self.availability is None and self.of_device is None and self.config.clients.sampling == "uniform"
 
-    def cohort(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
-        """Returns `size` clients, sorted, of those that are there and can take part; all of them if there are fewer."""
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        return tier_blocks(self.config)
+
+    def tier(self, client: int, round_number: int) -> int | None:
+        """Returns a client's tier in a round; None if its device's memory does not hold it."""
+        return (self.of_device or self.block_tier)(client, round_number)
+
+    def block_tier(self, client: int, round_number: int) -> int:
+        """Returns a client's tier in a round, whatever its device holds."""
+        dynamic = self.config.clients.tier_assignment == "dynamic"
+        return tier_of(client, self.blocks, dynamic=dynamic, seed=self.config.seed, round_number=round_number)
+
+    def cohort(
+        self, round_number: int, phase: str, num_clients: int | None = None, tiers: Collection[int] | None = None
+    ) -> list[tuple[int, int]]:
+        """Returns (client, tier) of every client that takes part in a phase, sorted: `num_clients` (None:
+        `clients.per_round`) of these tiers (None: all), or all of them if there are fewer.
+        """
+        clients = self.config.clients
+        size = clients.per_round if num_clients is None else num_clients
+        when = {"seed": self.config.seed, "round_number": round_number}
+
+        def can_take_part(client: int) -> bool:
+            own = self.tier(client, round_number)
+            return own is not None and (tiers is None or own in tiers)
+
+        if not self.is_uniform:
+            cohort = self._of_list(size, round_number, phase, can_take_part)
+        elif clients.tier_assignment == "dynamic" and any(self.blocks[wanted] for wanted in tiers or ()):
+            cohort = sample_among(clients.count, can_take_part, size, phase=phase, **when)
+        else:
+            cohort = sample_cohort(eligible_clients(self.blocks, tiers), size, phase=phase, **when)
+        return [(client, own) for client in cohort if (own := self.tier(client, round_number)) is not None]
+
+    def _of_list(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
+        """Returns `size` clients, sorted, of a list of those that are there and can take part."""
         number = self.config.clients.count
         present = self.availability.in_round(round_number) if self.availability else np.arange(number)
         pool = [client for client in present.tolist() if can_take_part(client)]

@@ -5,11 +5,17 @@ capacity first; under the dynamic one every client draws its tier anew in each r
 blocks' shares as probabilities and independently of the others.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from fedmpi import seeds
+
+if TYPE_CHECKING:
+    from fedmpi.config.schema import Config
 
 
 @dataclass(frozen=True)
@@ -27,6 +33,12 @@ def equal_blocks(num_clients: int, num_tiers: int) -> tuple[int, ...]:
     """Returns block sizes as equal as can be; the last tier has the remainder, as in HeteroFL."""
     size = num_clients // num_tiers
     return (*[size] * (num_tiers - 1), num_clients - size * (num_tiers - 1))
+
+
+def tier_blocks(config: Config) -> tuple[int, ...]:
+    """Returns the clients per tier, largest capacity first."""
+    own: tuple[int, ...] = config.method.tier_blocks(config.clients.count)
+    return config.clients.tier_blocks or own
 
 
 def tier_of(client: int, blocks: Sequence[int], *, dynamic: bool, seed: int, round_number: int) -> int:

@@ -148,9 +148,10 @@ def _buffers(setup: Setup, layout: Layout) -> tuple[torch.Tensor, torch.Tensor]:
 def tested_nets(setup: Setup) -> set[int]:
     """Returns the nets that a test needs: those tested on the whole test set and, for personal tests, every tier's."""
     nets = {net.index for net in setup.method.tested()}
-    if setup.personal_tests and setup.participation.tier:
-        return nets | set(range(len(setup.blocks)))
-    return nets | {tier for tier, count in enumerate(setup.blocks) if count} if setup.personal_tests else nets
+    if setup.personal_tests:
+        chosen = setup.participation
+        nets |= {tier for tier, count in enumerate(chosen.blocks) if count or chosen.of_device}
+    return nets
 
 
 def share_versions(setup: Setup, state: ServerState, tasks: Sequence[Task]) -> dict[int, Version]:

@@ -16,9 +16,7 @@ import numpy as np
 
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
-from fedmpi.federation.cohort import eligible_clients, sample_among, sample_cohort
 from fedmpi.federation.participation import SAMPLING, Participation
-from fedmpi.federation.tiers import tier_of
 from fedmpi.methods.values import Client, ClientLoad, Phase
 from fedmpi.rounds.report import ClientReport
 from fedmpi.tensors import Params, Spec
@@ -58,7 +56,6 @@ class Federation:
     skeletons: Sequence[nn.Module]
     nets: Sequence[Costs]
     """All nets of the method without values, and what they cost."""
-    blocks: tuple[int, ...]
     file_digests: Mapping[str, str]
     """Of the files beside the data that the run is computed with, by the names in `made_with`."""
 
@@ -148,7 +145,7 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
     Raises `ConfigError` where the user's function chooses other clients on some ranks.
     """
     chosen = setup.participation
-    tasks = draw_tasks(chosen, setup.blocks, setup.method, setup.macs, setup.fleet, round_number, phase)
+    tasks = draw_tasks(chosen, setup.method, setup.macs, setup.fleet, round_number, phase)
     cohort = [(task.client, task.tier) for task in tasks]
     if chosen.function and len(set(setup.comm.allgather_object(str(cohort)))) > 1:
         name = setup.config.clients.sampling
@@ -158,7 +155,6 @@ def plan_phase(setup: Setup, round_number: int, phase: Phase) -> Assignment:
 
 def draw_tasks(
     participation: Participation,
-    blocks: Sequence[int],
     method: Method,
     macs: Sequence[float],
     fleet: Fleet | None,
@@ -169,7 +165,7 @@ def draw_tasks(
     has the clients' sizes, `macs` the multiply-accumulates per example of each net; without them tasks cost nothing.
     """
     assert participation.sizes is not None
-    cohort = draw_cohort(participation, blocks, round_number, phase)
+    cohort = participation.cohort(round_number, phase.name, phase.num_clients, phase.tiers)
     tasks = []
     for place, (client, tier) in enumerate(cohort):
         size = int(participation.sizes[client])
@@ -184,34 +180,6 @@ def draw_tasks(
     return tasks
 
 
-def draw_cohort(
-    participation: Participation, blocks: Sequence[int], round_number: int, phase: Phase
-) -> list[tuple[int, int]]:
-    """Returns (client, tier) of every client that takes part in this phase of this round."""
-    config = participation.config
-    clients = config.clients
-    when = {"seed": config.seed, "round_number": round_number}
-    dynamic = clients.tier_assignment == "dynamic"
-    size = clients.per_round if phase.num_clients is None else phase.num_clients
-    tiers = phase.tiers
-
-    def tier(client: int) -> int | None:
-        of_device = participation.tier
-        return of_device(client, round_number) if of_device else tier_of(client, blocks, dynamic=dynamic, **when)
-
-    def can_take_part(client: int) -> bool:
-        own = tier(client)
-        return own is not None and (tiers is None or own in tiers)
-
-    if not participation.is_uniform:
-        cohort = participation.cohort(size, round_number, phase.name, can_take_part)
-    elif dynamic and any(blocks[wanted] for wanted in tiers or ()):
-        cohort = sample_among(sum(blocks), can_take_part, size, phase=phase.name, **when)
-    else:
-        cohort = sample_cohort(eligible_clients(blocks, tiers), size, phase=phase.name, **when)
-    return [(client, own) for client in cohort if (own := tier(client)) is not None]
-
-
 def client_of(setup: Setup, task: Task, published: Published, version: Version | None) -> Client:
     """Returns the client as its method sees it. Reads its memory of that version when the method first uses it."""
 
@@ -224,11 +192,10 @@ def client_of(setup: Setup, task: Task, published: Published, version: Version |
 def personal_task(setup: Setup, client: int, round_number: int) -> Task:
     """Returns the task of testing one client's own net after a round."""
     assert setup.personal_tests is not None
-    dynamic = setup.config.clients.tier_assignment == "dynamic"
-    of_device = setup.participation.tier
-    tier = tier_of(client, setup.blocks, dynamic=dynamic, seed=setup.config.seed, round_number=round_number)
-    if of_device and (own := of_device(client, round_number)) is not None:
-        tier = own
+    chosen = setup.participation
+    tier = chosen.tier(client, round_number)
+    if tier is None:
+        tier = chosen.block_tier(client, round_number)
     cost = setup.macs[tier] * (setup.personal_tests.size(client) + setup.partition.size(client))
     return Task(client, tier, round_number, "test", setup.partition.size(client), cost)
 

@@ -139,7 +139,7 @@ def forecast(config: Config, num_ranks: int) -> Forecast:
             TierForecast(
                 name=tier.name,
                 capacity=tier.capacity,
-                clients=fleet.count(tier.index) if fleet else start.blocks(config)[tier.index],
+                clients=fleet.count(tier.index) if fleet else participation.blocks[tier.index],
                 params=nets[tier.index].params,
                 macs=nets[tier.index].macs,
                 macs_with_norm_and_activations=nets[tier.index].macs_with_norm_and_activations,

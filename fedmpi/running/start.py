@@ -26,6 +26,7 @@ from fedmpi.devices.fleet import Fleet
 from fedmpi.errors import ConfigError, StartupError, counted, one_line
 from fedmpi.federation.assignment import Task, worker_ranks
 from fedmpi.federation.participation import Participation
+from fedmpi.federation.tiers import tier_blocks
 from fedmpi.learning import loss_scale, metrics, twice
 from fedmpi.learning.bn import num_statistics
 from fedmpi.learning.determinism import make_deterministic, settings_kept
@@ -109,7 +110,7 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     used = {name: digest for name, digest in digests.items() if digest}
     tests = own_tests(config, method, partition, dataset, validation)
     return Federation(
-        config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, blocks(config), used
+        config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, used
     )
 
 
@@ -122,7 +123,7 @@ def built(
     method = methods.create(method_context(config, info, present, trial))
     skeletons = [method.net(number, empty=True) for number in all_nets(method)]
     nets = [costs.measure(net, examples_of(info)) for net in skeletons]
-    fleet = Fleet.of(config, method, nets, blocks(config))
+    fleet = Fleet.of(config, method, nets)
     if fleet and fleet.decides_tiers:
         method = methods.create(replace(method.context, tiers_in_use=fleet.tiers_in_use()))
     return method, skeletons, nets, fleet
@@ -276,18 +277,12 @@ def method_context(
         train=config.train,
         clients=config.clients,
         seed=config.seed,
-        tier_blocks=blocks(config),
+        tier_blocks=tier_blocks(config),
         dense_layers=config.model.dense_layers,
         num_classes=info.num_classes,
         present_labels=present_labels if info.task == "classification" else None,
         classifier=lambda: (trial or check_model(config, info)).classifier,
     )
-
-
-def blocks(config: Config) -> tuple[int, ...]:
-    """Clients per tier."""
-    own: tuple[int, ...] = config.method.tier_blocks(config.clients.count)
-    return config.clients.tier_blocks or own
 
 
 def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], placement.Device]:
@@ -401,7 +396,7 @@ def drawn_rounds(
     for number in range(1, config.rounds + 1):
         tasks: list[Task] = []
         for phase in method.phases(number):
-            tasks += draw_tasks(participation, blocks(config), method, (), fleet, number, phase)
+            tasks += draw_tasks(participation, method, (), fleet, number, phase)
         yield tasks
 
 

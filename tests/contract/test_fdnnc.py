@@ -300,12 +300,16 @@ def test_devices_may_change_their_size(tmp_path: Path) -> None:
     words = (*MLP, "clients.tier_assignment=dynamic", "method.pattern=both", "rounds=8")
     after(tmp_path, *words)
     setup = small_setup(tmp_path / "setup", *words)
+    blocks = setup.participation.blocks
     sizes: dict[int, set[int]] = {}
     for number in range(1, 9):
         for phase in setup.method.phases(number):
             for task in plan_phase(setup, number, phase).tasks:
                 assert setup.method.tiers[task.tier].name == phase.name
-                assert tier_of(task.client, setup.blocks, dynamic=True, seed=0, round_number=number) == task.tier
+                assert (
+                    tier_of(task.client, setup.participation.blocks, dynamic=True, seed=0, round_number=number)
+                    == task.tier
+                )
                 sizes.setdefault(task.client, set()).add(task.tier)
     assert {BIG, SMALL} in sizes.values()
 

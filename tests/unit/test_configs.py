@@ -11,11 +11,12 @@ from fast import fast
 from fedmpi import methods
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.schema import Config
+from fedmpi.federation.tiers import tier_blocks
 from fedmpi.results import grid_file, printed
 from fedmpi.results.grid_file import load_address
 from fedmpi.rounds.state import reestimates
 from fedmpi.running.forecast import forecast
-from fedmpi.running.start import blocks, method_context
+from fedmpi.running.start import method_context
 
 DIGESTS = {
     "fedhm": (116, "685cda71b9610e9f"),
@@ -143,7 +144,7 @@ def sgd(of: Config) -> tuple[float, ...]:
 def test_fedhm_table_4(data_set: str, model: str, rounds: int, milestones: tuple[int, ...]) -> None:
     of = config(f"fedhm.yaml@{data_set}_noniid/fedhm")
     assert (of.rounds, of.model.name, of.model.width) == (rounds, model, 1.0)
-    assert (of.clients.count, of.clients.per_round, blocks(of)) == (20, 10, (5, 5, 5, 5))
+    assert (of.clients.count, of.clients.per_round, tier_blocks(of)) == (20, 10, (5, 5, 5, 5))
     assert sgd(of) == (10, 64, 0.1, 0.9, 1e-4)
     schedule = of.train.schedule
     assert (schedule.name, schedule.milestones, schedule.factor) == ("step", milestones, 0.1)
@@ -167,7 +168,7 @@ def test_prism_tables_7_8_9() -> None:
     assert (of.method.keep_ratio, of.method.kappas) == ((0.2,), (4.0,))
     assert config("prism.yaml@cifar10_alpha1/o2").method.o2
     mixed = config("prism.yaml@cifar10_iid/prism_mixed")
-    assert (mixed.method.keep_ratio, mixed.method.kappas, blocks(mixed)) == ((0.4, 0.2), (2.5, 4.0), (40, 60))
+    assert (mixed.method.keep_ratio, mixed.method.kappas, tier_blocks(mixed)) == ((0.4, 0.2), (2.5, 4.0), (40, 60))
     writers = config("prism.yaml@femnist/prism_kappa_02")
     assert (writers.rounds, sgd(writers)) == (100, (2, 32, 0.01, 0.9, 2e-4))
     assert (writers.train.augment, writers.method.kappas) == (False, (2.5,))
@@ -198,7 +199,7 @@ def test_fdnnc_section_4() -> None:
     of = config("fdnnc.yaml@cifar10/bfirst_half_50")
     assert (of.model.name, of.clients.count, of.clients.per_round) == ("alexnet", 200, 20)
     assert (of.method.pattern, of.method.upload, of.method.switch_round) == ("bfirst", "half", 400)
-    assert (of.train.weight_decay, of.train.masked_loss, blocks(of)) == (0.0, False, (100, 100))
+    assert (of.train.weight_decay, of.train.masked_loss, tier_blocks(of)) == (0.0, False, (100, 100))
     writers = config("fdnnc.yaml@femnist/switch_full_50")
     assert (writers.clients.count, writers.clients.per_round, writers.data.used().num_test) == (900, 90, 10_000)
 

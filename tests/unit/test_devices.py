@@ -67,7 +67,7 @@ def fleet_of(*overrides: str) -> Fleet:
     info = config.data.used()
     method = methods.create(start.method_context(config, info))
     nets = [costs.measure(method.net(net, empty=True), examples_of(info)) for net in all_nets(method)]
-    fleet = Fleet.of(config, method, nets, start.blocks(config))
+    fleet = Fleet.of(config, method, nets)
     assert fleet is not None
     return fleet
 

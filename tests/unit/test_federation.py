@@ -14,8 +14,6 @@ from fedmpi.federation import cohort
 from fedmpi.federation.cohort import eligible_clients, learning_rate, sample_cohort
 from fedmpi.federation.participation import Participation
 from fedmpi.federation.tiers import equal_blocks, tier_of
-from fedmpi.methods.values import Phase
-from fedmpi.rounds.state import draw_cohort
 
 # Quantiles of the chi-square distribution at 0.999, by degrees of freedom. Seeds are fixed: a test
 # that passes once passes always, and a biased draw would exceed them by far.
@@ -147,11 +145,11 @@ def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
     """2 of the clients 0-5 in tier 0 of (3, 3), in 3,000 rounds: each pair as often as the rounds in which it could be
     drawn say, one over the number of pairs; fewer, or none, where fewer have drawn it."""
     config = small_config("clients.tier_assignment=dynamic", "clients.count=6", "clients.per_round=2")
-    phase = Phase("big", frozenset({0}))
+    everyone = Participation(config)
     seen: Counter = Counter()
     expected: dict[tuple[int, ...], float] = dict.fromkeys(combinations(range(6), 2), 0.0)
     for number in range(1, 3001):
-        drawn = draw_cohort(Participation(config), (3, 3), number, phase)
+        drawn = everyone.cohort(number, "big", tiers={0})
         chosen = [client for client, _ in drawn]
         could = [c for c in range(6) if tier_of(c, (3, 3), dynamic=True, seed=0, round_number=number) == 0]
         assert set(chosen) <= set(could) and len(chosen) == min(2, len(could)) and chosen == sorted(chosen)
@@ -160,4 +158,5 @@ def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
             pairs = list(combinations(could, 2))
             expected |= {pair: expected[pair] + 1 / len(pairs) for pair in pairs}
     assert chi_square(seen, expected) < CHI_SQUARE_999[14]
-    assert draw_cohort(Participation(config), (6, 0), 1, Phase("small", frozenset({1}))) == []
+    empty = small_config("clients.tier_assignment=dynamic", "clients.tier_blocks=[8,0]")
+    assert Participation(empty).cohort(1, "small", tiers={1}) == []

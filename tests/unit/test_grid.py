@@ -24,7 +24,6 @@ from fedmpi.models import create
 from fedmpi.results import archive, launch
 from fedmpi.results.grid import GridFolder, main
 from fedmpi.results.grid_file import Grid, finals, read, trials
-from fedmpi.rounds.state import draw_cohort
 from fedmpi.running import start
 from fedmpi.store.files import make_folder
 from fedmpi.store.hdf5 import digest_of
@@ -67,9 +66,9 @@ def initial_digest(config: Config) -> str:
 
 def cohorts(config: Config) -> list[int]:
     """The clients of the first rounds, one round after the other."""
-    method, blocks = methods.create(start.method_context(config, config.data.info())), start.blocks(config)
+    method = methods.create(start.method_context(config, config.data.info()))
     drawn = (
-        draw_cohort(Participation(config), blocks, number, phase)
+        Participation(config).cohort(number, phase.name, phase.num_clients, phase.tiers)
         for number in range(1, 6)
         for phase in method.phases(number)
     )

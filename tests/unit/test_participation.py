@@ -14,7 +14,7 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.participation import Participation, draw_by_size, read_availability
 from fedmpi.learning.local import num_steps, step_sizes
 from fedmpi.report.records import incidents
-from fedmpi.rounds.state import ServerState, draw_cohort
+from fedmpi.rounds.state import ServerState
 from fedmpi.running.forecast import forecast
 from fedmpi.store.hdf5 import digest_of
 
@@ -22,17 +22,7 @@ ROUNDS = 400
 
 
 def drawn(participation: Participation, number: int) -> list[int]:
-    config = participation.config
-    return [client for client, _ in draw_cohort(participation, (config.clients.count,), number, PHASE)]
-
-
-class _Phase:
-    name = "train"
-    tiers = None
-    num_clients = None
-
-
-PHASE = _Phase()
+    return [client for client, _ in participation.cohort(number, "train")]
 
 
 def test_by_size_draws_in_proportion_and_never_the_empty() -> None:

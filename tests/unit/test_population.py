@@ -18,10 +18,7 @@ from fedmpi.data.partitions.dirichlet import Dirichlet, DirichletEqual, Quantity
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
 from fedmpi.federation.participation import Participation
-from fedmpi.methods.values import Phase
-from fedmpi.rounds.state import draw_cohort
 from fedmpi.running.forecast import forecast
-from fedmpi.running.start import blocks
 
 MILLION = 1_000_000
 FEW, MANY = 500, 50_000
@@ -75,12 +72,11 @@ def test_partitions_do_not_loop_over_clients(options: PartitionOptions) -> None:
 @pytest.mark.parametrize("tiers", [None, frozenset({1, 3})])
 def test_a_cohort_of_a_million(assignment: str, tiers: frozenset[int] | None) -> None:
     """20 clients with their tiers: a list of all of them would be 8 MB; steps as for a thousand."""
-    phase = Phase("train", tiers, 20)
     cohorts = {}
     for count in (1000, MILLION):
         words = [f"clients.count={count}", "clients.per_round=20", f"clients.tier_assignment={assignment}"]
         config = load(None, ["data.name=synthetic", f"data.num_train={MILLION}", "partition.name=iid", *words])
-        cohorts[count] = lambda config=config: draw_cohort(Participation(config), blocks(config), 1, phase)
+        cohorts[count] = lambda config=config: Participation(config).cohort(1, "train", 20, tiers)
     few, many = (steps(cohorts[count]) for count in cohorts)
     assert many < 5 * few
     tracemalloc.start()
