@@ -38,8 +38,7 @@ from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients, test_tiers
 from fedmpi.rounds.exchange import EXCHANGES, Results, choose
 from fedmpi.rounds.publish import publish_early, publish_late, take_late
-from fedmpi.rounds.report import CONTRIBUTED
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of, is_evaluated
+from fedmpi.rounds.state import CONTRIBUTED, Published, RoundResult, ServerState, Setup, client_of, is_evaluated
 
 
 def train_round(

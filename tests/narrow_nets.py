@@ -24,8 +24,7 @@ from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.placement import Device
 from fedmpi.rounds import exchange
 from fedmpi.rounds.exchange import EXCHANGES, Results
-from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
-from fedmpi.rounds.state import Published
+from fedmpi.rounds.state import CONTRIBUTED, DROPPED, ClientReport, Published
 from fedmpi.tensors import Params
 
 

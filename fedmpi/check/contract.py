@@ -24,8 +24,7 @@ from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.evaluate import test_clients
 from fedmpi.rounds.exchange import EXCHANGES, Results
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.report import CONTRIBUTED, ClientReport
-from fedmpi.rounds.state import Published, RoundResult, ServerState, Setup, client_of
+from fedmpi.rounds.state import CONTRIBUTED, ClientReport, Published, RoundResult, ServerState, Setup, client_of
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.hdf5 import digest_of

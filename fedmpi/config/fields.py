@@ -107,9 +107,9 @@ def _place(text: str) -> str:
 
 _LABELS = ("classification", "multi_label")
 METRICS = {
-    **dict.fromkeys(("f1_macro", "f1_micro", "auc"), _LABELS),
+    **dict.fromkeys(("f1_macro", "auc"), _LABELS),
     **dict.fromkeys(("top5", "confusion"), _LABELS[:1]),
-    **dict.fromkeys(("mse", "mae", "r2"), ("regression",)),
+    **dict.fromkeys(("mse", "mae"), ("regression",)),
 }
 """The metrics that have a name of their own (`learning/metrics.py`), and the tasks that they score."""
 

@@ -225,7 +225,7 @@ class Evaluation(Section):
     clients: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     """How many clients' own nets are tested, the same random ones in every round; 0 tests all."""
     metrics: Annotated[tuple[Metric, ...], Field(strict=False)] = free(())
-    """More scores of each tier's net: `f1_macro`, `f1_micro`, `auc` (one against the rest), for classes `top5` and
+    """More scores of each tier's net: `f1_macro`, `auc` (one against the rest), for classes `top5` and
     `confusion`, for numbers `mse` and `mae`, or `package.module:function` from arrays of targets (classes int64 (N,),
     else float32 (N, outputs)) and outputs (float32 (N, outputs)) to a number.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -131,24 +131,18 @@ class EvaluationPlan:
 def my_units(
     costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int, late: Collection[int] = ()
 ) -> list[Unit]:
-    """Returns this worker's (tier, batch) units: a stretch of those of the early tiers, then one of the `late` ones."""
-    if worker is None:
-        return []
-    tiers = range(len(costs))
-    first = [(tier, piece) for tier in tiers if tier not in late for piece in bounds]
-    then = [(tier, piece) for tier in tiers if tier in late for piece in bounds]
-    return _stretch(first, costs, worker, num_workers) + _stretch(then, costs, worker, num_workers)
-
-
-def _stretch(units: Sequence[Unit], costs: Sequence[float], worker: int, num_workers: int) -> list[Unit]:
-    """Returns the units, net by net, whose middles lie in this worker's share of the total cost."""
-    if not units:
-        return []
-    weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]
-    ends = list(accumulate(weights))
-    middles = [end - weight / 2 for end, weight in zip(ends, weights, strict=True)]
-    low, high = (ends[-1] * share / num_workers for share in (worker, worker + 1))
-    return [unit for unit, middle in zip(units, middles, strict=True) if low <= middle < high]
+    """Returns this worker's (tier, batch) units, net by net: of the early tiers, and then of the `late` ones, those
+    whose middles lie in its share of their cost.
+    """
+    mine: list[Unit] = []
+    for is_late in (False, True):
+        tiers = [tier for tier in range(len(costs)) if (tier in late) == is_late]
+        units = list(product(tiers, bounds))
+        weights = [max(costs[tier], 1.0) * (stop - start) for tier, (start, stop) in units]
+        ends = list(accumulate(weights))
+        shares = [num_workers * (end - weight / 2) / ends[-1] for end, weight in zip(ends, weights, strict=True)]
+        mine += [unit for unit, share in zip(units, shares, strict=True) if int(share) == worker]
+    return mine
 
 
 @torch.no_grad()

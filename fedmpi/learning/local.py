@@ -9,7 +9,7 @@ loss, because a bad one ends the training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import product
@@ -116,10 +116,6 @@ class LocalTrainer:
         keeps_last = train.on_divergence == "upload_last_finite"
         self._last_finite = torch.empty_like(net.parameter) if keeps_last else None
 
-    @property
-    def batch_size(self) -> int:
-        return self.train.batch_size
-
     def with_net(self, net: FlatNet, batch_size: int) -> LocalTrainer:
         """Returns a trainer of another net in batches of this size, whatever the losses are."""
         other = {"batch_size": batch_size, "drop_last": False, "on_divergence": "fail"}
@@ -142,8 +138,11 @@ class LocalTrainer:
         losses = torch.zeros(len(batches), device=draws.examples.device)
         for step, (epoch, bounds) in enumerate(batches):
             losses[step] = self.gradient(draws, epoch, bounds, backward, loss)
-            if self._last_finite is not None and self._is_bad(losses[step]):
-                return outcome_of(losses[: step + 1], num_left_out, self._largest_loss)
+            if self._last_finite is not None:
+                if not bool(losses[step].isfinite() & (losses[step] <= self._largest_loss)):
+                    self.restore_last_finite()
+                    return outcome_of(losses[: step + 1], num_left_out, self._largest_loss)
+                self._last_finite.copy_(net.parameter)
             left_out = net.scale.settle(net.gradient) if net.scale else None
             after_backward(net)
             if self._clips:
@@ -168,25 +167,20 @@ class LocalTrainer:
         assert self._last_finite is not None
         self.net.parameter.copy_(self._last_finite)
 
-    def _is_bad(self, loss: Tensor) -> bool:
-        """Remembers the parameters of a good loss; after a bad one restores the last good ones. Waits for the
-        device."""
-        is_bad = not bool(torch.isfinite(loss) & (loss <= self._largest_loss))
-        if is_bad:
-            self.restore_last_finite()
-        elif self._last_finite is not None:
-            self._last_finite.copy_(self.net.parameter)
-        return is_bad
-
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.train.precision)
         return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
 
 
 def batches_of(train: Train, num_examples: int) -> list[tuple[int, int]]:
-    """Returns where the batches of an epoch on so many examples begin and end."""
+    """Returns where the batches of an epoch on so many examples begin and end. Under `drop_last` those of full size, or
+    the only one, if it is smaller.
+    """
     bounds = batch_bounds(num_examples, train.batch_size)
-    return whole_batches(bounds, train.batch_size) if train.drop_last else bounds
+    if not train.drop_last:
+        return bounds
+    whole = [(start, start + train.batch_size) for start, stop in bounds if stop - start >= train.batch_size]
+    return whole or bounds[:1]
 
 
 def num_steps(num_batches: int, epochs: int, steps: int, share: float) -> int:
@@ -203,12 +197,6 @@ def step_sizes(train: Train, num_examples: float, share: float = 1.0) -> list[in
     steps = num_steps(len(bounds), train.local_epochs, train.local_steps, share)
     sizes = [stop - start for start, stop in bounds]
     return [sizes[step % len(sizes)] for step in range(steps)]
-
-
-def whole_batches(bounds: Sequence[tuple[int, int]], batch_size: int) -> list[tuple[int, int]]:
-    """Returns the batches of full size; the only one, if there is just one and it is smaller."""
-    whole = [(start, min(stop, start + batch_size)) for start, stop in bounds if stop - start >= batch_size]
-    return whole or list(bounds[:1])
 
 
 def outcome_of(losses: Tensor, num_left_out: Tensor | None = None, largest_loss: float = LARGEST_LOSS) -> TrainOutcome:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedmpi import registry, seeds
-from fedmpi.errors import ConfigError, UnknownError, type_in_words, users_code
+from fedmpi.errors import ConfigError, UnknownError, one_line, users_code
 from fedmpi.learning.kept_values import variables_of
 from fedmpi.models import trial
 
@@ -32,19 +31,10 @@ _EXAMPLES = 10
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
     """Returns the mean over the classes or labels of F1; 0 for one that is neither there nor predicted."""
-    return _f1(labels, logits, "macro")
-
-
-def f1_micro(labels: np.ndarray, logits: np.ndarray) -> float:
-    """Returns F1 of all decisions together."""
-    return _f1(labels, logits, "micro")
-
-
-def _f1(labels: np.ndarray, logits: np.ndarray, average: str) -> float:
     from sklearn.metrics import f1_score
 
     predicted = logits.argmax(1) if labels.ndim == 1 else (logits > 0).astype(labels.dtype)
-    return float(f1_score(labels, predicted, labels=range(logits.shape[1]), average=average, zero_division=0))
+    return float(f1_score(labels, predicted, labels=range(logits.shape[1]), average="macro", zero_division=0))
 
 
 def auc(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -86,15 +76,7 @@ def mae(targets: np.ndarray, outputs: np.ndarray) -> float:
     return float(np.abs(outputs.astype(np.float64) - targets).mean())
 
 
-def r2(targets: np.ndarray, outputs: np.ndarray) -> float:
-    """Returns 1 - the sum of squared errors over that of the best constant, all outputs together."""
-    centred = targets - targets.mean(axis=0, dtype=np.float64)
-    return float(1 - np.square(outputs.astype(np.float64) - targets).sum() / np.square(centred).sum())
-
-
-BUILT_IN: dict[str, Metric] = {
-    metric.__name__: metric for metric in (f1_macro, f1_micro, auc, top5, confusion, mse, mae, r2)
-}
+BUILT_IN: dict[str, Metric] = {metric.__name__: metric for metric in (f1_macro, auc, top5, confusion, mse, mae)}
 
 
 def named(names: Sequence[str]) -> dict[str, Metric]:
@@ -115,23 +97,18 @@ def check(names: Sequence[str], info: DataInfo) -> None:
     count = max(_EXAMPLES, 2 * info.num_classes)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
-            targets, outputs = drawn(info, count)
             what = f"gives no number for {count} examples"
-            call = f"{name}, called as metric(targets, outputs),"
-            with users_code("evaluation.metrics", f"{call} {what}", ConfigError):
-                value = metric(targets, outputs)
-            number = _number(value)
-            if number is None or not math.isfinite(number):
-                returned = type_in_words(value) if number is None else number
+            call = f"{name}, called as metric(targets, outputs), {what}"
+            with users_code("evaluation.metrics", call, ConfigError):
+                value = metric(*drawn(info, count))
+            try:
+                is_finite = math.isfinite(float(value))
+            except (TypeError, ValueError):
+                is_finite = False
+            if not is_finite:
+                returned = one_line(repr(value))[:60]
                 problem = f"{name} {what} of random outputs: it returns {returned}; expected a finite number"
                 raise ConfigError("evaluation.metrics", problem)
-
-
-def _number(value: object) -> float | None:
-    """Returns a metric's value as a float, None for what is no number."""
-    with suppress(TypeError, ValueError):
-        return None if isinstance(value, str) else float(cast("Any", value))
-    return None
 
 
 def check_loss(train: Train, info: DataInfo) -> None:

@@ -46,7 +46,7 @@ Seeds = Annotated[
     AfterValidator(_each_once),
 ]
 Name = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]{1,40}$")]
-_SCORES = ("accuracy", "f1_macro", "f1_micro", "auc", "top5", "r2")
+_SCORES = ("accuracy", "f1_macro", "auc", "top5", "r2")
 """Shares of which more is better."""
 
 

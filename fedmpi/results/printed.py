@@ -18,7 +18,6 @@ from fedmpi.config.fields import Section, Share
 Quantity = Literal[
     "accuracy",  # on the test set, a share; of the net, see `frame.nets_of`
     "f1_macro",  # as `evaluation.metrics`
-    "f1_micro",
     "auc",
     "top5",
     "r2",

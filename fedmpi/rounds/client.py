@@ -17,13 +17,12 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, loss_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
-from fedmpi.rounds.report import CONTRIBUTED, DROPPED, LOST, ClientReport, ClientResult
-from fedmpi.rounds.state import Published, Setup, client_of
+from fedmpi.rounds.state import CONTRIBUTED, DROPPED, LOST, ClientReport, Published, Setup, client_of
 from fedmpi.tensors import Params, first_mismatch
 
 
-def simulate_client(setup: Setup, task: Task, published: Published) -> ClientResult:
-    """Trains one client. Returns its report and its upload, which the next client's training overwrites.
+def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[ClientReport, Params | None]:
+    """Trains one client. Returns its report and its upload (None: dropped), which the next one's training overwrites.
 
     A client whose upload never arrives is not trained, because nothing of its training is used. One that would be late
     gets nothing at all.

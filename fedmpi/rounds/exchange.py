@@ -28,8 +28,7 @@ from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client
-from fedmpi.rounds.report import CONTRIBUTED, REPORT, ClientReport, ClientResult
-from fedmpi.rounds.state import Published, Setup, client_of
+from fedmpi.rounds.state import CONTRIBUTED, REPORT, ClientReport, Published, Setup, client_of
 from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ class Gather:
     def _largest(self, tasks: Sequence[Task]) -> int:
         return max((self._layouts[task.client].num_bytes for task in tasks), default=0)
 
-    def post(self, wave: Wave, result: ClientResult | None) -> None:
+    def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         """Sends the result of this rank's client of the wave, if it has one; copies what it needs."""
         sent, outbox = self._outboxes.popleft()
         sent()
@@ -218,7 +217,7 @@ class Reduce:
         self.num_done = 0
         """Clients of the waves so far: rank 0 receives nothing of them before the end."""
 
-    def post(self, wave: Wave, result: ClientResult | None) -> None:
+    def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         self.num_done += sum(task is not None for task in wave)
         if result is None:
             return

@@ -8,9 +8,9 @@ computes for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.participation import SAMPLING, Participation
 from fedmpi.methods.values import Client, ClientLoad, Phase
-from fedmpi.rounds.report import ClientReport
 from fedmpi.tensors import Params, Spec
 
 if TYPE_CHECKING:
@@ -122,6 +121,57 @@ class Published:
     def version_after(self, task: Task, memory_digest: str) -> Version | None:
         """Returns the version of the client's memory after its training; that from before if it stored nothing."""
         return (task.round_number, memory_digest) if memory_digest else self.versions.get(task.client)
+
+
+CONTRIBUTED = 1
+DROPPED = 2
+LOST = 3
+"""What became of a client in this phase: its upload counts, its training diverged, or its upload never arrived (or it
+was too late for the deadline)."""
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What a worker reports of one client in one phase beside its upload; 128 bytes on the wire."""
+
+    client: int
+    status: int
+    steps: int = 0
+    loss: float = 0.0
+    down_bytes: int = 0
+    up_bytes: int = 0
+    """Protocol bytes: what this client would have moved."""
+    restored: int = 0
+    """1 if its training diverged and it sent its last finite parameters."""
+    left_out: int = 0
+    """How many of its steps fp16 left out."""
+    simulated_ns: int = 0
+    simulated_uj: int = 0
+    """Time and energy on the client's own device (`devices`)."""
+    memory_digest: str = ""
+    """Hexadecimal digest of the client's new memory; '' if it stored none."""
+
+    def to_row(self) -> np.ndarray:
+        *numbers, digest = astuple(self)
+        return np.array((*numbers, bytes.fromhex(digest)), REPORT)
+
+    @classmethod
+    def from_row(cls, row: np.void) -> ClientReport:
+        values: list[Any] = [*row.tolist()]
+        values[-1] = values[-1].hex() if any(values[-1]) else ""
+        return cls(*values)
+
+
+_FORMATS = {"int": "i8", "float": "f8", "str": "V16"}
+# The length is a multiple of 64, so that what follows in a message stays aligned.
+REPORT = np.dtype(
+    {
+        "names": [one.name for one in fields(ClientReport)],
+        "formats": [_FORMATS[str(one.type)] for one in fields(ClientReport)],
+        "itemsize": 128,
+    }
+)
+"""A report as it travels."""
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from fedmpi.methods.aggregate import least_uploads
 from fedmpi.methods.values import ClientLoad
 from fedmpi.report.closing import TierRow
 from fedmpi.report.records import CLIENTS, TIERS, Best
-from fedmpi.rounds.report import CONTRIBUTED, DROPPED, ClientReport
-from fedmpi.rounds.state import RoundResult, Setup
+from fedmpi.rounds.state import CONTRIBUTED, DROPPED, ClientReport, RoundResult, Setup
 
 _LARGEST_EXPONENT = 700.0
 """Of a float64: exp of 710 is infinite."""

@@ -28,8 +28,7 @@ from fedmpi.report.table_text import print_lines
 from fedmpi.rounds.client import simulate_client
 from fedmpi.rounds.exchange import Reduce
 from fedmpi.rounds.publish import publish
-from fedmpi.rounds.report import ClientResult
-from fedmpi.rounds.state import client_of
+from fedmpi.rounds.state import ClientReport, client_of
 from fedmpi.running.resuming import initial_state
 from fedmpi.tensors import Layout, Params
 
@@ -79,7 +78,7 @@ def aggregate(comm: Any, folder: Path, words: Sequence[str], pairs: int) -> dict
     method, state = setup.method, initial_state(setup, None)
     published = publish(setup, state, 1, 0)
     exchange = Reduce(setup, published)
-    results: list[tuple[tuple[Task], ClientResult]] = []
+    results: list[tuple[tuple[Task], tuple[ClientReport, Params]]] = []
     numbers = 0
     for task in published.plan.tasks:
         report, upload = simulate_client(setup, task, published)
@@ -149,7 +148,7 @@ def steps(comm: Any, folder: Path, words: Sequence[str], pairs: int, precisions:
 
 def train(trainer: LocalTrainer, count: int) -> None:
     """Takes so many steps of whole batches as a client does, without what a method adds to gradients."""
-    numbers = torch.arange(count * trainer.batch_size).remainder(len(trainer.data.train_y))
+    numbers = torch.arange(count * trainer.train.batch_size).remainder(len(trainer.data.train_y))
     draws: Draws = trainer.data.draws(numbers.numpy(), 1, torch.Generator().manual_seed(0))
     trainer.run(draws, 1e-4, MaskedCrossEntropy(None), plain_step, lambda net: None)
 

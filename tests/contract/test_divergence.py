@@ -20,8 +20,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, plain_step
 from fedmpi.methods.values import Client, LocalWork
 from fedmpi.report.records import read_records
-from fedmpi.rounds.report import CONTRIBUTED, DROPPED
-from fedmpi.rounds.state import ServerState, Setup, plan_phase
+from fedmpi.rounds.state import CONTRIBUTED, DROPPED, ServerState, Setup, plan_phase
 from fedmpi.store import checkpoint
 from fedmpi.store.hdf5 import digest_of
 from fedmpi.store.run_dir import RunDir

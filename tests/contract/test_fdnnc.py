@@ -306,10 +306,7 @@ def test_devices_may_change_their_size(tmp_path: Path) -> None:
         for phase in setup.method.phases(number):
             for task in plan_phase(setup, number, phase).tasks:
                 assert setup.method.tiers[task.tier].name == phase.name
-                assert (
-                    tier_of(task.client, setup.participation.blocks, dynamic=True, seed=0, round_number=number)
-                    == task.tier
-                )
+                assert tier_of(task.client, blocks, dynamic=True, seed=0, round_number=number) == task.tier
                 sizes.setdefault(task.client, set()).add(task.tier)
     assert {BIG, SMALL} in sizes.values()
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.rounds.exchange import Results
-from fedmpi.rounds.report import DROPPED
+from fedmpi.rounds.state import DROPPED
 from fedmpi.tensors import Params
 
 STATE = {"weight": torch.tensor([[10.0, 20.0]]), "bias": torch.tensor([30.0])}

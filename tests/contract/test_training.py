@@ -21,7 +21,7 @@ from fedmpi.config.schema import Train
 from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, plain_step, whole_batches
+from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy, batches_of, plain_step
 from fedmpi.lowrank.modules import LowRank
 from fedmpi.methods.prism import Prism, PrismOptions
 from fedmpi.methods.values import Client
@@ -233,10 +233,10 @@ def test_frobenius_decay_comes_before_clipping(tmp_path: Path) -> None:
 
 def test_drop_last_keeps_whole_batches(tmp_path: Path) -> None:
     """8 + 8 + 8 + 6 leaves three; 17 by 8 (8 + 9, the lone one joined) keeps two of 8; fewer than a batch stay."""
-    assert whole_batches(batch_bounds(30, 8), 8) == [(0, 8), (8, 16), (16, 24)]
-    assert whole_batches(batch_bounds(17, 8), 8) == [(0, 8), (8, 16)]
-    assert whole_batches(batch_bounds(5, 8), 8) == [(0, 5)] and whole_batches([], 8) == []
     setup = small_setup(tmp_path, "method.name=fedavg", "train.drop_last=true", "train.local_epochs=2")
+    assert batches_of(setup.config.train, 30) == [(0, 8), (8, 16), (16, 24)]
+    assert batches_of(setup.config.train, 17) == [(0, 8), (8, 16)]
+    assert batches_of(setup.config.train, 5) == [(0, 5)] and batches_of(setup.config.train, 0) == []
     draws, loss = setup.data.draws(EXAMPLES, 2, generator()), torch.tensor(1.0)
     outcome = setup.trainers[0].run(draws, 0.1, MaskedCrossEntropy(None), lambda *_: loss, lambda net: None)
     assert outcome.steps == 6

@@ -146,7 +146,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     ),
     "tags": (
         *(*TASK, *MLP, "method.name=heterofl"),
-        *("data.name=other_tasks:tags", "evaluation.metrics=[f1_micro]", "stop.patience=9"),
+        *("data.name=other_tasks:tags", "evaluation.metrics=[f1_macro]", "stop.patience=9"),
     ),
     "tokens": (*TASK, "model.name=sequences:Tagger", "data.name=sequences:parity", "method.name=standalone"),
     # Its tokens have a class each, its adapters unequal ranks, and its dropout draws.

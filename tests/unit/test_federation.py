@@ -144,7 +144,8 @@ def test_clients_of_fixed_tiers() -> None:
 def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
     """2 of the clients 0-5 in tier 0 of (3, 3), in 3,000 rounds: each pair as often as the rounds in which it could be
     drawn say, one over the number of pairs; fewer, or none, where fewer have drawn it."""
-    config = small_config("clients.tier_assignment=dynamic", "clients.count=6", "clients.per_round=2")
+    words = ("clients.tier_assignment=dynamic", "clients.count=6", "clients.per_round=2", "method.rank_ratio=[1,0.5]")
+    config = small_config(*words)
     everyone = Participation(config)
     seen: Counter = Counter()
     expected: dict[tuple[int, ...], float] = dict.fromkeys(combinations(range(6), 2), 0.0)
@@ -158,5 +159,5 @@ def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:
             pairs = list(combinations(could, 2))
             expected |= {pair: expected[pair] + 1 / len(pairs) for pair in pairs}
     assert chi_square(seen, expected) < CHI_SQUARE_999[14]
-    empty = small_config("clients.tier_assignment=dynamic", "clients.tier_blocks=[8,0]")
+    empty = small_config("clients.tier_assignment=dynamic", "method.name=fdnnc", "method.big_share=1")
     assert Participation(empty).cohort(1, "small", tiers={1}) == []
