@@ -109,9 +109,7 @@ def _material(config: Config, dataset: Dataset, info: DataInfo, trial: Trial) ->
     }
     used = {name: digest for name, digest in digests.items() if digest}
     tests = own_tests(config, method, partition, dataset, validation)
-    return Federation(
-        config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, used
-    )
+    return Federation(config, info, dataset, partition, tests, participation, fleet, method, skeletons, nets, used)
 
 
 def built(
