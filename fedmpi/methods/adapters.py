@@ -24,7 +24,7 @@ from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.adapter import adapt, drawn, frozen_layers, other_layers
 from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodContext, MethodOptions
+from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, MethodContext, WeightedOptions
 from fedmpi.tensors import Params, Spec
 
 MAX_RANK = 2**31 - 1
@@ -32,7 +32,7 @@ _SHOWN = 3
 Ranks = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=MAX_TIERS)]
 
 
-class AdapterOptions(MethodOptions):
+class AdapterOptions(WeightedOptions):
     uploads_nets: ClassVar[bool] = False
     adds_parameters: ClassVar[bool] = True
     capacity: ClassVar[str] = "ranks"
@@ -47,10 +47,6 @@ class AdapterOptions(MethodOptions):
     targets: Patterns = ("*",)
     """Name patterns (fnmatch), as ["*query"], of the linear layers that get adapters; `model.trained` must not name
     their weights.
-    """
-    weighting: Literal["uniform", "samples"] = "samples"
-    """Weight of a client in the mean: its number of training examples (n_k / n), or the same for all. `hetlora` weighs
-    by norms instead.
     """
 
 
@@ -106,8 +102,6 @@ class Adapters(Method):
             said.append(f"method.scale: the tiers' adapters are multiplied by {', '.join(scales)}, {why}")
         return tuple(said)
 
-    # Server half.
-
     def state_specs(self) -> dict[str, Spec]:
         return self.model_specs | self.part_specs(*self.averages)
 
@@ -147,8 +141,6 @@ class Adapters(Method):
             columns = upload[f"{layer}.a"].norm(dim=0).max()
             bounds[f"{layer}.change"] = self.scale(client.task.tier) * rows * columns
         return super().magnitudes(bounds, client)
-
-    # What it costs, and what it tells of a round.
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Counts what is trained, both ways; where changes are sent, as the adapters that they are made of, for a
@@ -199,8 +191,6 @@ class Adapters(Method):
         right = torch.linalg.qr(factors[f"{layer}.a"].double().t()).R
         left = torch.linalg.qr(factors[f"{layer}.b"].double()).R
         return self.scale(0) * torch.linalg.svdvals(left @ right.t())
-
-    # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         ranks = {layer: self.rank(layer, number) for layer in self.layers}

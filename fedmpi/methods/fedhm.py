@@ -5,8 +5,8 @@ Models via Low-rank Factorization, arXiv:2111.14655. Algorithm 1; eq. 1 (lift), 
 / tau)), section 2.2 (factorization, Frobenius decay).
 
 Server state: the dense model. Each round it factorizes every low-rank layer once, at the largest rank any tier needs; a
-tier's factors are the leading r columns (singular triplets are nested), so the cost does not grow with the number of
-tiers. A client of rank ratio 1 gets the dense model.
+tier's factors are the leading r columns, so the cost does not grow with the number of tiers. A client of rank ratio 1
+gets the dense model.
 
 Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928):
 - r = max(1, round(gamma n)) with n the layer's outputs, as in the code and the paper's parameter counts; the text's
@@ -21,8 +21,7 @@ Differences from the paper, and from the authors' code (YXShi2000/FedHM @7540928
 - The un-factorized layers are the code's (3 in ResNet-18, 15 in ResNet-34), which the paper's parameter counts confirm;
   its text says 2 and 15.
 
-The paper's mean in time leaves all tiers one net: `RANK_COLLAPSE.md` has why. `fedhm_delta.py` has what is ours: the
-option `aggregation: delta`, and server optimizers on low-rank updates.
+The paper's mean in time leaves all tiers one net (`RANK_COLLAPSE.md`). `fedhm_delta.py` has what is ours.
 """
 
 import math

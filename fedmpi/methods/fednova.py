@@ -1,16 +1,15 @@
 """FedNova: clients' changes are divided by how far their steps go before they are averaged.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
-Optimization, NeurIPS 2020, arXiv:2007.07481. Client i takes tau_i steps of rate eta, which change x by
--eta G_i a_i: G_i are the gradients of its steps, a_i says how often each counts (section 4.1). The server takes
+Optimization, NeurIPS 2020, arXiv:2007.07481. Client i takes tau_i steps of rate eta, which change x by -eta G_i a_i:
+G_i are the gradients of its steps, a_i says how often each counts (section 4.1). The server takes
 
     x <- x - tau_eff sum of p_i eta d_i,   d_i = G_i a_i / |a_i|_1,   tau_eff = sum of p_i |a_i|_1   (section 5)
 
-so that a client with many steps counts no more than its p_i. For SGD |a_i|_1 is tau; with momentum rho
-(tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho); with a proximal term mu/2 |w - x|^2 of alpha = eta mu
-(1 - (1 - alpha)^tau) / alpha.
+For SGD |a_i|_1 is tau; with momentum rho (tau - rho (1 - rho^tau) / (1 - rho)) / (1 - rho); with a proximal term mu/2
+|w - x|^2 of alpha = eta mu (1 - (1 - alpha)^tau) / alpha.
 
-Server state: the model x, and tau_eff of the last round as `fednova.steps`. Clients never see the latter.
+Server state: the model x, and tau_eff of the last round as `fednova.steps`, which clients never see.
 
 Differences from the paper:
 - |a_i|_1 is computed step by step, which also covers momentum and proximal term together; the authors' code adds both

@@ -66,17 +66,9 @@ from fedmpi.methods.values import (
     MethodOptions,
     Training,
 )
+from fedmpi.models.surgery import groups
 from fedmpi.models.surgery.cutting import closed, num_params
-from fedmpi.models.surgery.groups import (
-    Masks,
-    follow,
-    kept_entries,
-    num_held,
-    order_of_pruning,
-    region,
-    shrunk,
-    zeroing,
-)
+from fedmpi.models.surgery.groups import Masks, kept_entries, num_held
 from fedmpi.tensors import Params, Region, Spec, frozen_values, select, to_device
 
 # Products of shares and counts are whole numbers up to rounding: a remainder below this tolerance counts as zero.
@@ -139,7 +131,7 @@ class Hermes(Method):
         if frozen := frozen_values(net):
             problem = f"{next(iter(frozen))} is not trained, but hermes prunes all layers"
             raise ConfigError("model.trained", f"{problem}; train all of them, or take another method")
-        self.structure = follow(net)
+        self.structure = groups.follow(net)
         self._keeps_own = self.options.intersection == "all"
         layers = self.structure.layers
         fixed = self.structure.fixed()
@@ -185,7 +177,7 @@ class Hermes(Method):
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Returns what the client's new mask keeps."""
         kept = kept_entries(self.structure, client.memory or {})
-        return {name: region(axes) for name, axes in kept.items()}
+        return {name: groups.region(axes) for name, axes in kept.items()}
 
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         regions = self.regions(client)
@@ -227,7 +219,7 @@ class Hermes(Method):
             last = int(client.memory[ROUND])
             for name, value in out.items():
                 value.copy_(value.where(published[VERSION + name] >= last, own[name]))
-        zeroing(out, kept_entries(self.structure, client.memory))()
+        groups.zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Runs Algorithm 1, lines 12-23."""
@@ -239,8 +231,8 @@ class Hermes(Method):
         if may_prune and self._accuracy(net, work, validation) > options.accuracy_threshold:
             masks = self.pruned(net.params, masks)
         kept = kept_entries(self.structure, masks)
-        zeroing(net.params, kept)()
-        zero_gradients = zeroing(net.grads, kept)
+        groups.zeroing(net.params, kept)()
+        zero_gradients = groups.zeroing(net.grads, kept)
         client.scratch.update(masks)
 
         def after_backward(net: FlatNet) -> None:
@@ -277,7 +269,7 @@ class Hermes(Method):
         least = math.ceil(share * self.structure.num_params - _ROUNDING)
         old = {family: masks.get(family, whole) for family, whole in self._whole.items()}
         scores = to_device({family: self._scores(params, family) for family in old}, "cpu")
-        places, num_groups = order_of_pruning(old, scores)
+        places, num_groups = groups.order_of_pruning(old, scores)
 
         def without(count: int) -> Params:
             return {family: mask & (places[family] >= count) for family, mask in old.items()}
@@ -288,7 +280,7 @@ class Hermes(Method):
         count = bisect_right(counts, -least, key=lambda count: -self._size_of(without(count))) - 1
         chosen = self._closed(without(count))
         candidates = {family: chosen[family] for family in old}
-        return self._closed(shrunk(candidates, places, num_groups, self._size_of, least))
+        return self._closed(groups.shrunk(candidates, places, num_groups, self._size_of, least))
 
     def _closed(self, masks: Masks) -> Params:
         return dict(masks) if self.options.share_of == "mask" else closed(self.structure, masks)

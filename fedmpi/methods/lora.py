@@ -1,28 +1,27 @@
 """LoRA in a federation whose clients have adapters of unequal ranks; `aggregation` says what the server makes of them.
 
-E. J. Hu et al.: LoRA: Low-Rank Adaptation of Large Language Models, arXiv:2106.09685; with `scale: rslora`
-D. Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA, arXiv:2312.03732.
+E. J. Hu et al.: LoRA: Low-Rank Adaptation of Large Language Models, arXiv:2106.09685; with `scale: rslora` D.
+Kalajdzievski: A Rank Stabilization Scaling Factor for Fine-Tuning with LoRA, arXiv:2312.03732.
 
-`fedit`     J. Zhang et al.: Towards Building the Federated GPT: Federated Instruction Tuning, arXiv:2305.05644.
-`ffa`       Y. Sun et al.: Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, arXiv:2403.12313.
-`hetlora`   Y. J. Cho et al.: Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models,
-            arXiv:2401.06432.
-`flora`     Z. Wang et al.: FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations,
-            NeurIPS 2024, arXiv:2409.05976.
-`flexlora`  J. Bai et al.: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
-            Resources, NeurIPS 2024, arXiv:2402.11505.
-`fedex`     R. Singhal et al.: FedEx-LoRA, arXiv:2410.09432.
-`raflora`   F. Wu et al.: Preventing Rank Collapse in Federated Low-Rank Adaptation with Client Heterogeneity,
-            arXiv:2602.13486.
-`delta`     ours: `lowrank/correction.py` on the change of a frozen weight. No method's paper has it.
+    fedit      J. Zhang et al.: Towards Building the Federated GPT: Federated Instruction Tuning, arXiv:2305.05644.
+    ffa        Y. Sun et al.: Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, arXiv:2403.12313.
+    hetlora    Y. J. Cho et al.: Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models,
+               arXiv:2401.06432.
+    flora      Z. Wang et al.: FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank
+               Adaptations, NeurIPS 2024, arXiv:2409.05976.
+    flexlora   J. Bai et al.: Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
+               Resources, NeurIPS 2024, arXiv:2402.11505.
+    fedex      R. Singhal et al.: FedEx-LoRA, arXiv:2410.09432.
+    raflora    F. Wu et al.: Preventing Rank Collapse in Federated Low-Rank Adaptation with Client Heterogeneity,
+               arXiv:2602.13486.
+    delta      ours: `lowrank/correction.py` on the change of a frozen weight. No method's paper has it.
 
 Server state of each layer: A and B at the largest rank, the change D of the weight, or both; `averages` says which.
 
-We read the abstracts of these papers, not their texts. For FedIT and FLoRA we read the authors' code (on GitHub:
-JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM). For FedEx and FFA we read a fork of CERT-Lab/fedex-lora, and
-for HetLoRA and FlexLoRA code of others. For raFLoRA we found no code. These points are our reading or our choice:
-- A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all clients one scale
-  (`scale: equal`).
+We read the abstracts of these papers, the authors' code of FedIT and FLoRA (on GitHub:
+JayZhang42/FederatedGPT-Shepherd, ATP-1010/FederatedLLM), a fork of CERT-Lab/fedex-lora for FedEx and FFA, code of
+others for HetLoRA and FlexLoRA, none for raFLoRA. These points are our reading or our choice:
+- A change is s_i B_i A_i with the scale of the client's own rank. FLoRA's code gives all one scale (`scale: equal`).
 - Of a D that is sent as factors, rows of A are its right singular vectors and columns of B have the norm sigma / s, so
   that s B A is the truncation of D at every rank. Where sigma is zero, A has the rows of its start.
 - `fedit`, `ffa` and `fedex` are papers of one rank. Here smaller factors are padded with zeros, so ranks that a share c
@@ -30,8 +29,8 @@ for HetLoRA and FlexLoRA code of others. For raFLoRA we found no code. These poi
   code has no weights (`weighting: uniform`).
 - `flora` draws A anew for each client and round, as its code does. Its bytes down are the adapters of a round, on
   average over rounds; those of `fedex` come on top of A and B. D, which travels here in their place, is the same.
-- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares. The norm, of
-  s_i B_i A_i where the paper has B_i A_i, is the client's weight in all means, in place of its number of examples.
+- `hetlora` has one rank and one norm for all layers of a client: the root of the sum of their squares. The norm, of s_i
+  B_i A_i where the paper has B_i A_i, is the client's weight in all means, in place of its number of examples.
 - `raflora` leaves ranks that no client of the round holds as they were sent.
 - `delta` takes as covered what A's rows and B's columns span, because B is zero at first.
 """
@@ -69,7 +68,8 @@ class LoraOptions(AdapterOptions):
     name: str = "lora"
     """Adapters of unequal ranks beside frozen linear layers (Hu et al. 2021)."""
     aggregation: Literal["fedit", "ffa", "hetlora", "flora", "flexlora", "fedex", "raflora", "delta"] = "delta"
-    """What the server makes of the clients' A and B: `fedmpi/methods/README.md` has a table. `delta` is fedhm's."""
+    """What the server makes of the clients' A and B: `fedmpi/methods/README.md` has a table. `delta` is fedhm's;
+    `hetlora` weighs clients by norms, whatever `weighting` is."""
     coverage: Annotated[float, Field(ge=0, le=1)] = 1.0
     """How much `delta` raises an entry that only some clients can change."""
     gamma: Share = 0.99

@@ -124,8 +124,6 @@ class OrthDrop(Method):
     def _growth(self, ratio: float) -> int:
         return sum(layer.growth(*self._sizes(layer, ratio)) for layer in self.factorized)
 
-    # The nets: one for each tier, and the whole one that is tested.
-
     def tested(self) -> tuple[Tier, ...]:
         return (Tier(self._whole, "server", 1.0), *(super().tested() if self.options.test_tiers else ()))
 
@@ -167,8 +165,6 @@ class OrthDrop(Method):
     def _held(self, tier: int, client: Client | None) -> Held:
         """Returns which entries of each tensor a client of this tier holds, where it does not hold all."""
         return self._leading[tier]
-
-    # Server half.
 
     def initial_state(self) -> Params:
         values = super().initial_state()
@@ -214,8 +210,6 @@ class OrthDrop(Method):
             table[layer.name] = use_of_kernels(sigma, (counts * len(contributions.tasks)).round())
         ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers}
         return {"kernels": table, "spectrum": spectrum.table(spectra, ranks)}
-
-    # Client half.
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         """Copies the kernels and rows that the client holds (without a client: the leading ones), and the rest."""

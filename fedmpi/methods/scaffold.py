@@ -58,8 +58,6 @@ class Scaffold(Method):
         problem = f"scaffold corrects the steps of plain SGD; with train.momentum={momentum:g} its corrections add up"
         return (f"{problem}, and training may diverge: set train.momentum=0, as the config scaffold_digits does",)
 
-    # Server half.
-
     def state_specs(self) -> dict[str, Spec]:
         return self.model_specs | {CONTROL + name: spec for name, spec in self.model_specs.items()}
 
@@ -78,8 +76,6 @@ class Scaffold(Method):
             new[name] = means[name]
             new[CONTROL + name] = state[CONTROL + name].add(means[CONTROL + name], alpha=share)
         return new
-
-    # Client half.
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         """Lines 7 to 12; leaves in `scratch` what `_changes` makes the new control variate of."""

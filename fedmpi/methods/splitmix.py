@@ -114,8 +114,6 @@ class SplitMix(ServerMethod):
     def count_training(self, turn: ClientLoad) -> Training:
         return replace(super().count_training(turn), nets_in_turn=self.num_bases[turn.tier])
 
-    # Server half.
-
     @cached_property
     def model_specs(self) -> dict[str, Spec]:
         return net_specs(self._ensemble(max(self.num_bases), empty=True))
@@ -163,8 +161,6 @@ class SplitMix(ServerMethod):
 
     def magnitudes(self, upload: Params, client: Client) -> Tensor:
         return super().magnitudes(dict(self.lift(upload, client)), client)
-
-    # Client half.
 
     def _base(self, seed: int | None = None, *, empty: bool = False) -> nn.Module:
         return self.context.make(self.options.atom, self.options.rounding, seed, empty=empty)

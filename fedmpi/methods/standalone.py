@@ -69,8 +69,6 @@ class Standalone(Method):
     def tested(self) -> tuple[Tier, ...]:
         return ()
 
-    # Server half: it publishes the initial model and averages nothing.
-
     def state_specs(self) -> dict[str, Spec]:
         return {}
 
@@ -80,8 +78,6 @@ class Standalone(Method):
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         train = self.training
         return {"local_steps": train.local_steps} if train.local_steps else {"local_epochs": train.local_epochs}
-
-    # Client half.
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         copy_into(out, published if client is None or client.memory is None else client.memory)

@@ -75,8 +75,6 @@ class TopK(Method):
         scopes = self._sizes if self.options.scope == "tensor" else [sum(self._sizes)]
         return sum(map(self._num_kept, scopes))
 
-    # Server half.
-
     def lift(self, upload: Params, client: Client) -> Iterator[tuple[str, Tensor]]:
         """Yields zeros but for what was sent."""
         for (name, spec), (values, places) in zip(self.state_specs().items(), self._parts(upload), strict=True):
@@ -117,8 +115,6 @@ class TopK(Method):
         scopes = torch.split(wanted, self._sizes) if self.options.scope == "tensor" else [wanted]
         return torch.cat([largest(scope, self._num_kept(len(scope))) for scope in scopes])
 
-    # Client half.
-
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return {"values": Spec((self.num_sent,)), "indices": Spec((self.num_sent,), torch.int32)}
 
@@ -134,8 +130,6 @@ class TopK(Method):
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         return {"residual": client.scratch["residual"]}
-
-    # What it would cost real clients.
 
     def count_training(self, turn: ClientLoad) -> Training:
         """Counts theta and the residual."""

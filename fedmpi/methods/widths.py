@@ -75,8 +75,6 @@ class WidthMethod(ServerMethod):
             said.append(f"{found}: choose method.scaler=false" if is_scaled else found)
         return tuple(said)
 
-    # Server half.
-
     def initial_state(self) -> Params:
         widest = self.context.make(max(self.net_widths), self.rounding)
         return {name: value.detach().clone() for name, value in widest.named_parameters()}
@@ -118,8 +116,6 @@ class WidthMethod(ServerMethod):
             return None
         present = torch.from_numpy(self.context.present_labels(client.task.client))
         return None if bool(present.all()) else present.nonzero().squeeze(1)
-
-    # Client half.
 
     def net(self, number: int, *, empty: bool = False) -> nn.Module:
         net = self.context.make(self.net_widths[number], self.rounding, empty=empty)
