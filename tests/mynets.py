@@ -97,9 +97,6 @@ class Text(nn.Module):
         return self.fc(self.embedding(x).mean(1))
 
 
-DEPTH = 3
-
-
 class NotANet:
     pass
 
@@ -122,22 +119,16 @@ def too_many(num_classes, example_shape):
     return factory(num_classes + 1, example_shape)
 
 
-def a_pair(num_classes, example_shape):
-    class Pair(nn.Linear):
-        def forward(self, x):
-            return super().forward(x.flatten(1)), x
-
-    return Pair(64, num_classes)
+class Pair(Net):
+    def forward(self, x):
+        return super().forward(x), x
 
 
-class ByName(nn.Linear):
+class ByName(Net):
     """Returns its scores by name, as nets of transformers do."""
 
-    def __init__(self, num_classes, example_shape):
-        super().__init__(torch.Size(example_shape).numel(), num_classes)
-
     def forward(self, x):
-        return {"loss": x.sum(), "logits": super().forward(x.flatten(1))}
+        return {"loss": x.sum(), "logits": super().forward(x)}
 
 
 INSTANCE = nn.Linear(64, 4)
@@ -152,9 +143,8 @@ def wrong_size(num_classes, example_shape):
 
 
 def unlike(num_classes, example_shape, width=1.0):
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 8 if width == 1 else 9), nn.Linear(8 if width == 1 else 9, num_classes)
-    )
+    hidden = 8 if width == 1 else 9
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.Linear(hidden, num_classes))
 
 
 class Flat(nn.Module):
@@ -223,8 +213,7 @@ def codes():
 
 
 def counts():
-    x, y = (torch.arange(60 * 6).view(60, 6) % 7).float().numpy(), torch.arange(60).numpy() % 3
-    return {"train_x": x[:40], "train_y": y[:40], "test_x": x[40:], "test_y": y[40:]}
+    return {name: rows.astype("float32") if name.endswith("x") else rows for name, rows in codes().items()}
 
 
 class Repeats(Flat):

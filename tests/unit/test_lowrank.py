@@ -1,14 +1,23 @@
-"""Layers as two factors: full rank is the identity, truncation is the truncated SVD, decay is the gradient."""
+"""Layers as two factors: the truncated SVD, full rank as the identity, decay as the gradient, which layers, at which
+rank, and the nets that come out."""
+
+from types import SimpleNamespace
 
 import pytest
 import torch
-from model_inputs import at_full_rank, randn
+from model_inputs import at_full_rank, params, randn
 from torch import nn
+from torch.nn.utils import parametrizations
 
+from fedmpi.errors import ConfigError
 from fedmpi.lowrank.decay import decay_layers_
 from fedmpi.lowrank.factorized import FactorizedLayer
-from fedmpi.lowrank.modules import LowRank
-from fedmpi.lowrank.rule import Rule
+from fedmpi.lowrank.modules import LowRank, factorize_net
+from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.lowrank.svd import truncated_svd
+from fedmpi.models import create
+from fedmpi.models.nets.resnet import ResNet18, ResNet34
+from fedmpi.models.options import Model
 
 all_orders = pytest.mark.parametrize("unroll", ["paper", "code", "output"])
 both_formats = pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
@@ -95,3 +104,199 @@ def test_frobenius_decay_is_the_gradient(unroll: str, kernel: tuple[int, int] | 
     expected = [given + slope for given, slope in zip(grads.values(), slopes, strict=True)]
     decay_layers_([layer], params, grads, 0.3)
     torch.testing.assert_close([*grads.values()], expected, rtol=0, atol=1e-12)
+
+
+# The truncated SVD, by both solvers.
+
+
+both_solvers = pytest.mark.parametrize("solver", ["exact", "gram"])
+
+
+def decaying(rows: int, columns: int, decay: float) -> torch.Tensor:
+    """Singular values decay^0, decay^1, ...: what trained layers look like."""
+    k = min(rows, columns)
+    left, _ = torch.linalg.qr(randn(rows, k).double())
+    right, _ = torch.linalg.qr(randn(columns, k, seed=1).double())
+    return ((left * decay ** torch.arange(k).double()) @ right.t()).float()
+
+
+@both_solvers
+@pytest.mark.parametrize("matrix", [randn(96, 48), randn(40, 90), decaying(60, 60, 0.8)])
+@pytest.mark.parametrize("r", [1, 7, 20])
+def test_error_is_the_optimum(solver: str, matrix: torch.Tensor, r: int) -> None:
+    """Eckart-Young: the squared error is the sum of the squared singular values cut off. Float32 factors move it by at
+    most about 1e-6 of the matrix's norm (eps = 6e-8, times r terms). Columns of u and rows of v are orthogonal, of norm
+    sqrt(sigma_i)."""
+    u, v, _ = truncated_svd(matrix, r, solver)
+    sigma = torch.linalg.svdvals(matrix.double())
+    error = (u.double() @ v.double() - matrix).norm()
+    assert abs(error - sigma[r:].norm()) <= 1e-6 * matrix.norm()
+    for product in (u.t() @ u, v @ v.t()):
+        torch.testing.assert_close(product, torch.diag(sigma[:r]).float(), rtol=1e-5, atol=1e-4)
+
+
+@both_solvers
+@pytest.mark.parametrize("shape", [(33, 64), (64, 33)])
+def test_prefix_property_to_the_bit(solver: str, shape: tuple[int, int]) -> None:
+    matrix = randn(*shape)
+    u, v, _ = truncated_svd(matrix, 20, solver)
+    for r in (1, 5, 19):
+        small_u, small_v, _ = truncated_svd(matrix, r, solver)
+        assert torch.equal(small_u, u[:, :r]) and torch.equal(small_v, v[:r])
+
+
+@both_solvers
+def test_signs_follow_the_rule(solver: str) -> None:
+    """The largest entry of each column of u is positive, so that negating the matrix negates v alone."""
+    matrix = randn(24, 17)
+    u, v, _ = truncated_svd(matrix, 9, solver)
+    assert (u.gather(0, u.abs().argmax(dim=0, keepdim=True)) > 0).all()
+    negated_u, negated_v, _ = truncated_svd(-matrix, 9, solver)
+    torch.testing.assert_close(negated_u, u, rtol=0, atol=1e-4)
+    torch.testing.assert_close(negated_v, -v, rtol=0, atol=1e-4)
+
+
+def test_gram_is_at_least_as_exact_as_the_float32_svd() -> None:
+    """The measure behind the default: singular values (squared column norms) against float64's."""
+    matrix = randn(192, 192)
+    truth = torch.linalg.svdvals(matrix.double())[:32]
+
+    def worst(solver: str) -> float:
+        u, *_ = truncated_svd(matrix, 32, solver)
+        return ((u.double().square().sum(dim=0) - truth).abs() / truth).max().item()
+
+    assert worst("gram") <= worst("exact") <= 1e-5
+    assert worst("gram") <= 1e-7
+
+
+def test_types_and_errors() -> None:
+    assert truncated_svd(randn(4, 5).bfloat16(), 2)[0].dtype == torch.float32
+    assert truncated_svd(randn(4, 5).double(), 2)[1].dtype == torch.float64
+    with pytest.raises(ValueError, match="at least 1"):
+        truncated_svd(randn(4, 5), 0)
+    for solver in ("exact", "gram"):
+        with pytest.raises(torch.linalg.LinAlgError):
+            truncated_svd(torch.full((4, 5), float("nan")), 2, solver)
+
+
+@both_solvers
+def test_zero_and_rank_deficient_matrices(solver: str) -> None:
+    """Components that the matrix does not have stay below the rounding of the ones that it has."""
+    u, v, _ = truncated_svd(torch.zeros(6, 9), 4, solver)
+    assert (u == 0).all() and (v == 0).all()
+    matrix = randn(40, 3) @ randn(3, 25, seed=1)
+    u, v, _ = truncated_svd(matrix, 8, solver)
+    torch.testing.assert_close(u @ v, matrix, rtol=0, atol=1e-5)
+    assert u[:, 3:].norm() < 1e-2 and v[3:].norm() < 1e-2
+
+
+# Which layers are factorized.
+
+
+INFO = SimpleNamespace(kind="image", example_shape=(3, 32, 32), num_classes=10)
+
+
+def names(net: nn.Module, rule: Rule) -> list[str]:
+    return [layer.name for layer in plan_layers(net, rule)]
+
+
+@pytest.mark.parametrize(("options", "count"), [(ResNet18(), 14), (ResNet34(), 18)])
+def test_rho_of_the_papers(options: Model, count: int) -> None:
+    """One SVD for each factorized conv, R18 14 and R34 18; 1x1 shortcuts and FC stay dense."""
+    planned = names(create.skeleton(options, INFO), Rule(options.dense_layers))
+    assert len(planned) == count
+    assert not any("shortcut" in name or name == "fc" for name in planned)
+    assert planned[0] == {14: "stages.0.1.conv1", 18: "stages.2.0.conv1"}[count]
+
+
+def test_every_conv_at_rank_k() -> None:
+    """FedHM's Fig. 8, "2 %": 17 convs at r = 3 and nothing else factorized.
+
+    9 (m + n) each: stem 603; 4 * 1,152; then (1,728 + 3 * 2,304) * (1 + 2 + 4) = 60,480; with shortcuts
+    172,032, BN 9,600 and FC 5,130 that is 252,453, 2.3 % of 11,173,962.
+    """
+    net = create.skeleton(ResNet18(), INFO)
+    layers = plan_layers(net, Rule(0, overrides={"*conv*": 3}))
+    assert len(layers) == 17
+    assert params(factorize_net(net, layers, 0.5)) == 603 + 4 * 1152 + 60480 + 172032 + 9600 + 5130
+
+
+class Zoo(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.Conv2d(4, 8, 3, padding=2, dilation=2)
+        self.pointwise = nn.Conv2d(8, 8, 1)
+        self.grouped = nn.Conv2d(8, 8, 3, groups=2, padding=1)
+        self.depthwise = nn.Conv2d(8, 8, 3, groups=8, padding=1)
+        self.reflecting = nn.Conv2d(8, 8, 3, padding=1, padding_mode="reflect")
+        self.same = nn.Conv2d(8, 8, 3, padding="same")
+        self.tied = nn.Conv2d(8, 8, 3, padding=1)
+        self.tied_again = self.tied
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.hidden = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 3)
+
+
+def test_layers_by_type() -> None:
+    assert names(Zoo(), Rule(0)) == ["plain", "hidden"]
+    assert names(Zoo(), Rule(1)) == ["hidden"]
+
+
+def test_overrides_beat_type_and_position() -> None:
+    layers = plan_layers(Zoo(), Rule(1, overrides={"hidden": "dense", "p[lo]*": 0.25, "out": 2, "*": 7}))
+    fixed = {layer.name: layer.fixed for layer in layers}
+    assert fixed == {"plain": 0.25, "pointwise": 0.25, "out": 2}
+    assert [layer.r(0.5) for layer in layers] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"hiden": 0.5}, r"no layer matches 'hiden'\. Did you mean 'hidden'\?"),
+        ({"grouped": 0.5}, "'grouped' cannot be factorized: Conv2d"),
+        ({"tied": 0.5}, "'tied' cannot be factorized"),
+    ],
+)
+def test_impossible_overrides(overrides: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_layers(Zoo(), Rule(0, overrides=overrides))
+
+
+def test_rank_of_a_layer() -> None:
+    """max(1, round(ratio * n)), at most min(M, N); paper: M = m * kh, N = n * kw."""
+    assert [FactorizedLayer("c", 64, 64, (3, 3)).r(ratio) for ratio in (0.5, 0.25, 0.125, 1 / 12)] == [32, 16, 8, 5]
+    assert FactorizedLayer("c", 64, 5, (3, 3)).r(0.01) == 1
+    assert FactorizedLayer("c", 2, 64, (3, 3)).r(0.5) == 6
+    assert FactorizedLayer("c", 2, 64, (3, 3), fixed=100).r(0.5) == 6
+    assert FactorizedLayer("f", 100, 10, None, fixed=0.5).r(0.1) == 5
+
+
+def test_factor_nets_keep_everything_else_and_draw_nothing() -> None:
+    """Keys and shapes as planned, dense tensors equal, the given net as it was, no random numbers. At ratio 1 the net
+    is a copy."""
+    net, generator = Zoo().eval(), torch.get_rng_state()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    layers = plan_layers(net, Rule(0))
+    copied = factorize_net(net, layers, 1)
+    assert copied is not net and not any(isinstance(module, LowRank) for module in copied.modules())
+    assert all(torch.equal(before[name], value) for name, value in copied.state_dict().items())
+    result = factorize_net(net, layers, 0.5)
+    assert torch.equal(torch.get_rng_state(), generator)
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    state = result.state_dict()
+    for layer in layers:
+        assert state[f"{layer.name}.u.weight"].shape == layer.u_shape(layer.r(0.5))
+        assert state[f"{layer.name}.v.weight"].shape == layer.v_shape(layer.r(0.5))
+        assert torch.equal(state.pop(f"{layer.name}.bias"), before.pop(f"{layer.name}.bias"))
+        del state[f"{layer.name}.u.weight"], state[f"{layer.name}.v.weight"], before[f"{layer.name}.weight"]
+    assert state.keys() == before.keys() and all(torch.equal(state[name], before[name]) for name in before)
+    assert not any(module.training for module in result.modules())
+
+
+def test_a_weight_that_is_computed_stays_dense_and_is_not_read() -> None:
+    """Spectral norm cannot compute it from a buffer that lies elsewhere, as in a net of shapes alone."""
+    computed = parametrizations.spectral_norm(nn.Linear(8, 8))
+    net = nn.Sequential(computed, nn.Linear(8, 8), nn.Linear(8, 4))
+    for name, parameter in list(computed.parametrizations.weight.named_parameters()):
+        setattr(computed.parametrizations.weight, name, nn.Parameter(parameter.to("meta")))
+    assert names(net, Rule(0)) == ["1"]

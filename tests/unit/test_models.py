@@ -1,25 +1,30 @@
-"""Models: sizes, initialisation, batch statistics, names; perceptrons; width multipliers."""
+"""Models: sizes, initialisation, batch statistics, names; perceptrons; width multipliers; LSTMs; GroupNorm."""
 
+import copy
 import math
 
 import pytest
 import torch
 import torchvision
 from golden_file import Told
-from model_inputs import Info, params
+from model_inputs import AnyVit, Info, params, randn
 from pydantic import ValidationError
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from fedmpi import registry
+from fedmpi import costs, registry
 from fedmpi.config.load import load
+from fedmpi.config.schema import Train
 from fedmpi.data.dataset import DataInfo
 from fedmpi.errors import ConfigError
+from fedmpi.learning.bn import num_statistics
+from fedmpi.learning.flat import Buffers, FlatNet, net_layout
 from fedmpi.models import create
 from fedmpi.models.nets.cnn import AlexNet, CnnFemnist, CnnHermes, CnnPrism, Lenet5, Vgg16
-from fedmpi.models.nets.lstm import LstmImdb
+from fedmpi.models.nets.lstm import Lstm, LstmChar, LstmImdb
 from fedmpi.models.nets.mlp import Mlp, MlpHar
 from fedmpi.models.nets.resnet import PreBlock, ResNet18, ResNet34
-from fedmpi.models.nets.shared import SlicedAvgPool2d
+from fedmpi.models.nets.shared import SlicedAvgPool2d, with_group_norm
 from fedmpi.models.nets.torchvision_nets import Torchvision
 from fedmpi.models.options import Model
 from fedmpi.models.width import Width
@@ -37,6 +42,10 @@ TINY = ResNet18(width=0.125, blocks=(1, 1))
 
 def torchvisions(name: str) -> Torchvision:
     return Torchvision(name=f"torchvision:{name}")
+
+
+def texts(num_classes: int = 2, vocabulary_size: int = 11, length: int = 5) -> Info:
+    return Info("tokens", (length,), num_classes, vocabulary_size)
 
 
 FEATURES, IMAGENET = Info("vector", (561,), 6), images((3, 224, 224), 1000)
@@ -77,6 +86,22 @@ SIZES = [
     (MlpHar(width=0.5), FEATURES, 562 * 512 + 513 * 256 + 257 * 6),
     (Mlp(hidden=(300, 100)), FEATURES, 562 * 300 + 301 * 100 + 101 * 6),
     (Mlp(hidden=()), FEATURES, 562 * 6),
+    # 1001 * 64 + 4 * 256 * (64 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257; four classes: 3 * 257 more.
+    # Half: 1001 * 32 + 4 * 128 * (32 + 128 + 2) + 4 * 128 * (2 * 128 + 2) + 129.
+    (LstmImdb(), texts(2, 1001), 920_385),
+    (LstmImdb(), texts(4, 1001), 921_156),
+    (LstmImdb(width=0.5), texts(2, 1001), 247_201),
+    # 8 V + 4 * 256 * (8 + 256 + 2) + 4 * 256 * (2 * 256 + 2) + 257 V. With one bias for each gate 2 * 4 * 256 less:
+    # 820,522 at 90 symbols; McMahan et al. print 866,578, which is that at 258 and 3 * 256 peepholes in each layer.
+    *((LstmChar(), texts(v, v, 80), 265 * v + 272_384 + 526_336) for v in (80, 90, 258)),
+    # Patches, class token, positions; in each block two norms, four d x d layers, a perceptron; norm and classifier. Of
+    # the last: 48 * 24 + 24, 24, 5 * 24, 2 (96 + 4 * 600 + 2,400 + 2,328), 48, 24 * 5 + 5.
+    (AnyVit(), images(), 21_342_346),
+    (AnyVit(), images(num_classes=100), 21_376_996),
+    (AnyVit(), images((1, 28, 28), 62), 21_344_318),
+    (AnyVit(patch=8), images((3, 64, 64)), 21_397_642),
+    (AnyVit(width=0.5), images(), 5_362_762),
+    (AnyVit(embedding=24, heads=3, depth=2), images((3, 8, 8), 5), 15_941),
     # As torchvision's documentation prints them.
     (torchvisions("resnet50"), IMAGENET, 25_557_032),
     (torchvisions("mobilenet_v2"), IMAGENET, 3_504_872),
@@ -287,3 +312,130 @@ def test_block_by_hand(stride: int, expected: list[float]) -> None:
     with torch.no_grad():
         out = block(torch.tensor([-1.0, 3.0]).reshape(2, 1, 1, 1)).flatten()
     assert out.tolist() == pytest.approx(expected, abs=1e-4)  # BatchNorm's eps of 1e-5
+
+
+# LSTMs: their mathematics, two classes as one output, and life in a flat buffer.
+
+
+SMALL = LstmImdb(width=0.03)  # 2 and 8 units
+ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("cuDNN would move the weights out of the buffer"))
+
+
+def tokens(seed: int = 0, length: int = 5) -> Tensor:
+    return torch.randint(0, 11, (3, length), generator=torch.Generator().manual_seed(seed))
+
+
+def by_steps(net: nn.Module, words: Tensor) -> Tensor:
+    """The last output of the upper layer: i, f, o = sigmoid, g = tanh, c = f c + i g, h = o tanh(c)."""
+    inputs = net.embedding(words).unbind(1)
+    for layer in range(2):
+        h = c = torch.zeros(len(words), net.lstm.hidden_size)
+        outputs = []
+        for x in inputs:
+            from_x, from_h, bias_x, bias_h = (
+                getattr(net.lstm, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            i, f, g, o = (x @ from_x.T + bias_x + h @ from_h.T + bias_h).chunk(4, 1)
+            c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+            h = o.sigmoid() * c.tanh()
+            outputs.append(h)
+        inputs = outputs
+    return inputs[-1]
+
+
+@pytest.mark.parametrize("num_classes", [2, 3])
+def test_the_net_step_by_step(num_classes: int) -> None:
+    net = create.build(SMALL, texts(num_classes), 0)
+    logits = net(tokens())
+    expected = net.fc(by_steps(net, tokens()))
+    if num_classes == 2:
+        assert logits[:, 0].tolist() == [0, 0, 0]
+        logits = logits[:, 1:]
+    assert torch.allclose(logits, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cpu", ON_A_GPU])
+def test_trains_in_a_flat_buffer(device: str) -> None:
+    """Two steps of SGD on the flat vectors equal two on a plain copy; the net computes with what the buffer holds."""
+    plain = create.build(SMALL, texts(), 0)
+    layout = net_layout(plain.named_parameters(), (), channels_last=True)
+    flat = FlatNet(copy.deepcopy(plain), layout, Buffers(layout.num_bytes, device))
+    for name, parameter in plain.named_parameters():
+        flat.params[name].copy_(parameter.detach())
+    sgd = flat.optimizer(Train(momentum=0, weight_decay=0), ())
+    labels = torch.tensor([0, 1, 1])
+    for step in range(2):
+        flat.gradient.zero_()
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+            F.cross_entropy(flat.module(tokens(step).to(device)), labels.to(device)).backward()
+        sgd(1.0)
+        plain.zero_grad()
+        F.cross_entropy(plain(tokens(step)), labels).backward()
+        for parameter in plain.parameters():
+            parameter.data -= parameter.grad
+    for name, parameter in plain.named_parameters():
+        assert torch.allclose(flat.params[name].cpu(), parameter, atol=1e-5)
+    flat.parameter.zero_()
+    assert not flat.module(tokens().to(device)).any()
+
+
+def test_costs_are_those_of_torchs_own_lstm() -> None:
+    """On the meta device ours computes all steps at once; torch takes them one by one, and both are counted.
+
+    A token: 4 * 8 * (2 + 8) and 4 * 8 * (8 + 8) MACs; five of them, twice the embedding's values and
+    2 layers * 6 * 8 of the LSTM; two weight matrices and two biases in each layer.
+    """
+    ours, theirs = (nn.Sequential(kind(2, 8, 2, batch_first=True, device="meta")) for kind in (Lstm, nn.LSTM))
+    assert costs.measure(ours, (5, 2)) == costs.measure(theirs, (5, 2))
+    macs = 5 * 4 * 8 * (10 + 16)
+    params = 4 * 8 * (10 + 16) + 2 * 2 * 32
+    assert costs.measure(ours, (5, 2)) == costs.Costs(params, macs, macs, 4 * 5 * 2 * 6 * 8)
+
+
+# GroupNorm in place of BatchNorm.
+
+
+def test_four_groups_by_hand() -> None:
+    """Channels 1, 3 | 2, 8 | 0, 4 | 5, 7 of one pixel: each group's mean is 2, 5, 2 and 6, its deviation 1, 3, 2, 1."""
+    net = with_group_norm(nn.Sequential(nn.BatchNorm2d(8, eps=0.0)))
+    x = torch.tensor([1.0, 3.0, 2.0, 8.0, 0.0, 4.0, 5.0, 7.0]).view(1, 8, 1, 1)
+    assert net(x).flatten().tolist() == pytest.approx([-1, 1] * 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "info", "size", "norms"),
+    [
+        (ResNet18(norm="group"), images(), 11_173_962, 20),
+        (ResNet18(norm="group", order="pre"), images(), 11_172_170, 17),
+        (ResNet34(norm="group"), images(num_classes=100), 21_328_292, 36),
+        (Torchvision(name="torchvision:resnet18", norm="group"), Info(num_classes=1000), 11_689_512, 20),
+    ],
+)
+def test_it_has_the_parameters_of_batch_norm(options: Model, info: Info, size: int, norms: int) -> None:
+    """Two numbers a channel, either way: the stem's norm, two in each block, and (post) one in each of 3 shortcuts."""
+    net = create.skeleton(options, info)
+    found = [part for part in net.modules() if isinstance(part, nn.GroupNorm)]
+    assert params(net) == size and len(found) == norms and {part.num_groups for part in found} == {4}
+    assert not list(net.buffers()) and num_statistics(net) == 0
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_an_example_does_not_see_its_batch(order: str) -> None:
+    """As it does with BatchNorm."""
+    x = randn(4, 1, 8, 8)
+    for norm, is_alone in (("group", True), ("batch", False)):
+        net = create.build(ResNet18(width=0.125, blocks=(1, 1), order=order, norm=norm), Info(), 0)
+        together, alone = net(x), torch.cat([net(example[None]) for example in x])
+        assert together.shape == (4, 4) and torch.allclose(together, alone, atol=1e-5) == is_alone
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "said"),
+    [
+        (ResNet18(norm="group"), 0.35, "22 channels of bn1 equally; choose another width, or batch$"),
+        (Torchvision(name="torchvision:vgg16", norm="group"), 1.0, "no BatchNorm"),
+    ],
+)
+def test_groups_that_are_refused(options: Model, width: float, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"model.norm.*{said}"):
+        create.skeleton(options, images(), width)

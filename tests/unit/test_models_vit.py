@@ -1,24 +1,26 @@
-"""The vision transformer: size, its attention against torch's, the images that it takes, widths, costs, LayerNorm."""
+"""The vision transformer: its attention against torch's, of low rank, the images that it takes, widths, costs."""
 
 import copy
 from dataclasses import replace
 
 import pytest
 import torch
-from model_inputs import AnyVit, params, randn
+from model_inputs import AnyVit, loaded, params, randn
 from torch import nn
 from torch.nn import functional as F
 from torchvision.models.vision_transformer import VisionTransformer
 
 from fedmpi import costs
 from fedmpi.data.dataset import DataInfo
+from fedmpi.lowrank.factorized import FactorizedLayer
+from fedmpi.lowrank.modules import factorize_net, kernel_net
+from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
 from fedmpi.models.nets.attention import Attention, open_attention
 from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
 SMALL = AnyVit(embedding=24, heads=3, depth=2)
-ON_A_GPU = pytest.param("cuda", marks=pytest.mark.gpu("attention has other kernels there"))
 BATCH = randn(4, 3, 8, 8)
 INPUTS = ("query", "key", "value")
 
@@ -27,29 +29,11 @@ def images(*shape: int, num_classes: int = 10) -> DataInfo:
     return DataInfo("image", shape, num_classes, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "info", "expected"),
-    [
-        (AnyVit(), images(3, 32, 32), 21_342_346),
-        (AnyVit(), images(3, 32, 32, num_classes=100), 21_376_996),
-        (AnyVit(), images(1, 28, 28, num_classes=62), 21_344_318),
-        (AnyVit(patch=8), images(3, 64, 64), 21_397_642),
-        (AnyVit(width=0.5), images(3, 32, 32), 5_362_762),
-        (SMALL, IMAGES, 15_941),
-    ],
-)
-def test_sizes(options: AnyVit, info: DataInfo, expected: int) -> None:
-    """Patches, class token, positions; in each block two norms, four d x d layers, a perceptron; norm and classifier.
-    Of `SMALL`: 48 * 24 + 24, 24, 5 * 24, 2 (96 + 4 * 600 + 2,400 + 2,328), 48, 24 * 5 + 5."""
-    assert params(create.skeleton(options, info)) == expected
-
-
 # Attention against torch's.
 
 
-def torchvisions() -> VisionTransformer:
-    """torchvision's own net of `SMALL`'s size, with values that show every entry."""
-    net = VisionTransformer(8, 4, 2, 3, 24, 96, num_classes=5)
+def filled(net: nn.Module) -> nn.Module:
+    """Returns the net with values that show every entry, biases included."""
     generator = torch.Generator().manual_seed(1)
     for parameter in net.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
@@ -60,7 +44,7 @@ def torchvisions() -> VisionTransformer:
 def test_the_net_is_torchvisions(training: bool) -> None:
     """Outputs and all gradients; torch's three matrices are the leading, middle and last thirds of one. In eval mode
     without gradients torch computes by other kernels."""
-    theirs = torchvisions().train(training)
+    theirs = filled(VisionTransformer(8, 4, 2, 3, 24, 96, num_classes=5)).train(training)
     ours = open_attention(copy.deepcopy(theirs))
     torch.testing.assert_close(ours(BATCH), theirs(BATCH), rtol=1e-4, atol=1e-5)
     with torch.no_grad():
@@ -91,7 +75,40 @@ def test_attention_by_hand() -> None:
     assert weights is None
 
 
-# What it takes and what it refuses.
+# Of low rank: queries, keys, values and outputs are a matrix each, factorized, counted and run as such.
+
+
+def planned(dense: nn.Module, **rule: object) -> tuple[FactorizedLayer, ...]:
+    return plan_layers(dense, Rule(**rule))
+
+
+def test_six_matrices_of_a_block_are_factorized() -> None:
+    """Not the patches (the stem) and not the classifier (the last linear layer). At a quarter 12 blocks of
+    4 * 96 * 768 + (384 + 96) * 1920 = 1,216,512 instead of 1,769,472: 14,706,826 of 21,342,346."""
+    of_a_block = (*(f"self_attention.{name}" for name in (*INPUTS, "out")), "mlp.0", "mlp.3")
+    dense = create.skeleton(AnyVit(), images(3, 32, 32))
+    names = [f"encoder.layers.encoder_layer_{block}.{name}" for block in range(12) for name in of_a_block]
+    assert [layer.name for layer in planned(dense)] == names
+    low = factorize_net(dense, planned(dense), 0.25)
+    assert params(low) == 21_342_346 - 12 * (1_769_472 - 1_216_512) == 14_706_826
+
+
+def test_at_full_rank_the_net_is_the_dense_one() -> None:
+    """FedHM's factors and PriSM's kernels; what is lifted is the weight."""
+    dense = filled(create.build(SMALL, IMAGES, 0))
+    layers = planned(dense, overrides={"*": 10**6})
+    low = loaded(factorize_net(dense, layers, 0.5), dense, layers)
+    query = "encoder.layers.encoder_layer_0.self_attention.query"
+    assert {"conv_proj", "heads.head", query} <= {layer.name for layer in layers}
+    kernels = planned(dense, unroll="output")
+    sizes = {layer.name: (min(layer.matrix_shape), layer.out_features) for layer in kernels}
+    drawn = loaded(kernel_net(dense, sizes), dense, kernels)
+    for other in (low, drawn):
+        torch.testing.assert_close(other(BATCH), dense(BATCH), rtol=1e-5, atol=1e-5)
+    for layer in layers:
+        place = low.get_submodule(layer.name)
+        back = layer.lift(place.u.weight, place.v.weight)
+        torch.testing.assert_close(back, dense.get_parameter(f"{layer.name}.weight"), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
