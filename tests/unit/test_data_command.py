@@ -30,9 +30,6 @@ def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     return contents
 
 
-# ---- mistakes
-
-
 MISTAKES = [
     ([], "list | fetch"),
     (["fetch"], "required: NAME | CONFIG.yaml;"),
@@ -53,9 +50,6 @@ def test_a_mistake_is_one_line(run_data: RunData, no_network: None, argv: list[s
     assert code == 2 and named in error and error.count("\n") == 1 and "Traceback" not in error
 
 
-# ---- a run
-
-
 @pytest.mark.parametrize("name", FETCHED)
 def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: None, tmp_path: Path, told: Told) -> None:
     with pytest.raises(DataError) as caught:
@@ -63,9 +57,6 @@ def test_reading_names_the_command_and_opens_no_socket(name: str, no_network: No
     line = str(caught.value)
     told(line)
     assert "\n" not in line
-
-
-# ---- list, fetch
 
 
 def test_list_says_what_is_there(run_data: RunData, no_network: None, tmp_path: Path) -> None:
@@ -109,9 +100,6 @@ def test_fetch_says_what_comes_next(run_data: RunData, served: dict[str, bytes],
     code, out, error = run_data("fetch", "digits")
     assert (code, error) == (0, "")
     told(out)
-
-
-# ---- show
 
 
 def test_show_divides_as_a_run_would(run_data: RunData, no_network: None) -> None:

@@ -190,22 +190,16 @@ def test_partitions(key: str, seed: int, num_clients: int) -> None:
 OURS = digest_of(dataset().arrays)
 
 
-def one_label_more(ours: Dataset) -> Dataset:
-    return replace(ours, train_y=(ours.train_y + (np.arange(len(ours.train_y)) == 3)) % 6)
-
-
-CHANGES: dict[str, Callable[[Dataset], Dataset]] = {
-    "a value": lambda ours: replace(ours, train_x=np.where(ours.train_x == 7, 7.5, ours.train_x).astype(np.float32)),
-    "a label": one_label_more,
-    "a group": lambda ours: replace(ours, groups=np.roll(ours.groups, 1)),
-    "no groups": lambda ours: replace(ours, test_groups=None),
-    "type": lambda ours: replace(ours, train_x=ours.train_x.astype(np.float64)),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_every_change_gives_another_digest(change: str) -> None:
-    assert digest_of(CHANGES[change](dataset()).arrays) != OURS
+def test_every_change_gives_another_digest() -> None:
+    ours = dataset()
+    changed = (
+        replace(ours, train_x=ours.train_x + 0.5),
+        replace(ours, train_y=ours.train_y[::-1]),
+        replace(ours, groups=np.roll(ours.groups, 1)),
+        replace(ours, test_groups=None),
+        replace(ours, train_x=ours.train_x.astype(np.float64)),
+    )
+    assert OURS not in [digest_of(other.arrays) for other in changed]
 
 
 def test_memory_layout_byte_order_and_chunks_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,6 @@ REAL = SHARED_DATA / "mnist"
 needs_real_files = pytest.mark.skipif(not REAL.is_dir(), reason=f"real MNIST and QMNIST labels need {REAL}")
 
 
-# ---- real files
-
-
 @needs_real_files
 def test_mnist_constants_are_the_data_s_own() -> None:
     info, ours = Mnist().info(), load_data(Mnist(root=str(REAL / "MNIST" / "raw")))
@@ -31,8 +28,6 @@ def test_mnist_constants_are_the_data_s_own() -> None:
     assert ours.train_x[0, 5, 12:18, 0].tolist() == [3, 18, 18, 18, 126, 136]
     assert ours.train_x.flags.writeable
 
-
-# ---- the same format in small files of our own
 
 TRAIN_WRITERS, TEST_WRITERS = (30, 7, 30, 12), (99, 3)
 
@@ -89,9 +84,6 @@ def test_label_files_that_do_not_belong_to_the_images_are_refused(small: Path, t
     told(line)
 
 
-# ---- EMNIST
-
-
 def write_emnist(folder: Path, split: str, labels: list[int]) -> np.ndarray:
     """A training part of these labels and the same test part; returns the images as they should be read."""
     generator = np.random.default_rng(0)
@@ -116,13 +108,9 @@ def test_emnist_is_turned_upright_and_letters_count_from_0(
     assert ours.train_y.tolist() == [0, 25, 12] and ours.groups is None and ours.train_x.flags.c_contiguous
 
 
-# ---- hostile idx files
-
 GOOD = idx_bytes(np.arange(6, dtype=np.int32).reshape(2, 3) - 1)
 
-
 HOSTILE = {
-    "empty": (b"", "does not begin as an idx file of int32 (2, 3)"),
     "other type": (b"\0\0\x08\2" + GOOD[4:], "an idx file of int32 (2, 3)"),
     "lengths that lie": (GOOD[:4] + b"\xff" * 8 + GOOD[12:], "does not begin as an idx file of int32 (2, 3)"),
     "cut off": (GOOD[:-1], "damaged or cut off"),

@@ -14,8 +14,6 @@ from fedmpi.data.sets import digits
 from fedmpi.data.sets.cifar import Cifar10, Cifar100
 from fedmpi.data.sets.digits import Digits
 
-# ---- CIFAR-10, real files
-
 
 @pytest.mark.slow
 def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(cifar10_root: str) -> None:
@@ -31,9 +29,6 @@ def test_cifar10_is_what_torchvision_reads_and_its_constants_are_the_data_s_own(
     mean = ours.train_x.reshape(-1, 3).sum(axis=0, dtype=np.int64) / (255 * 50_000 * 1024)
     assert np.abs(mean - info.mean).max() < 1e-4
     assert set(np.bincount(ours.train_y)) == {5000} and set(np.bincount(ours.test_y)) == {1000}
-
-
-# ---- the distributed format, in files of our own
 
 
 @pytest.fixture
@@ -64,9 +59,6 @@ def test_damaged_file(small: Path, damage: str) -> None:
     assert ("No such file" if damage == "missing" else f"expected {Cifar100.test['test']}") in line
 
 
-# ---- digits
-
-
 @pytest.mark.slow
 def test_digits_are_scikit_learn_s() -> None:
     """Every image v of 0..16 became floor(v * 255 / 16 + 1/2); the parts hold all 1,797 once; the table's constants."""
@@ -92,9 +84,6 @@ def test_digits_split_is_fixed() -> None:
 
 
 def test_digits_need_neither_torch_nor_sklearn_to_load() -> None:
-    code = (
-        "import sys; from fedmpi.data.dataset import load_data; from fedmpi.data.sets.digits import Digits; "
-        "load_data(Digits()); "
-        "assert not {'torch', 'sklearn'} & set(sys.modules)"
-    )
+    code = "import sys; from fedmpi.data.sets.digits import Digits; Digits().read(); "
+    code += "assert not {'torch', 'sklearn'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -9,8 +9,6 @@ from data_fixtures import refusal
 from fedmpi.data.sets import imdb
 from fedmpi.data.sets.imdb import Imdb
 
-# ---- small files in the same format
-
 REVIEWS = {
     ("train", "neg", "0_1"): "Bad film. Bad, bad!<br /><br />The worst",
     ("train", "neg", "10_2"): "worst of 1999's ACTING",

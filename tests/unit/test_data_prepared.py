@@ -40,15 +40,15 @@ def test_each_array_is_checked(name: str, values: np.ndarray | None, problem: st
     assert problem in refusal(lambda: check("here", changed, info))
 
 
-# ---- the command
-
 TEXT = "".join(f"{name}:\n{'To be or not to be, that is a question. ' * 40}\n\n" for name in ("First", "Second"))
 
 
 @pytest.mark.parametrize("form", ["folder", "archive", "text", "below root"])
 def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path: Path, form: str) -> None:
-    """The counts of a prepared file are those of the data set."""
+    """The counts of a prepared file are those of the data set, which a config may name."""
     root, text = tmp_path / "d", tmp_path / "from" / "input.txt"
+    config = tmp_path / "c.yaml"
+    config.write_text(json.dumps({"data": {"name": "shakespeare"}, "model": {"name": "lstm_char"}}))
     if "root" in form:
         text = root / "tinyshakespeare" / "input.txt"
     text.parent.mkdir(parents=True)
@@ -59,7 +59,7 @@ def test_prepare_takes_every_form(run_data: RunData, no_network: None, tmp_path:
         with zipfile.ZipFile(given, "w") as file:
             file.write(text, "deep/input.txt")
     words = [] if "root" in form else ["--from", given]
-    code, out, error = run_data("prepare", "shakespeare", f"data.root={root}", *words)
+    code, out, error = run_data("prepare", config if form == "text" else "shakespeare", f"data.root={root}", *words)
     assert (code, error) == (0, ""), error
     assert "240 to train, 48 to test, 2 groups" in out
     options = Shakespeare(root=str(root))
@@ -78,16 +78,6 @@ def test_the_place_of_the_file_is_tried_before_anything_is_decoded(
     (tmp_path / "file").touch()
     code, _, error = run_data("prepare", "imdb", "--from", tmp_path, f"data.root={tmp_path}/file")
     assert code == 2 and "cannot be written" in error and error.count("\n") == 1
-
-
-def test_a_config_says_what_is_prepared(run_data: RunData, no_network: None, tmp_path: Path) -> None:
-    config, play = tmp_path / "c.yaml", tmp_path / "tinyshakespeare" / "input.txt"
-    play.parent.mkdir()
-    play.write_text(TEXT)
-    config.write_text(json.dumps({"data": {"name": "shakespeare"}, "model": {"name": "lstm_char"}}))
-    code, _out, error = run_data("prepare", config, f"data.root={tmp_path}")
-    assert code == 0 and (tmp_path / "shakespeare.fedmpi.h5").is_file(), error
-    assert run_data("prepare", tmp_path / "no.yaml")[0] == 2
 
 
 def test_where_the_originals_are_only_preparing_is_named(tmp_path: Path) -> None:

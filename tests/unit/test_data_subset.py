@@ -92,9 +92,6 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], key: str, found: str) -> 
     assert key in line and found in line
 
 
-# ---- the part that is held out
-
-
 @pytest.mark.parametrize(
     ("num_examples", "share", "size"),
     [(100, 0.2, 20), (13, 0.2, 3), (4, 0.2, 2), (3, 0.2, 0), (1, 0.5, 0), (9, 0.0, 0), (1000, 0.001, 2), (5, 0.9, 3)],
@@ -104,15 +101,10 @@ def test_size(num_examples: int, share: float, size: int) -> None:
     assert holdout_size(num_examples, share) == size
 
 
-def parts(labels: list[int], share: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    examples = 100 + 3 * np.arange(len(labels))
-    return stratified_holdout(examples, np.array(labels), share, np.random.default_rng(seed))
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_each_class_gives_its_share(seed: int) -> None:
     """60, 30, 10 and 7 examples at 0.2: 12, 6, 2 and 1.4, each within one."""
-    labels = [0] * 60 + [1] * 30 + [2] * 10 + [3] * 7
-    _, validation = parts(labels, 0.2, seed)
-    counts = np.bincount([labels[(number - 100) // 3] for number in validation], minlength=4)
+    labels = np.repeat([0, 1, 2, 3], [60, 30, 10, 7])
+    _, validation = stratified_holdout(100 + 3 * np.arange(107), labels, 0.2, np.random.default_rng(seed))
+    counts = np.bincount(labels[(validation - 100) // 3], minlength=4)
     assert counts.sum() == 21 and (abs(counts - np.array([12, 6, 2, 1.4])) < 1.01).all()

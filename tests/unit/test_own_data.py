@@ -17,6 +17,7 @@ from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.data.dataset import digest_of, load_data
 from fedmpi.data.own import forget, pixel_statistics
+from fedmpi.data.partition import make_partition
 from fedmpi.errors import DataError
 from fedmpi.running.forecast import forecast
 
@@ -31,7 +32,7 @@ def npz(path: Path, *words: str) -> Config:
     return config_of("data.name=npz", f"data.path={path}", *words)
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 8), (13, 64, 64), (13, 8, 8), (4, 5, 6), (8, 4, 4), (1, 6, 6), (3, 32, 40)])
+@pytest.mark.parametrize("shape", [(2, 8, 8), (13, 64, 64), (13, 8, 8), (13, 64, 32), (8, 4, 4), (1, 6, 6)])
 def test_pictures_whose_channels_come_first_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
     """Bands of a satellite, near infrared, few large ones or many small ones."""
     examples = np.zeros((8, *shape), np.uint8)
@@ -40,9 +41,6 @@ def test_pictures_whose_channels_come_first_are_refused(tmp_path: Path, shape: t
         npz(save_npz(tmp_path, **arrays)).data.info()
     last = {name: value.transpose(0, 2, 3, 1) if name.endswith("x") else value for name, value in arrays.items()}
     assert npz(save_npz(tmp_path / "last", **last)).data.info().example_shape == shape
-
-
-# ---- .npz
 
 
 @pytest.mark.parametrize("kind", ["pictures", "grey", "vectors", "tokens"])
@@ -108,8 +106,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "not finite": {"train_x": np.full((30, 7), np.nan, np.float32)},
     "empty class": {"train_y": np.arange(30) % 2 * 2},
     "class in test alone": {"test_y": np.full(12, 5)},
-    "channels first": {"train_x": np.zeros((30, 3, 8, 8), np.uint8), "test_x": np.zeros((12, 8, 8, 3), np.uint8)},
-    "bands first": {"train_x": np.zeros((30, 13, 64, 32), np.uint8)},
     "token": {"train_x": np.full((30, 7), 2**31), "test_x": np.zeros((12, 7), int)},
     "groups": {"groups": np.zeros(4, int)},
     "test groups alone": {"test_groups": np.zeros(12, int)},
@@ -147,9 +143,6 @@ def test_files_that_are_no_npz_are_refused_and_nothing_is_unpickled(tmp_path: Pa
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("train_x.npy", header.getvalue())
     told(refusal(lambda: npz(path)))
-
-
-# ---- pictures by class
 
 
 def folder(path: Path, *words: str) -> Config:
@@ -206,20 +199,10 @@ def test_each_mistake_in_a_folder_is_a_line(tmp_path: Path, told: Told) -> None:
     told(refusal(lambda: folder(root)))
 
 
-# ---- functions and classes
-
-
 def test_a_function_s_arguments_are_the_options(told: Told) -> None:
     config = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
-    assert config.to_dict()["data"] == {
-        "name": "own_data:blobs",
-        "num_train": 0,
-        "num_test": 0,
-        "num": 90,
-        "spread": 0.1,
-        "form": "flat",
-        "centres": [1.0, 2.0],
-    }
+    ours = {"num": 90, "spread": 0.1, "form": "flat", "centres": [1.0, 2.0]}
+    assert config.to_dict()["data"] == {"name": "own_data:blobs", "num_train": 0, "num_test": 0, **ours}
     info = config.data.info()
     assert (info.kind, info.num_train, info.num_test) == ("vector", 60, 30)
     again = config_of("data.name=own_data:blobs", "data.num=90", "data.centres=[1,2]", "data.form=flat")
@@ -243,8 +226,6 @@ def test_a_class_of_options_is_used_as_it_is() -> None:
 
 
 def divide(name: str, *words: str) -> list[list[int]]:
-    from fedmpi.data.partition import make_partition
-
     partition = config_of(*words, f"partition.name=own_data:{name}").partition
     made = make_partition(partition, np.arange(12) % 3, 4, 0, np.arange(12) % 4)
     return [made.client(client).tolist() for client in range(4)]
@@ -257,6 +238,7 @@ def test_a_partition_may_be_a_function() -> None:
     assert divide("free")[3] == [9, 10, 11]
     assert divide("free", "partition.share=0.5", "partition.sizes=[2,3]")[0] == [0, 1]
     assert "partition.order" in refusal(lambda: divide("free", "partition.order=x"))
+    assert "'own_data:unseeded' has no argument 'seed'; expected (labels," in refusal(lambda: divide("unseeded"))
 
 
 @pytest.mark.parametrize("how", ["few", "empty", "floats", "outside", "twice", "number", "raise"])
@@ -272,7 +254,3 @@ def test_a_plan_divides_data_that_it_has_read() -> None:
     assert not any("weighs them alike" in line for line in plan.warnings)
     plan = forecast(config_of(*few, "partition.name=quantity_skew", "method.weighting=uniform"), 1)
     assert any("method.weighting=uniform weighs them alike" in line for line in plan.warnings)
-
-
-def test_a_partition_function_lacks_an_argument(told: Told) -> None:
-    told(refusal(lambda: divide("unseeded")))

@@ -12,8 +12,7 @@ from fedmpi.data.partitions import dirichlet, shards
 from fedmpi.data.partitions.dirichlet import ClassDirichlet, Dirichlet, DirichletEqual, DirichletFeddf, QuantitySkew
 from fedmpi.data.partitions.plain import Iid, Natural
 from fedmpi.data.partitions.shards import Lottery, Shards
-from fedmpi.data.subset import Ints
-from fedmpi.errors import ConfigError, DataError
+from fedmpi.errors import ConfigError
 
 COMPLETE = [Iid(), Iid(shuffle=True), Dirichlet(), ClassDirichlet(), DirichletEqual(), QuantitySkew()]
 ALL = [
@@ -31,10 +30,6 @@ LABELS = np.random.default_rng(0).integers(0, 10, 1437)
 GROUPS = np.random.default_rng(1).integers(0, 150, 1437)
 
 
-def labels_of(num_examples: int, num_classes: int = 10, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, num_classes, num_examples)
-
-
 def made(options: PartitionOptions, num_clients: int, seed: int = 3) -> Partition:
     return make_partition(options, LABELS, num_clients, seed, GROUPS)
 
@@ -45,48 +40,17 @@ def held(partition: Partition, numbers: np.ndarray | None = None) -> list[list[i
     return [(examples if numbers is None else numbers[examples]).tolist() for examples in own]
 
 
-def label_of(options: PartitionOptions) -> str:
-    return options.model_dump_json()
-
-
-@pytest.mark.parametrize("options", ALL, ids=label_of)
+@pytest.mark.parametrize("options", ALL, ids=PartitionOptions.model_dump_json)
 @pytest.mark.parametrize("num_clients", [7, 33])
-def test_no_example_has_two_owners(options: PartitionOptions, num_clients: int) -> None:
-    partition = made(options, num_clients)
+def test_no_example_has_two_owners_and_the_seed_decides(options: PartitionOptions, num_clients: int) -> None:
+    partition, again, other = (made(options, num_clients, seed) for seed in (3, 3, 4))
+    assert np.array_equal(partition.indices, again.indices) and np.array_equal(partition.offsets, again.offsets)
+    assert np.array_equal(partition.indices, other.indices) == (options == Iid())
     assert partition.num_clients == len(partition.sizes) == num_clients
     assert partition.sizes.sum() == len(partition.indices) == len(np.unique(partition.indices))
     assert partition.indices.min() >= 0 and partition.indices.max() < 1437 and partition.sizes.min() >= 1
-    assert np.array_equal(np.concatenate([partition.client(i) for i in range(num_clients)]), partition.indices)
+    assert np.array_equal(np.concatenate([*map(partition.client, range(num_clients))]), partition.indices)
     assert len(partition.indices) == 1437 or options not in COMPLETE
-
-
-@pytest.mark.parametrize("options", ALL, ids=label_of)
-def test_a_pure_function_of_the_seed(options: PartitionOptions) -> None:
-    first, again, other = (made(options, 20, seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.indices, again.indices) and np.array_equal(first.offsets, again.offsets)
-    assert np.array_equal(first.indices, other.indices) == (options == Iid())
-
-
-class Overlapping(PartitionOptions):
-    """A class of a user's."""
-
-    name: str = "overlapping"
-    first: int = 0
-
-    def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        return np.array([0, 1, 1, 2]) + self.first, np.array([2, 2])
-
-
-@pytest.mark.parametrize(
-    ("first", "line"),
-    [(0, "gave the example 1 to more than one client"), (8, "the examples 8 to 10; there are 0 to 9")],
-)
-def test_what_a_class_of_ones_own_divides_is_checked(first: int, line: str) -> None:
-    with pytest.raises(DataError, match=line):
-        make_partition(Overlapping(first=first), np.zeros(10, np.int64), 2, seed=0)
-
-
-# ---- iid
 
 
 def test_iid_cuts_file_order() -> None:
@@ -95,16 +59,14 @@ def test_iid_cuts_file_order() -> None:
     assert held(partition) == [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]
 
 
-# ---- dirichlet_feddf
-
-
 @pytest.mark.parametrize(
     ("num_clients", "groups"), [(20, [10, 10]), (25, [10, 10, 5]), (10, [10]), (4, [4]), (11, [10, 1])]
 )
 def test_feddf_groups_before_the_recut(num_clients: int, groups: list[int]) -> None:
     """Groups of 10 share 10 N / n examples, the last group what remains; in a group the smallest list has at least
     floor(half of the group's mean) examples, and together the lists hold every example once."""
-    lists = DirichletFeddf().lists(labels_of(5000), num_clients, seed=2)
+    labels = np.random.default_rng(0).integers(0, 10, 5000)
+    lists = DirichletFeddf().lists(labels, num_clients, seed=2)
     assert len(lists) == num_clients and sorted(np.concatenate(lists)) == list(range(5000))
     first = 0
     for group, members in enumerate(groups):
@@ -146,9 +108,6 @@ def test_feddf_by_hand(monkeypatch) -> None:
     assert [one.tolist() for one in lists] == [[4, 5, 6, 7], [0, 1, 2, 3]] and not script.draws
 
 
-# ---- dirichlet (Hsu et al.)
-
-
 def test_hsu_serving_by_hand() -> None:
     """Three clients want 2 each of class 0, which has 3 left; classes 1 and 2 have 1 and 2.
 
@@ -175,9 +134,6 @@ def test_hsu_serving_by_hand() -> None:
     assert counts.tolist() == [[2, 0, 0], [1, 1, 0], [0, 0, 2]]
 
 
-# ---- class_dirichlet
-
-
 def test_class_dirichlet_redraws_until_the_minimum(monkeypatch) -> None:
     """Two clients, 4 of class 0, 2 of class 1. Stream 0: q = (1, 0) for both classes leaves client 1 with nothing.
     Stream 1: q = (.5, .5) cuts class 0 at 2; q = (.4, .6) cuts class 1 at floor(.8) = 0: sizes 2 and 4."""
@@ -185,9 +141,6 @@ def test_class_dirichlet_redraws_until_the_minimum(monkeypatch) -> None:
     monkeypatch.setattr(dirichlet, "numpy_generator", lambda purpose, seed, attempt: streams[attempt])
     partition = make_partition(ClassDirichlet(), np.array([0, 0, 1, 0, 1, 0]), 2, seed=0)
     assert held(partition) == [[0, 1], [3, 5, 2, 4]]
-
-
-# ---- dirichlet_equal
 
 
 # Mixtures, examples of each client, left of each class, uniform numbers, and the classes drawn.
@@ -219,9 +172,6 @@ def test_a_class_that_runs_out_by_hand(case: str) -> None:
     assert drawn.tolist() == expected and not generator.draws
 
 
-# ---- shards
-
-
 def test_shards_are_runs_in_file_order() -> None:
     """Classes of 5 and 4 in file order, two clients with 2 shards each: of class 0 examples 0 1 2 and 3 4, of class 1
     5 6 and 7 8. Whoever has both classes has one shard of each; nobody has two of one class."""
@@ -235,9 +185,6 @@ def test_shards_are_runs_in_file_order() -> None:
             assert len(firsts) <= 1 and len(seconds) <= 1 and list(itertools.chain(*firsts, *seconds)) == own
             seen.add(tuple(own))
     assert len(seen) == 8  # a shard of each class (4 ways), or one shard alone (4 ways)
-
-
-# ---- lottery
 
 
 @pytest.mark.parametrize(("balance", "second"), [(1.0, 20), (0.75, 15), (0.29, 5)])
@@ -257,9 +204,6 @@ def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
     assert all(len(set(row)) == 3 for row in [*classes.tolist(), *many.tolist()])
 
 
-# ---- natural
-
-
 def test_natural_by_hand() -> None:
     """Writers 0, 1, 2 with 3, 1, 4 examples. Two clients: two whole writers, in file order. With min_examples 2 writer
     1 is out."""
@@ -274,9 +218,6 @@ def test_natural_by_hand() -> None:
         many = make_partition(Natural(min_examples=2), np.zeros(8, np.int64), 2, seed, groups)
         assert {int(groups[many.client(i)[0]]) for i in range(2)} == {0, 2}
     assert len(seen) == 6
-
-
-# ---- refusals, scale, files, labels
 
 
 @pytest.mark.parametrize(

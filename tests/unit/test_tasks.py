@@ -26,15 +26,9 @@ from fedmpi.running.forecast import forecast
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
-MLP = (
-    "model.name=mlp",
-    "train.masked_loss=false",
-    "model.hidden=[8]",
-    "rounds=2",
-    "train.lr=0.02",
-    "partition.name=iid",
-    "output.report=true",
-)
+MLP = ("model.name=mlp", "train.masked_loss=false", "model.hidden=[8]", "rounds=2", "train.lr=0.02")
+MLP = (*MLP, "partition.name=iid", "output.report=true")
+NUMBERS = "data.name=other_tasks:numbers"
 LEARNS = ("rounds=4", "train.local_epochs=4", "train.schedule.milestones=[]", "clients.per_round=8")
 TARGETS = np.array([[1.0], [2.0], [3.0], [6.0]], np.float32)
 OUTPUTS = np.array([[1.0], [3.0], [3.0], [4.0]], np.float32)
@@ -101,14 +95,8 @@ def test_nets_learn_numbers_and_labels(tmp_path: Path, method: str) -> None:
 
 def test_one_round_is_torchs_own(tmp_path: Path) -> None:
     """One client, one epoch of one batch, without momentum: a step of SGD on the mean squared error."""
-    words = (
-        "clients.count=1",
-        "clients.per_round=1",
-        "train.batch_size=90",
-        "train.momentum=0",
-        "train.weight_decay=0",
-    )
-    words = (*MLP, "method.name=fedavg", "data.name=other_tasks:numbers", "train.schedule.milestones=[]", *words)
+    words = ("clients.count=1", "clients.per_round=1", "train.batch_size=90", "train.momentum=0")
+    words = (*MLP, *words, "train.weight_decay=0", "method.name=fedavg", NUMBERS, "train.schedule.milestones=[]")
     run_alone(tmp_path / "one", *words, "rounds=1")
     run_alone(tmp_path / "two", *words, "rounds=2")
     arrays = {name: torch.from_numpy(value.astype(np.float32)) for name, value in numbers().items()}
@@ -172,9 +160,6 @@ def test_a_loss_of_classes_and_its_own_default(tmp_path: Path) -> None:
     assert finished(tmp_path / "plain").server != finished(tmp_path / "smooth").server
 
 
-NUMBERS = "data.name=other_tasks:numbers"
-
-
 def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
     """The default config sets `train.masked_loss`. A user's own loss turns it off, and the plan's line of defaults
     names it."""
@@ -196,21 +181,12 @@ def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:
         ((NUMBERS, "train.masked_loss=true"), "train.masked_loss  true needs classes"),
         ((NUMBERS, "evaluation.personal_test=classes"), "evaluation.personal_test  'classes' needs classes"),
         ((NUMBERS, "method.name=hermes"), "method.name  'hermes' needs classes"),
-        (
-            (NUMBERS, "method.name=fjord", "method.distillation=true"),
-            "method.distillation  true needs .*allowed: false",
-        ),
+        ((NUMBERS, "method.name=fjord", "method.distillation=true"), "distillation  true needs .*allowed: false"),
         ((NUMBERS, "method.name=fdnnc", "method.loss=mse"), "method.loss  'mse' needs classes"),
-        ((NUMBERS, "evaluation.metrics=[top5]"), "evaluation.metrics  top5, but .* for regression; allowed: mse, mae"),
-        (
-            ("evaluation.metrics=[mse]",),
-            "evaluation.metrics  mse, but synthetic has targets for classification; allowed: f1_macro",
-        ),
+        ((NUMBERS, "evaluation.metrics=[top5]"), "top5, but .* for regression; allowed: mse, mae"),
+        (("evaluation.metrics=[mse]",), "mse, but synthetic has targets for classification; allowed: f1_macro"),
         (("train.loss=mse",), "train.loss  'mse' is no function; allowed: auto, package.module:function"),
-        (
-            ("train.loss=torch.nn:CrossEntropyLoss",),
-            r"'torch.nn:CrossEntropyLoss' is no function; allowed: .*function of \(outputs, targets\)",
-        ),
+        (("train.loss=torch.nn:CrossEntropyLoss",), r"is no function; allowed: .*function of \(outputs, targets\)"),
         (("train.loss=other_tasks:none",), "train.loss  'other_tasks:none' cannot be imported"),
         (("train.loss=other_tasks:smooth", "train.masked_loss=true"), "true masks cross-entropy, and train.loss is"),
     ],
