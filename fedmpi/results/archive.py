@@ -8,7 +8,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,7 @@ from fedmpi.store.files import json_safe, read_whole, write_atomic
 
 FILE = "records.json.gz"
 _COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
-_IN_FILE = {"run": "wanted", "records": "rounds"}
-"""The names of fields in the file, where they differ."""
+_SAME = ("config", "data", "seconds", "nets")  # fields that have the same name in the file
 _KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *_COSTS)
 
 
@@ -54,9 +53,8 @@ class RunRecord:
     @property
     def computed_by(self) -> Mapping[str, Any]:
         """Returns what must be the same in both runs of a pair: commit, versions, platform and the examples."""
-        made_with = self.made_with
-        versions = made_with.get("versions") or {}
-        return {"commit": made_with.get("git"), **versions, "platform": made_with.get("platform"), "data": self.data}
+        commit, versions, platform = (self.made_with.get(key) for key in ("git", "versions", "platform"))
+        return {"commit": commit, **(versions or {}), "platform": platform, "data": self.data}
 
 
 def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
@@ -74,7 +72,7 @@ def record_run(run: GridRun, job: Job, *, all_diagnostics: bool) -> RunRecord:
     return RunRecord(
         run=run,
         config=fingerprint(job.config, manifest.user_code(job.folder)),
-        data=folder.data_digest,
+        data=str(folder.noted("data_digest", "")),
         made_with=folder.made_with,
         seconds=seconds.fillna(0.0).mean().round(6).to_dict(),
         nets=[{"name": net.get("name"), "params": net.get("params"), "macs": net.get("macs")} for net in folder.nets],
@@ -96,11 +94,10 @@ def write(folder: Path, digest: str, runs: Sequence[RunRecord]) -> None:
     made_with: list[Mapping[str, Any]] = []
     rows = []
     for run in runs:
-        row = asdict(run)
         if run.made_with not in made_with:
             made_with.append(run.made_with)
-        row["made_with"] = made_with.index(run.made_with)
-        rows.append({_IN_FILE.get(key, key): value for key, value in row.items()})
+        row = {key: getattr(run, key) for key in _SAME} | {"made_with": made_with.index(run.made_with)}
+        rows.append({"wanted": asdict(run.run), "rounds": run.records, **row})
     whole = {"grid": digest, "made_with": made_with, "runs": rows}
     text = json.dumps(json_safe(whole), separators=(",", ":"), allow_nan=False)
     # The strategy is for data that hardly repeat, as digits: a tenth smaller. 31 is gzip, which zlib writes undated.
@@ -118,10 +115,8 @@ def read(folder: Path) -> tuple[str, list[RunRecord]]:
         runs = []
         for row in whole["runs"]:
             row |= row.pop("note", {})  # as the first archives have it
-            values = {field.name: row[_IN_FILE.get(field.name, field.name)] for field in fields(RunRecord)}
-            values["run"] = GridRun(**values["run"])
-            values["made_with"] = whole["made_with"][values["made_with"]]
-            runs.append(RunRecord(**values))
+            values = {key: row[key] for key in _SAME} | {"made_with": whole["made_with"][row["made_with"]]}
+            runs.append(RunRecord(GridRun(**row["wanted"]), records=row["rounds"], **values))
         return str(whole["grid"]), runs
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zlib.error) as error:
         why = f"holds no records of a grid ({error}); restore it, or remove it if the runs are still there"

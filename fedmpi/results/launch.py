@@ -52,7 +52,7 @@ class Job:
     def refuse_other(self) -> None:
         """Raises RunDirError where the folder has a run of another config."""
         run = self.run()
-        if run.has_begun() and (found := differences(self.config, run.values)):
+        if run.dir.has_config() and (found := differences(self.config, run.values)):
             text = f"was run with another config: {'; '.join(found)}; take another --out"
             raise RunDirError(str(self.folder.path), text)
 

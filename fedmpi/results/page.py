@@ -25,7 +25,6 @@ from fedmpi.results.figure import Draw, Line, Panel
 from fedmpi.results.frame import curve, name_of, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
-from fedmpi.store import manifest
 from fedmpi.store.files import write_text
 from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import joules, percent, short_duration, si, size
@@ -73,7 +72,7 @@ def page_of(run: Run, classes: Draw | None = None, note: str = "") -> str:
     notes += [f"{line[0].upper()}{line[1:]}." for line in incidents(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):
         notes.append("In round {round}, rank {rank} on {host} was lost.".format_map({"host": "?", **loss}))
-    notes += [*frame.missing(run), manifest.newest(run.starts, "defaults", ""), note]
+    notes += [*frame.missing(run), run.noted("defaults", ""), note]
     sizes = None
     try:
         sizes = saved(run.dir.partition_path)[0].sizes

@@ -1,9 +1,8 @@
-"""Reads a run's folder: config, records, sizes, how it ended. The page, `show`, grids and the library use it.
+"""Reads a run's folder: config, records, sizes, how it ended. Nothing is imported, trained or written.
 
-Nothing is imported or trained, and nothing is written. A run is finished when all its rounds are on record, or those
-up to the test that ended it (`stop`), and its report is written, which is the last thing that a run does. A rank that
-ends the job leaves a note (`.failed`): a word, then a line with the failure and its place, then one with what to do. A
-run that was killed leaves none. Accuracies are shares.
+A run is finished when all its rounds are on record, or those up to the test that ended it (`stop`), and its report is
+written, which is the last thing that a run does. A rank that ends the job leaves a note (`.failed`): a word, then a
+line with the failure and its place, then one with what to do. A run that was killed leaves none. Accuracies are shares.
 """
 
 import os
@@ -54,9 +53,6 @@ class Run:
     def dir(self) -> RunDir:
         return RunDir(self.path)
 
-    def has_begun(self) -> bool:
-        return self.dir.has_config()
-
     @cached_property
     def config_text(self) -> str:
         content = read_whole(RunDir.of_run(self.path).config_path) or b""
@@ -98,7 +94,7 @@ class Run:
     @property
     def init_from(self) -> str:
         """Names the run and round whose state this one begins with, as `RUN@3`; '' if it has a state of its own."""
-        origin = manifest.newest(self.starts, "init_from", None)
+        origin = self.noted("init_from")
         return f"{Path(origin['run']).name}@{origin['round']}" if origin else ""
 
     @property
@@ -123,7 +119,7 @@ class Run:
     def is_finished(self) -> bool:
         """Returns True if all rounds are on record, or a test has ended the run, and the report is written."""
         has_report = (self.dir.report_dir / "summary.json").exists()
-        return self.has_begun() and has_report and (self.done >= self.num_rounds or bool(self.why_over))
+        return self.dir.has_config() and has_report and (self.done >= self.num_rounds or bool(self.why_over))
 
     @cached_property
     def why_over(self) -> str:
@@ -193,20 +189,14 @@ class Run:
     def paragraph(self) -> str:
         """Returns sentences for the top of a page: what happened, what is saved, and what to do."""
         # The advice of a rank whose run diverged begins with what is saved.
-        saved = [] if self.ending == NOTE_DIVERGED else [self.dir.what_is_saved()]
-        parts = [part for part in (f"this run {self.how_it_ended()}", *saved, self.advice) if part]
-        end = "" if self.advice else "."
-        return ". ".join(part[:1].upper() + part[1:] for part in parts) + end
+        saved = "" if self.ending == NOTE_DIVERGED else self.dir.what_is_saved()
+        parts = [part for part in (f"this run {self.how_it_ended()}", saved, self.advice) if part]
+        return ". ".join(part[:1].upper() + part[1:] for part in parts)
 
     @property
     def continues_after(self) -> int:
         """Returns the last round that counts: of a run that has ended early, the one after which a resume continues."""
         return self.done if self.state in (RUNNING, FINISHED) else self.dir.last_saved()
-
-    @property
-    def job(self) -> str:
-        """Returns the batch job of the last start."""
-        return str(self.last_start.get("job") or "")
 
     @cached_property
     def best(self) -> Best:
@@ -218,7 +208,7 @@ class Run:
         """Returns a row for each net but the clients' own: `name`; where known, `params`, `macs`, `down_bytes` and
         `up_bytes`.
         """
-        sizes = {row["name"]: row for row in manifest.newest(self.starts, "sizes", [])}
+        sizes = {row["name"]: row for row in self.noted("sizes", [])}
         names = dict.fromkeys([*sizes, *self.best.last])
         return [sizes.get(name, {"name": name}) for name in names if name != CLIENTS]
 
@@ -227,16 +217,9 @@ class Run:
         """Sums the seconds of the run's rounds by stage, the mean over the ranks."""
         return self.best.split_s()
 
-    @property
-    def data_digest(self) -> str:
-        """Returns the digest of the examples that the run was computed with; empty if it does not say."""
-        return str(manifest.newest(self.starts, "data_digest", ""))
-
-    @property
-    def num_test(self) -> int | None:
-        """Returns how many examples the nets that all clients share were tested on; None if the run does not say."""
-        num_test: int | None = manifest.newest(self.starts, "num_test", None)
-        return num_test
+    def noted(self, key: str, otherwise: Any = None) -> Any:
+        """Returns what the newest start that has this key notes in the manifest (`fedmpi/store/README.md`)."""
+        return manifest.newest(self.starts, key, otherwise)
 
     def divided_data(self) -> tuple[Partition, Dataset]:
         """Returns whose the training examples are, and the data set as it is today, which must be the run's.

@@ -119,10 +119,10 @@ def _status(name: str, run: Run) -> list[str]:
         return [
             f"{name} (from {run.init_from})" if run.init_from else name,
             run.state,
-            run.job,
+            str(run.last_start.get("job") or ""),
             str(len(run.starts)),
             ", ".join(map(str, by_ranks(run.records))),
-            f"{run.continues_after}/{run.num_rounds if run.has_begun() else '?'}",
+            f"{run.continues_after}/{run.num_rounds if run.dir.has_config() else '?'}",
             percent(run.best.last[run.tested[0]] if run.tested else None),
         ]
     except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:

@@ -46,7 +46,7 @@ def test_made_with_is_of_the_last_start_that_did_rounds(tmp_path: Path) -> None:
     manifest.add_start(run, **made, data_digest="ff", brought=code)
     manifest.add_start(run, git="later", resumed_round=3)
     assert Run(run.path).made_with == {**made, "brought": {"model": {"digest": "12"}}}
-    assert Run(run.path).data_digest == "ff"
+    assert Run(run.path).noted("data_digest") == "ff"
 
 
 @pytest.mark.parametrize("config", ["x: [", "rounds: x", "- 1"])
