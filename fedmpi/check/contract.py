@@ -28,7 +28,6 @@ from fedmpi.rounds.state import CONTRIBUTED, ClientReport, Published, RoundResul
 from fedmpi.store import checkpoint
 from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store.hdf5 import digest_of
-from fedmpi.store.run_dir import RunDir
 from fedmpi.tensors import Layout, Params, first_mismatch
 
 Result = tuple[ClientReport, Params]
@@ -107,10 +106,7 @@ class Trial:
 
     def setup(self, *more: str) -> Setup:
         """Makes a new one, in a folder of its own."""
-        return small_setup(self.new_folder(), *self._words, *more)
-
-    def new_folder(self) -> Path:
-        return Path(tempfile.mkdtemp(dir=self._folder))
+        return small_setup(Path(tempfile.mkdtemp(dir=self._folder)), *self._words, *more)
 
     @cached_property
     def phases(self) -> list[PhaseOfRound]:
@@ -271,9 +267,9 @@ def exchanges_agree(trial: Trial) -> None:
 
 def a_saved_state_continues(trial: Trial) -> None:
     """Checks that round 2 gives the same bits from a saved and loaded state, memories and personal scores included"""
-    folder = RunDir(trial.new_folder())
     setup = trial.setup("rounds=2", "evaluation.personal=on")
     state, published, _ = rounds.train_round(setup, 1, ServerState(setup.method.initial_state()))
+    folder = setup.memories.run_dir
     checkpoint.save(folder, Snapshot(1, state.params, state.memories, {}, "", 0, {}))
     loaded = checkpoint.load_newest_intact(folder, partial(require, False))
     require(loaded is not None and list(loaded.server) == list(state.params), "the saved state has other tensors")

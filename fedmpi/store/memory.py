@@ -20,21 +20,21 @@ class MemoryStore:
     """The memories of all clients of one run."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._run_dir = run_dir
+        self.run_dir = run_dir
 
     def put(self, client: int, round_number: int, params: Params) -> Version:
         """Writes one version; it is on disk when this returns. Raises RunDirError."""
         params = to_device(params, "cpu")
         digest = hdf5.digest_of(params)
-        path = self._run_dir.memory_path(client, round_number, digest)
-        self._run_dir.make(path.parent)
+        path = self.run_dir.memory_path(client, round_number, digest)
+        self.run_dir.make(path.parent)
         attributes = {"client": client, "round": round_number}
         write_atomic(path, hdf5.pack_tensors(KIND, attributes, {"params": params}))
         return round_number, digest
 
     def get(self, client: int, version: Version | None) -> Params | None:
         """Returns the parameters of that version, None for None. Raises RunDirError."""
-        return None if version is None else load(self._run_dir, client, version)
+        return None if version is None else load(self.run_dir, client, version)
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:
