@@ -196,21 +196,15 @@ def grouped(runs: Iterable[Run]) -> list[Group]:
 
 
 def _names(of_groups: Sequence[Mapping[str, str]]) -> list[str]:
-    """Names each of these settings by what sets it apart: by the names of sections, as `fedhm`, where those say enough,
-    else by all that differs, as `fedhm, train.lr 0.1`.
-    """
+    """Names settings by their methods, as `fedhm`, or where these are the same by all that differs between them."""
+    methods = [setting["method.name"] for setting in of_groups]
+    if len({*methods}) == len(methods):
+        return methods
     table = pd.DataFrame(of_groups)
-    differ = table.columns[table.nunique() > 1]
-    sections = [key for key in differ if key.endswith(".name") and key.count(".") == 1]
-    others = [key for key in differ if key not in sections]
-    for keys in (sections, sections + others):
-        names = []
-        for _, row in table.iterrows():
-            given = row[keys].dropna().items()
-            parts = [value if key in sections else f"{key.removesuffix('.name')} {value}" for key, value in given]
-            names.append(", ".join(parts) or str(row["method.name"]))
-        if len({*names}) == len(table.drop_duplicates()):
-            break
+    names = []
+    for method, (_, row) in zip(methods, table[table.columns[table.nunique() > 1]].iterrows(), strict=True):
+        parts = [f"{key.removesuffix('.name')} {value}" for key, value in row.dropna().items()]
+        names.append(", ".join(parts) or method)
     return names
 
 

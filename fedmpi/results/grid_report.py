@@ -4,29 +4,49 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import product
+from typing import NamedTuple
 
 import pandas as pd
 
 from fedmpi.config import yaml_text
 from fedmpi.errors import counted
+from fedmpi.report import table_text
 from fedmpi.report.records import CLIENTS, net_scores
-from fedmpi.results import frame, printed_report
+from fedmpi.results import frame
 from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.evidence import ALPHA, mean_std, smallest_p
-from fedmpi.results.figure import Panel
+from fedmpi.results.figure import Line, Panel
 from fedmpi.results.frame import values
 from fedmpi.results.grid_file import Grid, Measure, finals, methods_by, not_alike
-from fedmpi.results.printed import cells_of
-from fedmpi.results.printed_report import TextTable
+from fedmpi.results.printed import Cell, Table, baseline_of, cells_of
 from fedmpi.store.manifest import DIRTY
 from fedmpi.store.units import duration, joules, percent, seconds, si
 
+_PRINTED = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
+_MEASURED = {"accuracy_drop": "accuracy", "relative_cost": "bytes"}
+"""The quantity of both runs that a comparison is of."""
+_Runs = Mapping[int, RunRecord]
+"""The finished runs of a cell, by seed."""
 _DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
+
+
+class TextTable(NamedTuple):
+    """A table of a report, whose first `num_left` columns are text."""
+
+    title: str
+    heads: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    num_left: int
+    above: Sequence[str] = ()
+
+    def markdown(self) -> str:
+        table = table_text.markdown_lines(self.heads, self.lines, self.num_left)
+        return "\n\n".join("\n".join(lines) for lines in (self.above, table) if lines)
 
 
 def texts(results: Results) -> dict[str, str]:
@@ -42,7 +62,7 @@ def tables(results: Results) -> dict[str, TextTable]:
         return {setting: _table(results, setting) for setting in grid.settings}
     finished = {run.run.address for run in results.runs}
     shown = [name for name in grid.printed if finished & {cell.run for cell in cells_of(grid.printed, name)}]
-    return {name: printed_report.table(grid, name, results.runs) for name in shown}
+    return {name: paper_table(grid, name, results.runs) for name in shown}
 
 
 def markdown(results: Results) -> str:
@@ -257,7 +277,7 @@ def figures_of(results: Results) -> dict[str, list[Panel]]:
     grid = results.grid
     figures = {}
     for name in grid.printed:
-        figures[f"{name}.svg"] = printed_report.panels_of_paper(grid, name, results.runs)
+        figures[f"{name}.svg"] = panels_of_paper(grid, name, results.runs)
     for setting in () if grid.printed else grid.settings:
         figures[f"{setting}-curves.svg"] = _curves(results, setting)
         figures[f"{setting}-energy.svg"] = [*_energies(results.finals(setting))]
@@ -293,3 +313,84 @@ def _energies(runs: Sequence[RunRecord]) -> Iterator[Panel]:
         if len(lines) > 1:
             title = f"{run.run.method}, seed {run.run.seed}"
             yield Panel(dict(enumerate(lines)), "rounds", "lacking", title, "energy beyond a tier's rank")
+
+
+# Our numbers beside those of a paper.
+
+
+def paper_table(grid: Grid, name: str, runs: Sequence[RunRecord]) -> TextTable:
+    """Returns a paper's table with our numbers. A curve's number is that of its last (or best) point."""
+    shown = grid.printed[name]
+    cells = cells_of(grid.printed, name)
+    by_address: dict[str, dict[int, RunRecord]] = {}
+    for run in runs:
+        by_address.setdefault(run.run.address, {})[run.run.seed] = run
+    places = max((len(cell.value.partition(".")[2]) for cell in cells if cell.paper is not None), default=2)
+    lines = []
+    for cell in cells:
+        own = by_address.get(cell.run, {})
+        numbers = _numbers(shown, cell, own, by_address.get(baseline_of(shown, cell), {}))
+        lines.append(_texts(cell, own, numbers, places))
+    of = f", {shown.of} round" if shown.quantity in ("accuracy", "accuracy_drop", "train_loss") else ""
+    unit = f" in {shown.unit}" if shown.unit else ""
+    ours = f"a cell is {shown.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
+    above = [f"- {line}" for line in (grid.source, ours, shown.note) if line]
+    return TextTable(f"{name}: {shown.title}", _PRINTED, lines, 3, above)
+
+
+def _numbers(table: Table, cell: Cell, runs: _Runs, baseline: _Runs) -> pd.Series:
+    """Returns the cell's number of the runs that have it, by seed, in the table's unit."""
+    numbers = _measured(table, cell.block, cell.net, runs)
+    others = _measured(table, cell.block, table.baseline_net, baseline)
+    if table.quantity == "relative_cost":
+        numbers = (numbers / others).dropna()
+    elif table.quantity == "accuracy_drop":
+        numbers = (others - numbers).dropna()
+    is_percent = table.quantity in ("accuracy", "accuracy_drop") and table.unit == "%"
+    return numbers * (100 if is_percent else 1) / table.scale
+
+
+def _measured(table: Table, block: str, net: str, runs: _Runs) -> pd.Series:
+    quantity = _MEASURED.get(table.quantity, table.quantity)
+    target = table.targets.get(block)
+    measure = Measure.model_validate({"quantity": quantity, "net": net, "of": table.of, "target": target})
+    return pd.Series({seed: frame.value(run, measure) for seed, run in runs.items()}, dtype=float).dropna()
+
+
+def _texts(cell: Cell, runs: _Runs, numbers: pd.Series, places: int) -> Sequence[str]:
+    """Returns the line of a cell, under `_PRINTED`."""
+    printed = cell.value or "-"
+    printed += "" if cell.std is None else f" ({cell.std:g})"
+    mean, std = mean_std(numbers.tolist())
+    ours = "-" if mean is None else f"{mean:.{places}f}"
+    ours += "" if std is None else f" ({std:.{places}f})"
+    difference = "-"
+    if mean is not None and cell.paper is not None:
+        # Adding 0 turns the -0.0 of a rounded difference into 0.0.
+        difference = f"{round(mean - cell.paper, places) + 0.0:+.{places}f}"
+    seeds = ",".join(map(str, numbers.index)) or "-"
+    rounds = ",".join(map(str, sorted({run.rounds for run in runs.values()}))) or "-"
+    notes = {
+        f"the paper's slip: {cell.slip}": cell.slip,
+        f"not reproduced: {cell.not_reproduced}": cell.not_reproduced,
+        "the paper's text has lost this value": cell.value == "lost",
+        "there is no config for it": not cell.run,
+        f"{len(numbers)} of {len(runs)} seeds have this number": len(numbers) < len(runs),
+    }
+    note = "; ".join(note for note, is_so in notes.items() if is_so)
+    return cell.block, cell.column, cell.row, printed, ours, difference, seeds, rounds, note
+
+
+def panels_of_paper(grid: Grid, name: str, runs: Sequence[RunRecord]) -> list[Panel]:
+    """Returns the panels of a paper's figure that have a curve; [] for a table. A column has one colour in all."""
+    shown = grid.printed[name]
+    cells = cells_of(grid.printed, name) if shown.x else []
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    panels: dict[str, dict[int, Line]] = {}
+    for cell in cells:
+        records = [run.records for run in runs if run.run.address == cell.run]
+        line = frame.curve(cell.column, records, cell.net, shown.quantity, shown.x)
+        if line.x:
+            panels.setdefault(cell.block, {})[columns.index(cell.column)] = line
+    label = shown.quantity.replace("_", " ")
+    return [Panel(lines, shown.x, shown.quantity, block, label) for block, lines in panels.items()]

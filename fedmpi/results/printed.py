@@ -47,10 +47,6 @@ Comparison = Literal[
 """Quantities that need a baseline: a run of the same seed."""
 
 
-def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
-
-
 def _cell_of_list(value: Any) -> Any:
     """Turns [net], [net, value], [RUN, net] and [RUN, net, value] into a mapping."""
     if not isinstance(value, list):
@@ -64,7 +60,7 @@ def _curve_of_list(value: Any) -> Any:
     return {"cells": {"": value}} if isinstance(value, list) else value
 
 
-Text = Annotated[str, BeforeValidator(_as_text)]
+Text = Annotated[str, Field(strict=False, coerce_numbers_to_str=True)]
 
 
 class Given(Section):

@@ -12,7 +12,7 @@ from grids import made
 from fedmpi.config import yaml_text
 from fedmpi.config.yaml_text import Tree
 from fedmpi.errors import ConfigError
-from fedmpi.results import frame, printed, printed_report
+from fedmpi.results import frame, grid_report, printed
 from fedmpi.results.archive import RunRecord
 from fedmpi.results.figure import Line
 from fedmpi.results.grid_file import Grid, GridRun, Measure, grid_of
@@ -76,7 +76,7 @@ def test_numbers_by_hand() -> None:
     """FedAvg's best are 0.6 and 0.8: 70 and sqrt(2 x 100) = 14.14, 20 below the paper's 90. Nobody has run the last."""
     runs = [ran("iid/one", 0, 0.6, 0.5, 0.4), ran("iid/one", 1, 0.1, None, 0.8)]
     runs.append(ran("iid/two", 0, {"1": 0.9, "0.25": 0.8}, 0.95))
-    table = printed_report.table(content(), "table1", runs)
+    table = grid_report.paper_table(content(), "table1", runs)
     lost = "the paper's text has lost this value"
     assert table.lines == [
         ("IID", "FedAvg", "11M", "90.0", "70.00 (14.14)", "-20.00", "0,1", "3", ""),
@@ -129,17 +129,17 @@ def test_a_target_of_the_block_in_the_unit_of_the_paper() -> None:
     column = "{FedAvg: {cells: {x: [s/one, 1, 15]}}}"
     text = f"cost: {{title: t, quantity: bytes_to_target, scale: 4, targets: {{A: 0.5}}, blocks: {{A: {column}}}}}"
     runs = [ran("s/one", 0, 0.6, 0.6), ran("s/one", 1, 0.4, 0.4)]
-    [line] = printed_report.table(content(text), "cost", runs).lines
+    [line] = grid_report.paper_table(content(text), "cost", runs).lines
     assert line[4:] == ("15", "+0", "0", "2", "1 of 2 seeds have this number")
 
 
 def test_a_comparison_is_with_the_same_seed() -> None:
     """30 bytes a round over 60: 0.5; 90 % less 80 % are 10 points. Seed 1 has no baseline."""
     runs = [ran("iid/one", 0, 0.9, 0.9), *(ran("iid/two", seed, 0.8, 0.8, protocol_down_bytes=10) for seed in (0, 1))]
-    own, fedhm = printed_report.table(content(), "table2", runs).lines
+    own, fedhm = grid_report.paper_table(content(), "table2", runs).lines
     assert own[4] == "1.0" and fedhm[4:7] == ("0.5", "+0.0", "0")
     drop = PAPER.replace("relative_cost", "accuracy_drop").replace("title: Cost", 'title: Cost\n  unit: "%"')
-    own, fedhm = printed_report.table(content(drop), "table2", runs).lines
+    own, fedhm = grid_report.paper_table(content(drop), "table2", runs).lines
     assert own[4] == "0.0" and fedhm[4:7] == ("10.0", "+9.5", "0")
 
 
@@ -194,17 +194,17 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have() -> None:
     """0.2 and 0.4 are 0.3, 0.5 and 0.7 are 0.6; round 2 is tested by one seed only, a third seed is not tested yet.
     FedHM is not run. In round 1 seeds move 5 and 7.5 parameters up, in three rounds 15 and 22.5."""
     runs = [ran("iid/one", 0, 0.2, 0.3, 0.5), ran("iid/one", 1, 0.4, None, 0.7, protocol_up_bytes=30)]
-    (alone, *_) = printed_report.panels_of_paper(content(), "figure1", runs[:1])
+    (alone, *_) = grid_report.panels_of_paper(content(), "figure1", runs[:1])
     assert points_of(alone.lines[0]) == [[1, 0.2], [2, 0.3], [3, 0.5]] and not alone.lines[0].low
     runs.append(ran("iid/one", 2, None, None, None))
-    first, second = printed_report.panels_of_paper(content(), "figure1", runs)
+    first, second = grid_report.panels_of_paper(content(), "figure1", runs)
     assert points_of(first.lines[0]) == [[1, 0.3], [3, 0.6]] == points_of(second.lines[0])
     assert (first.title, first.x, first.label) == ("IID", "rounds", "accuracy") and [*first.lines] == [0]
     assert (first.lines[0].label, first.lines[0].low[0], first.lines[0].high[0]) == ("FedAvg", 0.2, 0.4)
-    [uploaded, _] = printed_report.panels_of_paper(content(), "figure2", runs)
+    [uploaded, _] = grid_report.panels_of_paper(content(), "figure2", runs)
     assert points_of(uploaded.lines[0]) == [[6.25, 0.3], [18.75, 0.6]]
     for name, some in (("figure1", []), ("table1", runs)):
-        assert printed_report.panels_of_paper(content(), name, some) == []
+        assert grid_report.panels_of_paper(content(), name, some) == []
 
 
 def test_curves_by_kernel() -> None:
@@ -213,5 +213,5 @@ def test_curves_by_kernel() -> None:
     records = [record(number, {}, method={"kernels": {"a": layer}}) for number, layer in enumerate(layers, 1)]
     text = "f: {title: A, quantity: clients_per_kernel, x: kernel, blocks: {A: {layer a: [s/one, a]}}}"
     run = made(GridRun("final", "s", "one", None, 0), records=records)
-    [panel] = printed_report.panels_of_paper(content(text), "f", [run])
+    [panel] = grid_report.panels_of_paper(content(text), "f", [run])
     assert points_of(panel.lines[0]) == [[1, 4], [2, 2]]

@@ -172,7 +172,7 @@ def test_settings_have_different_names(tmp_path: Path) -> None:
         config = tmp_path / name / "config.yaml"
         config.write_text(config.read_text().replace("name: fedhm", f"name: fedhm, aggregation: {name}"))
     assert [group.name for group in grouped(runs)] == [
-        "fedhm, method.aggregation paper",
-        "fedhm, method.aggregation delta",
-        "fedavg",
+        "method fedhm, method.aggregation paper",
+        "method fedhm, method.aggregation delta",
+        "method fedavg",
     ]
