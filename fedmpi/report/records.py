@@ -19,7 +19,7 @@ from typing import Any
 from fedmpi.config.schema import Stop
 from fedmpi.errors import counted
 from fedmpi.report.terminal import warn
-from fedmpi.store.files import MISSING, json_safe, open_file, reading, write_atomic, writing
+from fedmpi.store.files import json_safe, open_file, reading, write_atomic, writing
 from fedmpi.store.run_dir import RunDir
 
 Record = Mapping[str, Any]
@@ -69,7 +69,7 @@ def read_records(run_dir: RunDir) -> list[dict[str, Any]]:
     """
     by_round: dict[int, dict[str, Any]] = {}
     path = run_dir.records_path
-    with contextlib.suppress(*MISSING), reading(path), open(open_file(path), "rb") as file:
+    with reading(path), open(open_file(path), "rb") as file:
         for line in file:
             with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)

@@ -1,26 +1,23 @@
 """Lines of at most 80 columns, for messages and logs."""
 
 import contextlib
-import re
 import sys
 import textwrap
 
 COLUMNS = 80
-_BEFORE_A_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|[kMGTP]|s)\b|%)")
-_NO_BREAK = "\xa0"
 
 
 def wrapped(*texts: str, hang: int = 2) -> list[str]:
     """Returns the texts as lines of at most 80 columns; a continuation line is indented by `hang` more columns.
 
-    A number stays with its unit. A word that is too long, such as a path, gets a line of its own and is not cut.
+    A word that is too long, such as a path, gets a line of its own and is not cut.
     """
     wrapper = textwrap.TextWrapper(COLUMNS, break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for text in texts:
         wrapper.subsequent_indent = " " * (len(text) - len(text.lstrip()) + hang)
-        lines += wrapper.wrap(_BEFORE_A_UNIT.sub(_NO_BREAK, text))
-    return [line.replace(_NO_BREAK, " ") for line in lines]
+        lines += wrapper.wrap(text)
+    return lines
 
 
 def warn(text: str) -> None:

@@ -25,8 +25,6 @@ DIGEST_BYTES = 16
 """The length of each digest of contents: 128 bits, against accidents, not against forgers."""
 MOST_BYTES = 64 * 2**20
 """A manifest has some 100 bytes a rank and start; every other file of a run that is read at once is smaller."""
-MISSING = (FileNotFoundError, NotADirectoryError)
-"""The errors of opening a file that is not there, or whose folder is none."""
 
 _ADVICE = {
     errno.ENOSPC: "free space there",
@@ -129,22 +127,20 @@ def write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an OSError into a `RunDirError` of one line; a missing file raises one of `MISSING`."""
+    """Turns an OSError into a `RunDirError` of one line; just ends the block where there is no such file."""
     try:
         yield
-    except MISSING:
-        raise
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except OSError as error:
         raise RunDirError(str(path), f"cannot be read: {reason(error)}") from error
 
 
 def read_whole(path: Path) -> bytes | None:
     """Reads a file; returns None if there is none. Raises RunDirError."""
-    try:
-        with reading(path):
-            return read_bytes(path)
-    except MISSING:
-        return None
+    with reading(path):
+        return read_bytes(path)
+    return None
 
 
 def read_json(path: Path) -> Any:

@@ -18,7 +18,7 @@ import time
 import psutil
 
 from fedmpi.errors import RunDirError
-from fedmpi.store.files import MISSING, open_file, reading, writing
+from fedmpi.store.files import open_file, reading, writing
 from fedmpi.store.run_dir import RunDir
 
 # Far above a heartbeat, far below the patience of a user whose node has died.
@@ -28,11 +28,7 @@ _LONGEST_NOTE_BYTES = 4096
 
 
 class RunLock:
-    """Holds a run directory while the block runs.
-
-    >>> with RunLock(run_dir) as lock:
-    ...     lock.beat()  # now and then
-    """
+    """Holds a run directory while the block runs, which calls `beat` now and then."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._path = run_dir.lock_path
@@ -85,11 +81,9 @@ def is_held(run_dir: RunDir, patience_s: float) -> bool:
     A process on another host counts as alive for `patience_s` after its last heartbeat. Raises RunDirError if the file
     cannot be read.
     """
-    try:
-        with reading(run_dir.lock_path), open(open_file(run_dir.lock_path), "rb") as file:
-            return bool(_living_holder(file.fileno(), patience_s))
-    except MISSING:
-        return False
+    with reading(run_dir.lock_path), open(open_file(run_dir.lock_path), "rb") as file:
+        return bool(_living_holder(file.fileno(), patience_s))
+    return False
 
 
 def _living_holder(handle: int, patience_s: float) -> str:
