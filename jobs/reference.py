@@ -69,7 +69,7 @@ def _sections() -> Iterator[str]:
         elif explain.is_section(info.annotation):
             kinds = {"": info.annotation}
         if kinds:
-            yield f"## `{section}`: {_described(info)}\n"
+            yield f"## `{section}`: {_described(info) or ' '.join(str(info.annotation.__doc__).split())}\n"
             yield from _names(f"{section}.name", kinds, next(iter(kinds)))
             for key, field in (Train.model_fields if section == "train" else {}).items():
                 yield from _names(

@@ -49,12 +49,6 @@ class Section(BaseModel):
                 raise PydanticCustomError("float32", text, {"end": f"{rounded:g}"})
         return value
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in type(self).model_fields:
-            advice = "load another, as fedmpi.load_config(name, {'train.lr': 0.1})"
-            raise AttributeError(f"config: {name} cannot be set, because a config stays as it is; {advice}")
-        super().__setattr__(name, value)
-
     def problems(self, config: Any) -> Iterable[tuple[str, str]]:
         """Yields (dotted key, message) of each setting that does not fit the other sections, though valid alone."""
         return ()

@@ -34,29 +34,19 @@ from fedmpi.config.fields import (
     free,
     named,
 )
-from fedmpi.config.yaml_text import dotted, flow, found, leaves
+from fedmpi.config.yaml_text import dotted, flow, found, leaves, parse
 from fedmpi.errors import UnknownError, counted
 from fedmpi.registry import import_object, is_in_full
 
 _SERVER_DEVICE = ("mpi", "server_device")
-_LATER: dict[tuple[str, ...], Any] = {
-    ("method", "aggregate"): "mean",
-    ("method", "spectra"): False,
-    ("method", "spectral_init"): True,
-    ("method", "distillation_weight"): 1.0,
-    ("method", "distillation_temperature"): 1.0,
-    ("clients", "sampling"): "uniform",
-    ("clients", "availability"): "",
-    ("clients", "dropout"): 0.0,
-    ("clients", "work", "partial"): 0.0,
-    ("clients", "work", "least"): 0.1,
-    ("train", "local_steps"): 0,
-    ("model", "weights"): "",
-    ("model", "weights_skip"): [],
-    ("model", "trained"): [],
-    ("train", "loss"): "auto",
-}
-"""Keys that came after runs were archived, with the value that does what those did: a config's hash leaves it out."""
+_LATER = """
+method: {aggregate: mean, spectra: false, spectral_init: true, distillation_weight: 1.0, distillation_temperature: 1.0}
+clients: {sampling: uniform, availability: "", dropout: 0.0, work: {partial: 0.0, least: 0.1}}
+train: {local_steps: 0, loss: auto}
+model: {weights: "", weights_skip: [], trained: []}
+"""
+# Keys that came after runs were archived: a config's hash leaves out the value that does what those did.
+_DEFAULTS_LATER = dict(leaves(parse(_LATER).value))
 
 
 class Work(Section):
@@ -87,7 +77,6 @@ class Clients(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Probability that a client trains, but its upload is lost: it changes neither the server nor its own memory."""
     work: Work = Work()
-    """How much of its local work a client does in a round."""
     tier_blocks: Counts = ()
     """Clients per tier, largest capacity first, in order of client numbers; empty: equal blocks. Not with `fits`."""
     tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
@@ -253,7 +242,7 @@ class Stop(Section):
 
 
 class Mpi(Section):
-    """Sets what runs where. None of it changes a bit of the result, except the three that say so."""
+    """Sets what runs where. Results depend on three of these keys alone, which say so."""
 
     exchange: Literal["gather", "reduce", "auto"] = free("gather")
     """`gather`: factors travel to rank 0, which lifts and adds. `reduce`: workers lift, sums travel. `auto`: `reduce`
@@ -339,7 +328,6 @@ class Devices(Section):
     run, or the client never takes part.
     """
     change: Change = Change()
-    """Devices that change."""
 
     @property
     def is_on(self) -> bool:
@@ -409,19 +397,12 @@ class Config(Section):
     method: Any = Field({}, validate_default=True)
     """The federated method."""
     clients: Clients = Clients()
-    """Sets who takes part, and with which capacity."""
     train: Train = Train()
-    """Sets local training, the same for every method."""
     evaluation: Evaluation = Evaluation()
-    """Sets how the nets of every tier are tested."""
     stop: Stop = Stop()
-    """Ends a run before its last round."""
     devices: Devices = Devices()
-    """Sets the devices of clients and server: a simulated clock, energy and memory."""
     mpi: Mpi = Mpi()
-    """What runs where."""
     output: Output = Output()
-    """Sets what is written, and how often."""
     _where: str = PrivateAttr(default="config")
     _choices: frozenset[tuple[str, ...]] = PrivateAttr(default=frozenset())
 
@@ -497,7 +478,9 @@ class Config(Section):
         deciding = {key: value for key, value in leaves(plain) if key[:2] not in free_keys}
         if deciding.get(("devices", "name"), "off") == "off":
             deciding = {key: value for key, value in deciding.items() if key[0] != "devices"}
-        return {key: value for key, value in deciding.items() if key not in _LATER or value != _LATER[key]}
+        return {
+            key: value for key, value in deciding.items() if key not in _DEFAULTS_LATER or value != _DEFAULTS_LATER[key]
+        }
 
     @classmethod
     @cache
