@@ -285,10 +285,10 @@ class FDNNC(Method):
 
     # What it would cost real clients.
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts the gradient of one mini-batch, which no optimizer applies."""
-        size = min(self.context.train.batch_size, round(turn.num_examples))
-        return replace(Training.of(turn.tier, [size] if size else []), updates=0)
+        size = min(self.context.train.batch_size, round(num_examples))
+        return replace(Training.of(tier, [size] if size else []), updates=0)
 
     def costs(self, turn: ClientLoad) -> Costs:
         """Counts what a small device sends under `half`: (M + N) r / 2 + M numbers of an M x N layer on average, where

@@ -24,7 +24,7 @@ from fedmpi.config.fields import Positive
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, pull, zeros_like
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, MethodOptions, Training
+from fedmpi.methods.values import Client, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, to_device
 
 LINEAR = "feddyn.h."
@@ -63,9 +63,9 @@ class FedDyn(Method):
         client.scratch.update(own)
         return super().train(trainer, client, work)
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts x, l_k and the three passes of the dynamic term: three numbers for each parameter in each."""
-        return replace(super().count_training(turn), values_per_update=9 * self._num_params, copies=2)
+        return replace(super().count_steps(tier, num_examples, share), values_per_update=9 * self._num_params, copies=2)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g - l_k + alpha (theta - x)."""

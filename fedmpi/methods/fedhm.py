@@ -46,7 +46,7 @@ from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LayerRank, MethodContext, Training
+from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Training
 from fedmpi.methods.widths import larger_than_dense, with_open_lstms
 from fedmpi.tensors import Params, Spec, max_magnitudes
 
@@ -226,11 +226,11 @@ class FedHM(ServerMethod):
         for name, target in out.items():
             target.copy_(published[name][tuple(map(slice, target.shape))])  # singular triplets are nested
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts the Frobenius decay."""
-        layers = () if self._is_dense(turn.tier) else self.layers.values()
-        macs = decay_macs(layers, self.tier_specs[turn.tier])
-        return replace(super().count_training(turn), macs_per_update=macs)
+        layers = () if self._is_dense(tier) else self.layers.values()
+        macs = decay_macs(layers, self.tier_specs[tier])
+        return replace(super().count_steps(tier, num_examples, share), macs_per_update=macs)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""

@@ -31,7 +31,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.methods.protocol import Method, pull
-from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork, Training, WeightedOptions
+from fedmpi.methods.values import Client, Contributions, LocalWork, Training, WeightedOptions
 from fedmpi.tensors import Params, Spec
 
 STEPS = "fednova.steps"
@@ -76,9 +76,9 @@ class FedNova(Method):
         client.scratch[STEPS] = torch.full((1,), steps, device=trainer.net.device)
         return outcome
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts x and the two passes of the proximal term: three numbers for each parameter in either."""
-        training = replace(super().count_training(turn), copies=1)
+        training = replace(super().count_steps(tier, num_examples, share), copies=1)
         return training if self.options.mu == 0 else replace(training, values_per_update=6 * self._num_params)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:

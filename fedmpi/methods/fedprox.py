@@ -19,7 +19,7 @@ from fedmpi.config.fields import NotNegative
 from fedmpi.learning.flat import FlatNet
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import pull
-from fedmpi.methods.values import Client, ClientLoad, Training, WeightedOptions
+from fedmpi.methods.values import Client, Training, WeightedOptions
 
 
 class FedProxOptions(WeightedOptions, ServerOptions):
@@ -35,9 +35,9 @@ class FedProx(ServerMethod):
     Options = FedProxOptions
     options: FedProxOptions
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts w_t and the two passes of the proximal term: three numbers for each parameter in either."""
-        training = super().count_training(turn)
+        training = super().count_steps(tier, num_examples, share)
         if self.options.mu == 0:
             return training
         return replace(training, values_per_update=6 * self._num_params, copies=1)

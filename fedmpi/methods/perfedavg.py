@@ -37,7 +37,7 @@ from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, plain_step
 from fedmpi.methods.protocol import Method
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, MethodOptions, Training
+from fedmpi.methods.values import Client, LocalWork, MethodContext, MethodOptions, Training
 
 
 class PerFedAvgOptions(MethodOptions):
@@ -82,12 +82,12 @@ class PerFedAvg(Method):
         advice = "method.beta=lr takes train.lr, as the config perfedavg_digits does"
         return (f"{problem}: train.lr, train.momentum and train.weight_decay do nothing; {advice}",)
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts the gradients of a step; the inner step moves three numbers for each parameter.
 
         During it w is kept; HF has its gradient at w~ and H g besides.
         """
-        training = super().count_training(turn)
+        training = super().count_steps(tier, num_examples, share)
         gradients_per_step = 2 if self.options.variant == "FO" else 4
         copies = 1 if self.options.variant == "FO" else 3
         passes = [replace(step, count=gradients_per_step * step.count) for step in training.passes]

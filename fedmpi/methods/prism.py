@@ -46,7 +46,7 @@ from fedmpi.lowrank.modules import kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.lowrank.whole_stem import with_whole_stem
 from fedmpi.methods.protocol import Method, net_specs
-from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodContext, Training
+from fedmpi.methods.values import Client, Contributions, MethodContext, Training
 from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
@@ -223,10 +223,10 @@ class OrthDrop(Method):
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts the decay of eq. 6."""
-        macs = decay_macs(self.factorized, self.tier_specs[turn.tier])
-        return replace(super().count_training(turn), macs_per_update=macs)
+        macs = decay_macs(self.factorized, self.tier_specs[tier])
+        return replace(super().count_steps(tier, num_examples, share), macs_per_update=macs)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""

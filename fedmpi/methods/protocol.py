@@ -19,7 +19,7 @@ communicator, a path, a clock or an environment variable. How to write one: `fed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property, lru_cache, partial
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar
@@ -72,6 +72,7 @@ class Method:
         self.context = context
         self.options = context.options
         self.tiers = tuple(Tier(i, f"{capacity:g}", capacity) for i, capacity in enumerate(self.options.tiers))
+        self._counted = lru_cache(maxsize=_MOST_COUNTED)(self.count_steps)
 
     @property
     def keeps_memory(self) -> bool:
@@ -118,16 +119,13 @@ class Method:
         return [sum(spec.num_bytes for spec in specs.values()) for specs in self.tier_specs]
 
     def count_training(self, turn: ClientLoad) -> Training:
-        """Returns what a turn computes, by default plain steps of the tier's net."""
-        return self._plain_steps(turn.tier, turn.num_examples, turn.share)
+        """Returns what a turn computes. To override where task or client decide it, not `count_steps` alone."""
+        return self._counted(turn.tier, turn.num_examples, turn.share)
 
-    @cached_property
-    def _plain_steps(self) -> Callable[[int, float, float], Training]:
-        @lru_cache(maxsize=_MOST_COUNTED)  # a round of a fast net takes little longer than counting it
-        def counted(tier: int, num_examples: float, share: float) -> Training:
-            return Training.of(tier, step_sizes(self.context.train, num_examples, share))
-
-        return counted
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
+        """Returns what a share of the local work on so many examples computes, by default plain steps of the tier's
+        net. Counted once: a round of a fast net takes little longer."""
+        return Training.of(tier, step_sizes(self.context.train, num_examples, share))
 
     @cached_property
     def _num_params(self) -> int:

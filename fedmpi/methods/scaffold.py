@@ -93,9 +93,9 @@ class Scaffold(Method):
             return zeros_like(net.params, CONTROL)
         return to_device(client.memory, net.device)
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts x, c, c_i and the correction: three numbers for each parameter."""
-        return replace(super().count_training(turn), values_per_update=3 * self._num_params, copies=3)
+        return replace(super().count_steps(tier, num_examples, share), values_per_update=3 * self._num_params, copies=3)
 
     def after_backward(self, net: FlatNet, client: Client) -> None:
         """Makes the gradient g(y) - c_i + c."""

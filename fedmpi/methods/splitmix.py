@@ -37,7 +37,7 @@ from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, gradients
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import copy_into, net_specs
-from fedmpi.methods.values import Client, ClientLoad, LocalWork, MethodContext, Training, WeightedOptions
+from fedmpi.methods.values import Client, LocalWork, MethodContext, Training, WeightedOptions
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.scaler import add_scaler, scaled_layers, scaler_warning
 from fedmpi.models.width import Rounding
@@ -111,8 +111,8 @@ class SplitMix(ServerMethod):
             said.append(f"{found}: choose method.init=rescaled")
         return tuple(said)
 
-    def count_training(self, turn: ClientLoad) -> Training:
-        return replace(super().count_training(turn), nets_in_turn=self.num_bases[turn.tier])
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
+        return replace(super().count_steps(tier, num_examples, share), nets_in_turn=self.num_bases[tier])
 
     @cached_property
     def model_specs(self) -> dict[str, Spec]:

@@ -63,8 +63,8 @@ class Standalone(Method):
     def costs(self, turn: ClientLoad) -> Costs:
         return Costs(0, 0)
 
-    def count_training(self, turn: ClientLoad) -> Training:
-        return Training.of(turn.tier, step_sizes(self.training, turn.num_examples, turn.share))
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
+        return Training.of(tier, step_sizes(self.training, num_examples, share))
 
     def tested(self) -> tuple[Tier, ...]:
         return ()

@@ -131,9 +131,9 @@ class TopK(Method):
     def remember(self, net: FlatNet, client: Client) -> Params:
         return {"residual": client.scratch["residual"]}
 
-    def count_training(self, turn: ClientLoad) -> Training:
+    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts theta and the residual."""
-        return replace(super().count_training(turn), copies=2)
+        return replace(super().count_steps(tier, num_examples, share), copies=2)
 
     def costs(self, turn: ClientLoad) -> Costs:
         costs = replace(super().costs(turn), up_bytes=ENTRY_BYTES * self.num_sent)

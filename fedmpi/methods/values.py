@@ -238,9 +238,9 @@ class Passes:
     backward: bool = True
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Training:
-    """What a turn computes on a real client's device, exactly."""
+    """What a turn computes on a real client's device, exactly. Each equals itself only: that is found fast."""
 
     passes: tuple[Passes, ...]
     updates: int
@@ -253,7 +253,7 @@ class Training:
     """How often a client holds its net's parameters beside net, gradients and the optimizer's state."""
     nets_in_turn: int = 1
     """How many independent nets, which train one after another, the tier's net consists of."""
-    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict, hash=False)
+    kept: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Layer -> how many of its weights are left, and of how many; a layer that is not named is whole."""
 
     @classmethod
