@@ -115,10 +115,6 @@ def gives_text(num_classes, example_shape):
     return "net"
 
 
-def too_many(num_classes, example_shape):
-    return factory(num_classes + 1, example_shape)
-
-
 class Pair(Net):
     def forward(self, x):
         return super().forward(x), x
@@ -410,16 +406,6 @@ class Detached(Flat):
     @torch.no_grad()
     def forward(self, x):
         return super().forward(x)
-
-
-class AtMostFour(Flat):
-    """Knows four places in a batch."""
-
-    def add(self, num_classes, example_shape):
-        self.places = nn.Parameter(torch.zeros(4, num_classes))
-
-    def forward(self, x):
-        return super().forward(x) + self.places[: len(x)]
 
 
 class Squeezes(Flat):

@@ -228,7 +228,7 @@ def test_tiers_train_with_their_scaler(tmp_path: Path) -> None:
             value = plain_step(net, inputs, targets, MaskedCrossEntropy(None))
             losses[on] = float(value)
             with torch.no_grad():
-                tested[on] = net.module.train()(inputs)
+                tested[on] = torch.cat([net.module.train()(inputs), net.module.eval()(inputs)])
         assert torch.equal(tested["true"], tested["false"])
         assert losses["true"] == pytest.approx(losses["false"], rel=1e-2)
         assert (losses["true"] == losses["false"]) == (tier == 0)

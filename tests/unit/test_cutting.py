@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import mynets
 import pytest
 import torch
 from model_inputs import AnyVit
@@ -104,21 +105,10 @@ def test_what_additions_tie_together_stays_in_step() -> None:
     assert small.stages[0][0].bn2.bias.tolist() == [0, 0, *net.stages[0][0].bn2.bias[5:].tolist()]
 
 
-class Joined(nn.Module):
-    """Two branches side by side."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Conv2d(1, 2, 1), nn.Conv2d(1, 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.a(x), self.b(x)], 1)
-
-
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (Joined, "it calls cat"),
+        (lambda: mynets.Joins(4, GREY), "it calls cat"),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 3, groups=4)), "0 is a grouped convolution"),
         (lambda: nn.Sequential(weight_norm(nn.Linear(4, 4))), "0 computes its weight from other parameters"),
         (lambda: nn.Sequential(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)), "1 is a GroupNorm"),

@@ -214,19 +214,20 @@ def test_a_perceptron_by_hand() -> None:
 
 @pytest.mark.parametrize(
     ("channels", "factor", "rounded", "ceiled"),
-    [(64, 0.62, 40, 40), (128, 0.62, 79, 80), (64, 0.35, 22, 23), (512, 0.4, 205, 205), (64, 1.0, 64, 64)],
+    [
+        (64, 0.62, 40, 40),
+        (128, 0.62, 79, 80),
+        (64, 0.35, 22, 23),
+        (512, 0.4, 205, 205),
+        (64, 1.0, 64, 64),
+        (100, 0.07, 7, 7),
+        (100, 0.0701, 7, 8),
+    ],
 )
 def test_channels_at_a_width(channels: int, factor: float, rounded: int, ceiled: int) -> None:
-    """39.68; 79.36; 22.4; 204.8; 64."""
+    """39.68; 79.36; 22.4; 204.8; in floats 0.07 * 100 is 7.000000000000001."""
     assert Width(factor).of(channels) == rounded
     assert Width(factor, "ceil").of(channels) == ceiled
-
-
-def test_errors_of_floats_do_not_make_a_channel() -> None:
-    """In floats 0.07 * 100 is 7.000000000000001."""
-    assert 0.07 * 100 > 7
-    assert Width(0.07, "ceil").of(100) == 7
-    assert Width(0.0701, "ceil").of(100) == 8
 
 
 # VGG-16, AlexNet, the small CNNs and pre-activation ResNets: the papers' sizes, images of other sizes.

@@ -16,7 +16,7 @@ from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net, kernel_net
 from fedmpi.lowrank.rule import Rule, plan_layers
 from fedmpi.models import create
-from fedmpi.models.nets.attention import Attention, open_attention
+from fedmpi.models.nets.attention import open_attention
 from fedmpi.models.surgery import nested
 
 IMAGES = DataInfo("image", (3, 8, 8), 5, 1, 1)
@@ -59,20 +59,6 @@ def test_the_net_is_torchvisions(training: bool) -> None:
             grad = getattr(one.out, kind).grad
             torch.testing.assert_close(grad, getattr(other.out_proj, kind).grad, rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(ours.conv_proj.weight.grad, theirs.conv_proj.weight.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_attention_by_hand() -> None:
-    """One head, dim 2, identity layers, two tokens (1, 0) and (0, 1): weights softmax(1 / sqrt 2, 0)."""
-    dense = nn.MultiheadAttention(2, 1, batch_first=True)
-    nn.init.zeros_(dense.in_proj_bias)
-    with torch.no_grad():
-        dense.in_proj_weight.copy_(torch.eye(2).repeat(3, 1))
-        dense.out_proj.weight.copy_(torch.eye(2))
-    tokens = torch.eye(2)[None]
-    outputs, weights = Attention(dense)(tokens, tokens, tokens)
-    own = 1 / (1 + 2.718281828 ** -(2**-0.5))
-    torch.testing.assert_close(outputs, torch.tensor([[[own, 1 - own], [1 - own, own]]]))
-    assert weights is None
 
 
 # Of low rank: queries, keys, values and outputs are a matrix each, factorized, counted and run as such.
@@ -146,26 +132,6 @@ def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
         whole = matrix if name.endswith("weight") else vector
         assert whole[parts[f"{layer}.{name}"]].tolist() == entries
     assert parts["class_token"] == (slice(0, 1), slice(0, 1), slice(0, 2))
-
-
-def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
-    """Without norms (they see zeros, too) and with the wide net's queries enlarged by what its larger heads divide
-    more: zeros then stay zeros in every layer. This fails for any other choice of entries."""
-    options = AnyVit(embedding=24, heads=3, depth=2)
-    wide, narrow = create.build(options, IMAGES, 0), create.build(options, IMAGES, 1, width=0.5)
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        parts = nested.nested_parts(wide, narrow)
-        for name, value in narrow.named_parameters():
-            value.copy_(0.5 * torch.randn(value.shape, generator=generator))
-            enlarged = (8 / 4) ** 0.5 if ".query." in name else 1.0
-            wide.get_parameter(name).zero_()[parts.get(name, ...)] = value * enlarged
-        for net in (wide, narrow):
-            for name, _ in [item for item in net.named_modules() if isinstance(item[1], nn.LayerNorm)]:
-                parent, _, child = name.rpartition(".")
-                setattr(net.get_submodule(parent), child, nn.Identity())
-        torch.testing.assert_close(wide(BATCH), narrow(BATCH), rtol=1e-4, atol=1e-4)
-        assert narrow(BATCH).std(0).max() > 0.05
 
 
 # Costs.

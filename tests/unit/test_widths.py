@@ -28,10 +28,14 @@ def widest(text: str) -> str:
     return max(text.splitlines(), key=len)
 
 
-def test_a_table_that_is_too_wide_stands_below_its_names() -> None:
+def test_texts_that_are_too_wide() -> None:
+    """A table stands below its names, and a command that makes a line too long has its own."""
     heads, lines = ("run", "a", "b"), [("x" * 78, "1", "22"), ("y", "5", "6")]
     assert text_lines(heads, lines, 1) == ["run", "  a   b", "x" * 78, "  1  22", "y", "  5   6"]
     assert text_lines(heads, lines[1:], 1, rule="-") == ["run  a  b", "---------", "y    5  6"]
+    prose = "to continue in a new run from the last state, with a lower learning rate"
+    assert folded(f"{prose}: python -m fedmpi.main") == f"{prose}:\n  python -m fedmpi.main"
+    assert folded("to continue: x") == "to continue: x"
 
 
 def test_a_plan() -> None:
@@ -55,12 +59,6 @@ def test_the_table_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     shown = capsys.readouterr().out
     assert len(widest(shown)) <= COLUMNS, widest(shown)
     assert all(name in shown for name in names) and "91.23 %" in shown
-
-
-def test_a_command_that_makes_a_line_too_long_has_its_own() -> None:
-    prose = "to continue in a new run from the last state, with a lower learning rate"
-    assert folded(f"{prose}: python -m fedmpi.main") == f"{prose}:\n  python -m fedmpi.main"
-    assert folded("to continue: x") == "to continue: x"
 
 
 @pytest.mark.parametrize("name", command.COMMANDS)
