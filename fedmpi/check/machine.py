@@ -91,7 +91,7 @@ def _placed(comm: Communicator, gpus: Sequence[placement.Gpu]) -> tuple[str, str
     built_for = torch.cuda.get_arch_list() if gpus else []
     try:
         train = "cuda" if gpus else "cpu"
-        server = placement.resolve_server("auto", train, len(gpus)) if comm.is_root else "cpu"
+        server = train if comm.is_root else "cpu"
         return placement.place(worker, gpus, train=train, server=server, built_for=built_for).description, ""
     except DeviceError as error:
         return "none", error.text()

@@ -210,7 +210,10 @@ class Comm(Communicator):
         self._abandoned += [self._mpi, *self._pending.values()]
         self._pending.clear()
         with self.traffic.counted("idle"):
-            self._attach(self._shrink())
+            # Nothing can interrupt it, and it waits for a rank that hangs: `running.limits` and `leave` set a limit.
+            survivors = self._mpi.Shrink()
+        survivors.Set_errhandler(MPI.ERRORS_RETURN)
+        self._attach(survivors)
         lost = tuple(member for member in before if member not in self.members)
         self._num_fruitless = 0 if lost else self._num_fruitless + 1
         if self._num_fruitless > _MAX_FRUITLESS_RECOVERIES:
@@ -225,13 +228,6 @@ class Comm(Communicator):
         except MPI.Exception:
             return False
         return bool(flag[0])
-
-    def _shrink(self) -> Any:
-        """Returns the communicator of the ranks that live, in the same order. Nothing can interrupt it, and it waits
-        for a rank that hangs: `running.limits` and `leave` set it a limit."""
-        survivors = self._mpi.Shrink()
-        survivors.Set_errhandler(MPI.ERRORS_RETURN)
-        return survivors
 
     def _end(self) -> float:
         """Makes every other call on this communicator fail, on all ranks. Returns when this was first done here."""

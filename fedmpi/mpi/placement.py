@@ -51,18 +51,9 @@ def worker_index(rank: int, here: Sequence[int], *, server_trains: bool) -> int 
     return workers.index(rank) if rank in workers else None
 
 
-def resolve(want: str, gpus_of_workers: Sequence[int]) -> str:
-    """Returns the kind for `mpi.device`. `auto` means GPUs if every worker sees one: else bits would differ."""
-    if want != "auto":
-        return want
-    return "cuda" if gpus_of_workers and min(gpus_of_workers) > 0 else "cpu"
-
-
-def resolve_server(want: str, train: str, gpus_of_server: int) -> str:
-    """Returns the kind for `mpi.server_device`. `auto` means a GPU if workers train on GPUs and rank 0 sees one."""
-    if want != "auto":
-        return want
-    return "cuda" if train == "cuda" and gpus_of_server > 0 else "cpu"
+def resolve(want: str, *, has_gpus: bool) -> str:
+    """Returns the kind for `mpi.device` or `mpi.server_device`: `auto` means GPUs if there are some."""
+    return {"auto": "cuda" if has_gpus else "cpu"}.get(want, want)
 
 
 def place(worker: int | None, gpus: Sequence[Gpu], *, train: str, server: str, built_for: Sequence[str]) -> Device:

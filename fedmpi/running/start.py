@@ -291,8 +291,9 @@ def _devices(config: Config, comm: Communicator) -> tuple[tuple[str, str], place
     gpus = placement.visible_gpus() if asks else ()
     counts = comm.allgather_object(len(gpus))
     workers = worker_ranks(comm.size, server_trains=trains)
-    kind = placement.resolve(config.mpi.device, [counts[rank] for rank in workers])
-    server_kind = placement.resolve_server(config.mpi.server_device, kind, counts[0])
+    # Only if every worker has one: else bits would differ.
+    kind = placement.resolve(config.mpi.device, has_gpus=all(counts[rank] for rank in workers))
+    server_kind = placement.resolve(config.mpi.server_device, has_gpus=kind == "cuda" and counts[0] > 0)
     needs_server = comm.is_root or config.mpi.exchange != "gather"
     server = server_kind if needs_server else "cpu"
     built_for = torch.cuda.get_arch_list() if gpus else []

@@ -146,17 +146,6 @@ def test_small_gradients_are_kept() -> None:
         assert float(net.grads["weight"]) == pytest.approx(expected, rel=2e-3)
 
 
-def test_a_net_that_is_no_flat_net_s_can_have_scaled_outputs(tmp_path: Path) -> None:
-    """A whole round in fp16 of a net within the tier's (FjORD), which is computed without the tier's module: its losses
-    are near those in float32."""
-    losses = {}
-    for precision in ("fp32", "fp16"):
-        setup = small_setup(tmp_path / precision, *CASES["fjord-distillation"], f"train.precision={precision}")
-        result = one_round(setup, 1, ServerState(setup.method.initial_state()))[2]
-        losses[precision] = [report.loss for report in result.reports]
-    assert losses["fp16"] != losses["fp32"] and losses["fp16"] == pytest.approx(losses["fp32"], rel=0.02)
-
-
 def test_recurrent_nets_on_a_cpu_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match="it fails as the method trains it: .*LSTM"):
         run_alone(tmp_path / "run", "model.name=mynets:Lstm", "method.name=fedavg", "train.precision=fp16")

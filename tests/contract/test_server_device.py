@@ -20,7 +20,7 @@ def test_a_resume_on_another_kind_is_said(tmp_path: Path, capfd: pytest.CaptureF
     words = ("method.name=fedavg", "mpi.device=auto")
     with with_accelerators(), device.log.kept() as events:
         run_alone(tmp_path / "run", *words, "rounds=1")
-    assert device.of(events, "up", within="rounds.exchange._receive")
+    assert device.of(events, "up", within="rounds.exchange._receive_all_but")
     assert newest(tmp_path / "run").versions["server_device"] == "cuda"
     capfd.readouterr()
     run_alone(tmp_path / "run", *words, "rounds=2", resume=True)

@@ -97,25 +97,6 @@ def test_training_equals_a_bare_loop(tmp_path: Path, momentum: float, weight_dec
         assert torch.equal(trainer.net.params[name], value), name
 
 
-def test_training_by_adamw_equals_a_bare_loop(tmp_path: Path) -> None:
-    """On an ordinary net and torch's AdamW as it comes, to float32's rounding: the fused kernel has another order.
-
-    The net has trained before, so moments that a client left behind would show.
-    """
-    words = ("train.optimizer=adamw", "train.weight_decay=0.1")
-    words = ("method.name=fedavg", "train.local_epochs=2", *words)
-    setup = small_setup(tmp_path, *words)
-    trained(setup, lr=0.01)
-    trainer, draws = trained(setup, lr=0.001)
-    net = create.build(setup.config.model, setup.data.info, setup.config.seed)
-    adamw = torch.optim.AdamW(net.parameters(), lr=0.001, weight_decay=0.1)
-    before = {name: value.detach().clone() for name, value in net.named_parameters()}
-    bare_loop(setup, net, draws, adamw)
-    for name, value in net.named_parameters():
-        torch.testing.assert_close(trainer.net.params[name], value.detach(), rtol=1e-5, atol=1e-5, msg=name)
-        assert float((value.detach() - before[name]).abs().max()) > 1e-3
-
-
 @pytest.mark.parametrize("plus_l2", [False, True])
 def test_frobenius_decay_against_autograd(tmp_path: Path, plus_l2: bool) -> None:
     """In place of L2 on the factors, or beside it: a bare loop with lambda/2 |U V^T|_F^2 in its loss.

@@ -34,14 +34,8 @@ def test_one_rank_with_other_data(comm: Communicator, tmp_path: Path, on_all_ran
     labels = ours.train_y.copy()
     labels[0] = 5
     files.save(options_in(tmp_path / "data"), replace(ours, train_y=labels) if comm.rank == last else ours)
-    words = (
-        "data.name=har",
-        f"data.root={tmp_path / 'data'}",
-        "model.name=mlp",
-        "clients.count=4",
-        "method.name=fedavg",
-    )
-    line = refused(comm, tmp_path, *words)
+    words = ("data.name=har", f"data.root={tmp_path / 'data'}", "model.name=mlp", "clients.count=4")
+    line = refused(comm, tmp_path, *words, "method.name=fedavg")
     ok = "different data" in line and f" on rank {last} (" in line and "\n" not in line
     on_all_ranks(ok, f"refused with: {line}")
 

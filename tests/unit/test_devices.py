@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import get_args
 
 import method_cases
-import numpy as np
 import pytest
 from fast import fast
 from small_runs import finished, run_alone, small_config, small_setup
@@ -31,10 +30,9 @@ from fedmpi.devices.model import Parts, energy_uj, memory_bytes, server_ns
 from fedmpi.devices.profiles import COLUMNS, built_in, read
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
-from fedmpi.federation.participation import Participation
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import Client, ClientLoad, Training
+from fedmpi.methods.values import ClientLoad, Training
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
 from fedmpi.results import page
@@ -214,25 +212,14 @@ def test_what_hermes_prunes_costs_nothing(tmp_path: Path, own_file: str) -> None
 
 
 def test_a_link_that_clients_share() -> None:
-    """The server's link is 1.25 GB/s: 1,000 clients have 1.25 MB/s each, less than their own."""
-    server = built_in()["server"]
+    """The server is a phone: what clients download it uploads, and two clients have half of its link each."""
+    server = built_in()["phone_low"]
     phone = built_in()["phone_high"]
-    fleet = fleet_of("devices.name=classes", "devices.classes=[phone_high]")
-    down_bytes = fleet.method.costs(ClientLoad(0)).down_bytes
-    alone, crowd = (fleet.parts(fleet.profile(0, 1), ClientLoad(0, 8), number) for number in (1, 1_000))
-    assert alone.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // phone.down_bytes_per_s)
-    assert crowd.down_ns == phone.latency_ns + -(-down_bytes * 10**9 // (server.up_bytes_per_s // 1_000))
-
-
-def test_a_servers_two_ways_differ() -> None:
-    """A phone as a server: what clients download it uploads."""
-    phone = built_in()["phone_low"]
     fleet = fleet_of("devices.name=classes", "devices.classes=[phone_high]", "devices.server=phone_low")
     costs = fleet.method.costs(ClientLoad(0))
     parts = fleet.parts(fleet.profile(0, 1), ClientLoad(0, 8), 2)
-    latency_ns = built_in()["phone_high"].latency_ns
-    assert parts.down_ns == latency_ns + -(-costs.down_bytes * 10**9 // (phone.up_bytes_per_s // 2))
-    assert parts.up_ns == latency_ns + -(-costs.up_bytes * 10**9 // (phone.down_bytes_per_s // 2))
+    assert parts.down_ns == phone.latency_ns + -(-costs.down_bytes * 10**9 // (server.up_bytes_per_s // 2))
+    assert parts.up_ns == phone.latency_ns + -(-costs.up_bytes * 10**9 // (server.down_bytes_per_s // 2))
 
 
 def test_the_servers_part_by_hand() -> None:
@@ -348,8 +335,6 @@ def test_a_change_after_the_last_round_is_said() -> None:
     """It is no mistake: the run may go on later."""
     config = small_config("method.name=fedavg", "devices.name=classes", "rounds=4", "devices.change.round=5")
     assert "devices.change.round=5, but rounds is 4: no device changes in this run" in forecast(config, 1).warnings
-    config = small_config("method.name=fedavg", "devices.name=classes", "rounds=8", "devices.change.round=6")
-    assert not any("no device changes" in line for line in forecast(config, 1).warnings)
 
 
 @pytest.mark.parametrize(("deadline_s", "late"), [(0.03, 2), (0.001, 4)])
@@ -389,19 +374,6 @@ def test_clients_that_are_late_move_and_train_nothing(tmp_path: Path, own_file: 
     plan = forecast(small_config(*words), 1)
     assert plan.bytes_per_run == moved_bytes
     assert sum(tier.client_rounds for tier in plan.tiers) == moved_bytes / (2 * each)
-
-
-def test_widths_that_are_drawn_decide_who_is_late(own_file: str) -> None:
-    """FjORD's widths are known before the training, so an estimate is as long as the turn."""
-    words = [*method_cases.CASES["fjord"], *own_file.split()]
-    fleet = fleet_of(*words)
-    tasks = [Task(client, 0, 1, "train", 15, 0.0, cohort_size=4) for client in range(8)]
-    loads = [ClientLoad.of(Client(task, {}, np.arange(15), 0)) for task in tasks]
-    turns = [fleet.turn(task, load, fleet.method.costs(load)).ns for task, load in zip(tasks, loads, strict=True)]
-    assert len(set(turns)) > 2
-    for turn in turns:
-        strict = fleet_of(*words, f"devices.deadline_s={turn / 1e9}")
-        assert [strict.is_late(task) for task in tasks] == [other > turn for other in turns]
 
 
 def test_a_round_by_hand(own_file: str) -> None:
@@ -472,18 +444,15 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: a number from 0 to"),
     "empty cell": (f"{HEAD}\n\n{ROW.replace(',1,4,', ',,4,')}", "line 3: lanes is ''; allowed:"),
     "semicolons": (f"{HEAD}\n{ROW}".replace(",", ";"), "has the columns class;gmacs_per_s;"),
-    "short": (f"{HEAD}\nslow,1", "line 2: other than 13 cells"),
     "long": (f"{HEAD}\n{ROW},7", "line 2: other than 13 cells"),
     "twice": (f"{HEAD},lanes\n{ROW},7", "wait_w,lanes; expected a CSV file"),
     "half a lane": (
         HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,2.5"),
         "lanes is '2.5'; allowed: a whole number from 1 to",
     ),
-    "no lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,0"), "lanes is '0'; allowed: a whole number from 1 to"),
-    "underscore": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1_0,"), "gmacs_per_s is '1_0'; allowed:"),
     "letters": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1aa,"), "gmacs_per_s is '1aa'; allowed:"),
     "digits": (HEAD + "\n" + ROW.replace("slow,1,", "slow,\u0661,"), "gmacs_per_s is '\u0661'; allowed:"),
-    "infinite": (HEAD + "\n" + ROW.replace("slow,1,", "slow,inf,"), "gmacs_per_s is 'inf'; allowed:"),
+    "picture": ("\udc89PNG\n\udcff", "expected a CSV file with the columns class,gmacs_per_s,"),
 }
 
 
@@ -500,7 +469,7 @@ def test_the_page_has_the_numbers_and_says_where_they_are_from() -> None:
 @pytest.mark.parametrize("case", MISTAKES)
 def test_an_odd_file_is_one_line(tmp_path: Path, case: str) -> None:
     text, expected = MISTAKES[case]
-    (tmp_path / "devices.csv").write_text(text)
+    (tmp_path / "devices.csv").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(ConfigError) as caught:
         read(str(tmp_path / "devices.csv"))
     assert expected in caught.value.text() and "\n" not in caught.value.text()
@@ -511,18 +480,6 @@ def test_the_files_of_names_can_be_ones_own(tmp_path: Path) -> None:
     text = (files("fedmpi.devices") / "profiles.csv").read_text()
     (tmp_path / "devices.csv").write_text(text)
     assert read(str(tmp_path / "devices.csv"))[0] == tuple(built_in().values())
-
-
-@pytest.mark.parametrize(
-    "content", [b"\x89PNG\r\n\xff", b"PK\x03\x04\0\0", b'{"class": "a"}', b"class: a\n", b"", b"a" * 200_000]
-)
-def test_another_format_is_told_what_is_allowed(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "devices").write_bytes(content)
-    with pytest.raises(
-        ConfigError, match="expected a CSV file with the columns class,gmacs_per_s,.*a row for each"
-    ) as caught:
-        read(str(tmp_path / "devices"))
-    assert "\n" not in caught.value.text()
 
 
 SETTINGS = {
@@ -589,22 +546,6 @@ def test_a_figure_by_a_clock_that_did_not_run_is_refused(tmp_path: Path) -> None
     assert [len(line.x) for line in panel.lines.values()] == [1]
 
 
-def test_the_plan_by_hand(own_file: str) -> None:
-    """All clients have the same device and net, so each round takes as long:"""
-    config = small_config("method.name=fedavg", "partition.name=iid", "rounds=30", *own_file.split())
-    plan = forecast(config, 1)
-    assert plan.devices is not None
-    fleet = fleet_of("method.name=fedavg", *own_file.split())
-    parts = fleet.parts(fleet.profile(0, 1), ClientLoad(0, 15), 4)
-    (turn,) = plan.devices.turns
-    assert (turn.turn_s, turn.device) == ((parts.total_ns / 1e9,) * 2, "slow")
-    up_bytes = 4 * fleet.method.costs(ClientLoad(0)).up_bytes
-    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
-    of_server_ns = server_ns(fleet.server, [], 3 * (up_bytes + state_bytes))
-    assert plan.devices.run_s == pytest.approx(30 * (parts.total_ns + of_server_ns) / 1e9)
-    assert f"on these devices the run takes {short_duration(plan.devices.run_s)}" in str(plan)
-
-
 # Methods whose time is a matter of seeds and sizes; Hermes prunes, and hetlora drops ranks, by what training finds.
 EXACT = [case for case in method_cases.CASES if case.partition("-")[0] not in ("hermes",) and case != "lora-hetlora"]
 
@@ -630,13 +571,6 @@ def test_the_plan_has_the_runs_simulated_hours(tmp_path: Path, case: str, deadli
     assert plan.late_share == late / sum(len(record["cohort"]) for record in records)
 
 
-def test_the_plan_has_the_runs_hours_where_clients_hold_out(tmp_path: Path) -> None:
-    words = ("method.name=fedavg", *UNEVEN, "rounds=2", "devices.name=lognormal", "evaluation.on=validation")
-    run_alone(tmp_path / "run", *words)
-    plan = forecast(small_config(*words), 1).devices
-    assert plan is not None and plan.run_s == finished(tmp_path / "run").records[-1]["simulated_total_s"]
-
-
 def test_a_plan_without_the_data_takes_the_mean(tmp_path: Path) -> None:
     words = ("data.name=cifar10", f"data.root={tmp_path}", "model.name=resnet18", "model.width=0.125", "rounds=2")
     skewed = ("partition.name=class_dirichlet", "partition.alpha=0.5", "devices.name=classes")
@@ -653,36 +587,20 @@ def test_the_plan_groups_devices_by_class(tmp_path: Path) -> None:
     assert plan is not None
     assert [(turn.tier, turn.device) for turn in plan.turns] == [("1", "a"), ("1", "b"), ("0.5", "a"), ("0.5", "b")]
     assert all(turn.turn_s[0] < turn.turn_s[1] for turn in plan.turns)
+    took = f"on these devices the run takes {short_duration(plan.run_s)}"
     assert f"client {plan.slowest_client} ({plan.slowest_device}) is the slowest" in plan.lines()[-1]
+    assert plan.lines()[-1].startswith(took)
     lognormal = forecast(small_config(*words[:2], "devices.name=lognormal"), 1).devices
     assert lognormal is not None and [turn.device for turn in lognormal.turns] == ["lognormal"] * 2
 
 
-def test_the_plan_counts_no_upload_that_is_lost(own_file: str) -> None:
-    """Each upload is three moves of the server's memory, and all 8 clients take part in both rounds."""
-    words = ("method.name=fedavg", "rounds=2", "clients.per_round=8", *own_file.split())
-    config = small_config(*words, "clients.dropout=0.5")
-    plans = [forecast(small_config(*words), 1), forecast(config, 1)]
-    whole_s, partial_s = (plan.devices.run_s for plan in plans if plan.devices)
-    arrives = Participation.of(config).arrives
-    lost = sum(not arrives(client, number, "train") for number in (1, 2) for client in range(8))
-    fleet = fleet_of("method.name=fedavg", *own_file.split())
-    up_bytes = fleet.method.costs(ClientLoad(0)).up_bytes
-    assert 0 < lost < 16
-    assert whole_s - partial_s == pytest.approx(server_ns(fleet.server, [], 3 * lost * up_bytes) / 1e9, rel=1e-3)
-
-
-def test_the_plan_counts_no_upload_of_late_clients(own_file: str) -> None:
-    """All are late, so the server only moves its state."""
+def test_the_plan_says_in_which_rounds_nobody_is_done(own_file: str) -> None:
     config = small_config("method.name=fedavg", "rounds=30", "devices.deadline_s=0.001", *own_file.split())
     plan = forecast(config, 1)
     assert plan.devices is not None and plan.devices.late_share == 1
     assert "in 30 of 30 rounds (the first: 1) nobody is done within devices.deadline_s: nothing changes then" in str(
         plan.warnings
     )
-    fleet = fleet_of("method.name=fedavg", *own_file.split())
-    state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
-    assert plan.devices.run_s == pytest.approx(30 * (0.001 + server_ns(fleet.server, [], 3 * state_bytes) / 1e9))
 
 
 def test_the_plan_says_what_does_not_fit(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def test_by_hand() -> None:
     """Tiers of cost 3 and 1 in two batches of one example: units 3, 3, 1, 1 with middles 1.5, 4.5, 6.5, 7.5 of 8."""
     units: list[Unit] = [(0, (0, 1)), (0, (1, 2)), (1, (0, 1)), (1, (1, 2))]
     assert dealt((3.0, 1.0), [(0, 1), (1, 2)], 2) == [units[:1], units[1:]]
+    assert my_units((3.0, 1.0), [(0, 1), (1, 2)], None, 4) == []
     assert dealt((3.0, 1.0), [(0, 1), (1, 2)], 4) == [units[:1], [], units[1:2], units[2:]]
 
 
@@ -46,12 +47,3 @@ def test_late_tiers_come_last_and_are_dealt_by_themselves() -> None:
     """Two workers, each first with a half of tier 1, then with a half of tiers 0 and 2."""
     late = [my_units((4.0, 2.0, 4.0), [(0, 1), (1, 2)], worker, 2, late={0, 2}) for worker in range(2)]
     assert late == [[(1, (0, 1)), (0, (0, 1)), (0, (1, 2))], [(1, (1, 2)), (2, (0, 1)), (2, (1, 2))]]
-
-
-def test_more_workers_than_units() -> None:
-    """One unit and five workers: the one in whose share its middle lies, the third."""
-    assert [len(own) for own in dealt((2.0,), [(0, 10)], 5)] == [0, 0, 1, 0, 0]
-
-
-def test_a_rank_that_does_not_train_tests_nothing() -> None:
-    assert my_units(COSTS, BOUNDS, None, 4) == []

@@ -64,13 +64,12 @@ def test_cohorts_are_frozen() -> None:
     assert draw(10**9, 5) == [27056554, 126307875, 258437216, 490597314, 685999336]
 
 
-def test_eligible_clients_in_ranges() -> None:
-    """The places drawn are those of a federation of that many; more than there are means everybody."""
-    ranges, eligible = [range(3, 5), range(8, 9), range(21, 24)], [3, 4, 8, 21, 22, 23]
-    assert draw(ranges, 3) == [eligible[place] for place in draw(6, 3)]
-    assert draw(ranges, 7) == draw(ranges, 6) == eligible
-    assert draw(4, 9) == [0, 1, 2, 3]
-    assert draw([], 3) == []
+def test_clients_of_fixed_tiers() -> None:
+    """Blocks 3, 2, 4 are clients 0-2, 3-4 and 5-8; of tiers that are apart the places drawn are those of as many."""
+    apart, eligible = eligible_clients((3, 2, 4), {2, 0}), [0, 1, 2, 5, 6, 7, 8]
+    assert eligible_clients((3, 2, 4), {1}) == [range(3, 5)]
+    assert draw(apart, 3) == [eligible[place] for place in draw(7, 3)] and draw(apart, 8) == eligible
+    assert draw(eligible_clients((3, 2, 4), None), 9) == list(range(9)) and draw([], 3) == []
 
 
 # Tiers.
@@ -129,16 +128,6 @@ def test_cosine_schedule_by_hand() -> None:
     half = math.sqrt(0.5) / 2
     assert rates == pytest.approx([1.0001, 0.5001 + half, 0.5001, 0.5001 - half, 0.0001], rel=1e-14)
     assert rates[0] == 1.0001 and rates[-1] == 0.0001
-
-
-# Cohorts of some tiers.
-
-
-def test_clients_of_fixed_tiers() -> None:
-    """Blocks 3, 2, 4 are clients 0-2, 3-4 and 5-8; tiers that are apart are two ranges, joined."""
-    assert eligible_clients((3, 2, 4), {1}) == [range(3, 5)]
-    assert draw(eligible_clients((3, 2, 4), {2, 0}), 7) == [0, 1, 2, 5, 6, 7, 8]
-    assert draw(eligible_clients((3, 2, 4), None), 9) == list(range(9))
 
 
 def test_clients_of_drawn_tiers_are_uniform_among_those_who_drew_them() -> None:

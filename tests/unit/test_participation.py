@@ -57,43 +57,37 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
         read_availability(str(tmp_path / "none.csv"), 8)
 
 
+SAMPLERS = {
+    "far": ("[9]", "returns client 9; allowed: whole numbers, 0 to 7"),
+    "many": ("range(8)", "8 clients; allowed: clients.per_round=4 at most"),
+    "late": ("[round + 5]", "late for round 3 returns client 8; allowed"),
+    "alone": ("3", "alone for round 1 returns an int; allowed: a list"),
+    "share": ("[0.5, 1]", "client 0.5; allowed: whole numbers, 0 to 7"),
+    "floats": ("numpy.array([1.0])", "client 1.0; allowed: whole numbers"),
+    "mask": ("[True]", "client True; allowed: whole numbers"),
+    "names": ("['1']", "client '1'; allowed: whole numbers"),
+    "twice": ("[3, 1, 3]", "for round 1 returns client 3 twice"),
+    "later": ("[0] if round < 3 else other(round, seed)", "other clients at a second call"),
+    "fails": ("1 / 0", "ZeroDivisionError"),
+    "turn": ("[round % 8, (round + seed) % 8]", ""),
+    "arrays": ("torch.tensor([4, round])", ""),
+}
+
+
 def test_a_function_names_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["calls = []", "def turn(round, seed): return [round % 8, (round + seed) % 8]"]
-    lines += ["def far(round, seed): return [9]", "def many(round, seed): return range(8)"]
-    lines += ["def late(round, seed): return [round + 5]", "def share(round, seed): return [0.5, 1]"]
-    lines += [
-        "def floats(round, seed): return __import__('numpy').array([1.0])",
-        "def mask(round, seed): return [True]",
-        "def names(round, seed): return ['1']",
-    ]
-    lines += ["def twice(round, seed): return [3, 1, 3]", "def alone(round, seed): return 3"]
-    lines += ["def later(round, seed): return [0] if round < 3 else other(round, seed)"]
-    lines += ["def arrays(round, seed): return __import__('torch').tensor([4, round])"]
+    lines = ["import numpy, torch", "calls = []"]
     lines += ["def other(round, seed): calls.append(0); return [len(calls) % 8]"]
-    lines += ["def fails(round, seed): return 1 / 0"]
+    lines += [f"def {name}(round, seed): return {value}" for name, (value, _) in SAMPLERS.items()]
     (tmp_path / "my_sampling.py").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(tmp_path)
 
     def of(name: str) -> Participation:
         return Participation.of(small_config(f"clients.sampling=my_sampling:{name}", "method.name=fedavg", "seed=2"))
 
-    assert [drawn(of("turn"), number) for number in (1, 7)] == [[1, 3], [1, 7]]
-    mistakes = {
-        "far": "returns client 9; allowed: whole numbers, 0 to 7",
-        "many": "8 clients; allowed: clients.per_round=4 at most",
-    }
-    mistakes |= {
-        "late": "late for round 3 returns client 8; allowed",
-        "alone": "alone for round 1 returns an int; allowed: a list",
-    }
-    mistakes |= {"share": "client 0.5; allowed: whole numbers, 0 to 7", "floats": "client 1.0; allowed: whole numbers"}
-    mistakes |= {"mask": "client True; allowed: whole numbers", "twice": "for round 1 returns client 3 twice"}
-    mistakes |= {"names": "client '1'; allowed: whole numbers", "later": "other clients at a second call"}
-    mistakes |= {"other": "other clients at a second call", "fails": "ZeroDivisionError"}
-    for name, said in mistakes.items():
-        with pytest.raises(ConfigError, match=said):
+    for name, (_, said) in SAMPLERS.items():
+        with pytest.raises(ConfigError, match=said) if said else nullcontext():
             of(name)
-    assert drawn(of("arrays"), 3) == [3, 4]
+    assert [drawn(of("turn"), number) for number in (1, 7)] == [[1, 3], [1, 7]] and drawn(of("arrays"), 3) == [3, 4]
     words = ("clients.sampling=my_sampling:late", "method.name=fedavg")
     with pytest.raises(StartupError, match="late for round 3 returns client 8"):
         run_alone(tmp_path / "run", *words)
@@ -120,13 +114,8 @@ def test_shares_of_lost_uploads_and_of_partial_work() -> None:
 def test_steps_and_examples_by_hand() -> None:
     """20 examples in batches of 8, 8 and 4: 7 steps are two epochs and a batch."""
     train = small_config("train.local_steps=7").train
-    assert [num_steps(3, 2, 0, 1.0), num_steps(3, 2, 7, 1.0), num_steps(3, 2, 7, 0.5), num_steps(3, 2, 0, 0.01)] == [
-        6,
-        7,
-        4,
-        1,
-    ]
-    assert num_steps(0, 2, 7, 1.0) == 0
+    settings = [(3, 2, 0, 1.0), (3, 2, 7, 1.0), (3, 2, 7, 0.5), (3, 2, 0, 0.01), (0, 2, 7, 1.0)]
+    assert [num_steps(*setting) for setting in settings] == [6, 7, 4, 1, 0]
     assert step_sizes(train, 20) == [8, 8, 4, 8, 8, 4, 8]
     assert [step_sizes(train, 20, 3 / 7), step_sizes(train, 0)] == [[8, 8, 4], []]
     assert step_sizes(small_config().train, 20, 0.5) == [8, 8]  # round(1.5) of three steps
@@ -139,13 +128,8 @@ METHODS = ("fedavg", "fedhm", "fjord", "hermes", "perfedavg", "prism", "scaffold
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_its_local_steps(tmp_path: Path, method: str) -> None:
     """5 steps whatever a client's size, a part of them where the client does a part; the costs count the same ones."""
-    words = (
-        "train.local_steps=5",
-        "clients.work.partial=0.7",
-        "partition.name=class_dirichlet",
-        f"method.name={method}",
-    )
-    setup = small_setup(tmp_path, *words, "clients.per_round=8", "train.lr=0.01")
+    words = ("train.local_steps=5", "clients.work.partial=0.7", "partition.name=class_dirichlet")
+    setup = small_setup(tmp_path, f"method.name={method}", *words, "clients.per_round=8", "train.lr=0.01")
     _, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
     shares = [task.share for task in result.tasks]
     assert [report.steps for report in result.reports] == [max(1, round(5 * share)) for share in shares]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedmpi.errors import DeviceError
-from fedmpi.mpi.placement import Device, Gpu, place, resolve, resolve_server, worker_index
+from fedmpi.mpi.placement import Device, Gpu, place, resolve, worker_index
 
 V100 = Gpu("Tesla V100-SXM2-32GB", 70)
 A100 = Gpu("NVIDIA A100-SXM4-80GB", 80)
@@ -26,27 +26,10 @@ def test_a_server_that_does_not_train_is_no_worker(
     assert [worker_index(rank, here, server_trains=server_trains) for rank in here] == workers
 
 
-@pytest.mark.parametrize(
-    ("want", "gpus_of_workers", "kind"),
-    [("auto", [1, 1, 4], "cuda"), ("auto", [1, 0, 1], "cpu"), ("auto", [], "cpu"), ("cuda", [0, 0], "cuda")],
-)
-def test_auto_means_gpus_only_if_every_worker_has_one(want: str, gpus_of_workers: list[int], kind: str) -> None:
-    """A mixed job would have other bits than either kind; what is asked for is never weakened in silence."""
-    assert resolve(want, gpus_of_workers) == kind
-
-
-@pytest.mark.parametrize(
-    ("want", "train", "gpus", "kind"),
-    [
-        ("auto", "cuda", 1, "cuda"),
-        ("auto", "cuda", 0, "cpu"),
-        ("auto", "cpu", 4, "cpu"),
-        ("cpu", "cuda", 4, "cpu"),
-        ("cuda", "cpu", 0, "cuda"),
-    ],
-)
-def test_the_server_follows_the_workers(want: str, train: str, gpus: int, kind: str) -> None:
-    assert resolve_server(want, train, gpus) == kind
+@pytest.mark.parametrize(("want", "has_gpus", "kind"), [("auto", True, "cuda"), ("auto", False, "cpu")])
+def test_auto_means_gpus_where_there_are_some(want: str, has_gpus: bool, kind: str) -> None:
+    assert resolve(want, has_gpus=has_gpus) == kind
+    assert resolve("cuda", has_gpus=False) == "cuda", "what is asked for is never weakened in silence"
 
 
 NODES = {
@@ -67,7 +50,7 @@ def test_devices_of_a_node(gpus: list[Gpu], options: dict[str, Any], train: str,
     """Of all its ranks, which see the same GPUs, by number; - is the CPU."""
     first = options.get("first", 0)
     here = range(first, first + len(train.split()))
-    kind, devices = resolve("auto", [len(gpus)]), []
+    kind, devices = resolve("auto", has_gpus=bool(gpus)), []
     for rank in here:
         worker = worker_index(rank, here, server_trains=options.get("server_trains", False))
         of_rank = options.get("server", "cpu") if rank == 0 else "cpu"
