@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studied_runs import write_config
+from small_runs import small_config
 
 from fedmpi.config import yaml_text
 from fedmpi.main import main
@@ -43,6 +43,13 @@ FILE: dict[str, Any] = {
 
 TWO = {"one": {}, "two": {"clients": {"per_round": 3}}}
 """Two settings."""
+
+
+def write_config(path: Path, *overrides: str) -> Path:
+    """A config of 48 examples and four clients, of whom two train in a round."""
+    fast = ("data.num_train=48", "data.num_test=16", "clients.count=4", "clients.per_round=2", "clients.tier_blocks=[]")
+    path.write_text(yaml_text.dump(small_config(*fast, *overrides).to_dict()))
+    return path
 
 
 def grid_of(folder: Path, **changed: Any) -> Grid:

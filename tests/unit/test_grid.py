@@ -8,12 +8,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from grids import BETTER, FILE, WORSE, Ended, final_runs, grid_of, made, runs_in_this_process
+from grids import BETTER, FILE, WORSE, final_runs, grid_of, made, runs_in_this_process, write_config
 from small_runs import small_config
-from studied_runs import write_config
 
 from fedmpi import methods
 from fedmpi.config import yaml_text
@@ -289,22 +287,6 @@ def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short) -
     short.runs.clear()
     assert replace(short, out=tmp_path / "elsewhere")()[0] == 0 and len(short.runs) == 2
     assert short.text("values.csv") == whole.text("values.csv")
-
-
-@pytest.mark.slow
-def test_a_failed_run_ends_no_other_and_is_tried_again(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
-    works = launch._started
-
-    def fails(command: Sequence[str], *others: Any) -> Any:
-        return Ended(1) if any("trial1" in word for word in command) else works(command, *others)
-
-    monkeypatch.setattr(launch, "_started", lambda *others: Ended(1))
-    code, printed, error = short()
-    assert code == 1 and printed.count("exit code 1") == 4 and not error, "nothing to report"
-    monkeypatch.setattr(launch, "_started", fails)
-    assert short()[0] == 1 and len(short.runs) == 2
-    monkeypatch.setattr(launch, "_started", works)
-    assert short()[0] == 0 and len(short.runs) == 8
 
 
 PRINTED = """

@@ -82,21 +82,6 @@ def test_starts_and_ranks(tmp_path: Path) -> None:
     assert " on 2, then 1 ranks." in page_of(Run(run))
 
 
-def test_settings_are_told_apart_by_what_differs(tmp_path: Path) -> None:
-    """Where a section's name tells settings apart, the names of its parts are left out. Places are no settings."""
-    runs = [Run(a_run(tmp_path / f"{lr}", [{"1": 0.5}], lr=lr)) for lr in (0.1, 0.01)]
-    assert [group.name for group in grouped(runs)] == ["train.lr 0.1", "train.lr 0.01"]
-    servers = []
-    for name, data in (("mean", "{name: digits}"), ("fedadam", "{name: digits, root: /here, path: /there}")):
-        path = a_run(tmp_path / name, [{"1": 0.5}], method=f"fedavg, server: {{name: {name}}}") / "config.yaml"
-        path.write_text(
-            path.read_text().replace("{name: digits}", data) + "output: {dir: /x}\nmpi: {exchange: reduce}\n"
-        )
-        servers.append(Run(path.parent))
-    assert [group.name for group in grouped(servers)] == ["method.server mean", "method.server fedadam"]
-    assert [group.name for group in grouped([servers[0], runs[0]])] == ["fedavg", "fedhm"]
-
-
 def test_of_runs_of_one_seed_the_longest_is_shown(tmp_path: Path) -> None:
     short, long = (Run(a_run(tmp_path / str(n), [{"1": 0.1 * n}] * n, rounds=2)) for n in (1, 2))
     (group,) = grouped([short, long])

@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from grids import write_config as write_base
 from launched import LIMIT_S, all_end, descendants
 from small_runs import finished, run_all
-from studied_runs import write_config as write_base
 
 from fedmpi.config.load import load
 from fedmpi.errors import UserError

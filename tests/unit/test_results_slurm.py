@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grids import write_config
 from small_runs import run_all
-from studied_runs import write_config
 
 from fedmpi.config.load import load
 from fedmpi.mpi.communicator import SerialComm

@@ -164,15 +164,20 @@ def test_a_setting_without_the_net_asked_for_is_named(tmp_path: Path, capsys: py
     assert capsys.readouterr().err.endswith("fedavg has no line: it has no accuracy of these nets by rounds\n")
 
 
-def test_settings_have_different_names(tmp_path: Path) -> None:
-    """Also two that differ in an option of one method alone, beside another method."""
+def test_settings_are_told_apart_by_their_methods_or_by_what_differs(tmp_path: Path) -> None:
+    """Also by an option of one method alone. Places are no settings."""
     runs = [Run(a_run(tmp_path / name, [{"1": 0.5}])) for name in ("paper", "delta")]
-    runs.append(Run(a_run(tmp_path / "avg", [{"1": 0.5}], method="fedavg")))
-    for name in ("paper", "delta"):
-        config = tmp_path / name / "config.yaml"
-        config.write_text(config.read_text().replace("name: fedhm", f"name: fedhm, aggregation: {name}"))
-    assert [group.name for group in grouped(runs)] == [
-        "method fedhm, method.aggregation paper",
-        "method fedhm, method.aggregation delta",
-        "method fedavg",
-    ]
+    for run, places in zip(runs, ("", "output: {dir: /x}\nmpi: {exchange: reduce}\n"), strict=True):
+        config = run.path / "config.yaml"
+        text = config.read_text().replace("name: fedhm", f"name: fedhm, aggregation: {run.name}")
+        config.write_text(
+            text.replace("{name: digits}", "{name: digits, root: /here}" if places else "{name: digits}") + places
+        )
+    avg = Run(a_run(tmp_path / "avg", [{"1": 0.5}], method="fedavg", lr=0.01))
+    assert [group.name for group in grouped([avg, runs[0]])] == ["fedavg", "fedhm"]
+    assert [group.name for group in grouped(runs)] == ["method.aggregation paper", "method.aggregation delta"]
+    names = [group.name for group in grouped([*runs, avg])]
+    assert (
+        names[0] == "method fedhm, method.aggregation paper, train.lr 0.1"
+        and names[2] == "method fedavg, train.lr 0.01"
+    )
