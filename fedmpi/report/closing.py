@@ -8,7 +8,7 @@ from typing import Any
 
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, Record, incidents, score_name
+from fedmpi.report.records import CLIENTS, Best, Record, incidents, score_name
 from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import json_safe, write_text
 from fedmpi.store.run_dir import RunDir
@@ -53,21 +53,22 @@ class TierRow:
         )
 
 
-def closing_lines(
-    records: Sequence[Record], split_s: Mapping[str, float], clients: Mapping[str, float] | None = None, ended: str = ""
-) -> list[str]:
-    """Returns what stands below the table: its caption, the accuracy of the clients' own nets (`clients`, as a record
-    has it), who diverged, what devices took, what the method concludes, why the run ended early (`stop`), and the time.
+def closing_lines(records: Sequence[Record]) -> list[str]:
+    """Returns what stands below the table: its caption, accuracy of the clients' own nets, who diverged, what devices
+    took, what the method concludes, why the run ended early (`stop`), and the time.
     """
     last = records[-1] if records else {}
-    on_devices = []
+    lines = [_CAPTION]
+    if own := next((record[CLIENTS] for record in reversed(records) if CLIENTS in record), None):
+        lines.append(_clients_line(own))
+    lines += incidents(records)
     if "simulated_total_s" in last:
         took = f"{short_duration(last['simulated_total_s'])}, {joules(last['simulated_total_j'])}"
-        on_devices.append(f"on the clients' devices the run took {took}")
-    conclusions = last.get("method", {}).get("conclusions", ())
-    own = [_clients_line(clients)] if clients else []
-    early = [f"ended early: {ended}"] if ended else []
-    return [_CAPTION, *own, *incidents(records), *on_devices, *conclusions, *early, f"time: {time_line(split_s)}"]
+        lines.append(f"on the clients' devices the run took {took}")
+    lines += last.get("method", {}).get("conclusions", ())
+    if "ended" in last:
+        lines.append(f"ended early: {last['ended']}")
+    return [*lines, f"time: {_time_line(Best.of(records).split_s())}"]
 
 
 def print_table(rows: Sequence[TierRow], lines: Sequence[str], run_dir: RunDir) -> None:
@@ -85,7 +86,7 @@ def write_summary(run_dir: RunDir, rows: Sequence[TierRow], **more: Any) -> None
     write_text(run_dir.report_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
-def time_line(split_s: Mapping[str, float]) -> str:
+def _time_line(split_s: Mapping[str, float]) -> str:
     """Returns `1:15 (local training 80.0 % 60.0 s, svd 20.0 % 15.0 s)`, the largest stage first, without zeros."""
     total_s = sum(split_s.values())
     digits = 1 if total_s >= 1 else 2

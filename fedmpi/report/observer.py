@@ -4,8 +4,7 @@
     round_done(record)     after each round, when it is saved: the line that `rounds.jsonl` has of it
     run_ended(ended)       after the last round, or where the run stops before it; not where it fails or is killed
 
-Records, TensorBoard's events, the progress line and the best rounds have these hooks. So may any class of a user, named
-as `output.observers: [package.module:Class]` and made without arguments: see the README of this folder.
+The README of this folder says how a user names a class of them (`output.observers`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -37,8 +37,7 @@ NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_mess
 class Records:
     """Appends the records of a run to `rounds.jsonl`.
 
-    `resume_after` None starts afresh; n keeps the rounds up to n that are there, and warns of lost ones. Raises
-    RunDirError if the file cannot be read or written.
+    `resume_after` None starts afresh; n keeps the rounds up to n that are there, and warns of lost ones.
     """
 
     def __init__(self, run_dir: RunDir, *, resume_after: int | None) -> None:
@@ -50,11 +49,7 @@ class Records:
         write_atomic(self._path, "".join(map(_line, records)).encode())
 
     def round_done(self, record: Record) -> None:
-        """Appends a record to the file, which must still be there.
-
-        `record["round"]` is its round. Numbers that JSON has no word for become null. Raises RunDirError if it is not
-        on disk.
-        """
+        """Appends a record to the file, which must still be there. Raises RunDirError if it is not on disk."""
         line = _line(record).encode()
         with writing(self._path), open(open_file(self._path, os.O_WRONLY | os.O_APPEND), "ab") as file:
             file.write(line)

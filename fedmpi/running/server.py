@@ -232,7 +232,7 @@ class Server:
         split_s = self._best.split_s()
         scores = self._client_scores
         ended = self._best.why_over(self._setup.config.stop)
-        lines = closing_lines(read_records(self._folder), split_s, scores.summary() if scores else None, ended)
+        lines = closing_lines(read_records(self._folder))
         if not self._request.quiet:
             print_table(rows, lines, self._folder)
         digest = checkpoint.state_digest(self._folder.checkpoint_path(self._folder.last_saved()))

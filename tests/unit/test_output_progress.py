@@ -18,7 +18,7 @@ ROWS = [
     TierRow("full", 1.0, 11_173_962, 556_651_520, 44_695_848, 44_695_848, 0.91234, 0.92, 7),
     TierRow("eighth", 0.125, 1_236_042, 0, 4_944_168, 4_944_168, None, None, None),
 ]
-SPLIT_S = {**dict.fromkeys((*STAGES, "other"), 0.0), "svd": 15.0, "local_training": 45.0}
+SECONDS = {**dict.fromkeys(STAGES, 0.0), "svd": 15.0, "local_training": 45.0, "wall": 60.0}
 Capture = pytest.CaptureFixture[str]
 
 
@@ -100,13 +100,14 @@ def test_a_reader_that_went_away_does_not_end_the_run(tmp_path: Path, monkeypatc
     assert stream.getvalue().endswith("two\n")
     stream.error = BrokenPipeError()
     run(progress)
-    print_table(ROWS, closing_lines([], SPLIT_S), RunDir(tmp_path))
+    print_table(ROWS, closing_lines([]), RunDir(tmp_path))
 
 
 def test_closing_table(run_dir: RunDir, capsys: Capture) -> None:
     """Printed rounded; the report has exact numbers."""
-    print_table(ROWS, closing_lines([{"method": {"conclusions": ["both are one net"]}}], SPLIT_S), run_dir)
-    write_summary(run_dir, ROWS, time_s=SPLIT_S)
+    lines = closing_lines([{"round": 1, "seconds": SECONDS, "method": {"conclusions": ["both are one net"]}}])
+    print_table(ROWS, lines, run_dir)
+    write_summary(run_dir, ROWS, time_s=SECONDS)
     text = capsys.readouterr().out
     full, eighth = (" ".join(line.split()) for line in text.splitlines() if line.startswith(("full", "eighth")))
     assert full == "full 1 11.17 M 556.65 M 44.70 MB 44.70 MB 91.23 92.00 7"
@@ -116,7 +117,7 @@ def test_closing_table(run_dir: RunDir, capsys: Capture) -> None:
     assert f"run directory: {run_dir.path}" in text and text.isascii() and "\nboth are one net\n" in text
     summary = json.loads((run_dir.report_dir / "summary.json").read_text())
     assert summary["tiers"][0]["params"] == 11_173_962 and summary["tiers"][0]["accuracy_last"] == 0.91234
-    assert summary["tiers"][1]["accuracy_best"] is None and summary["time_s"] == SPLIT_S
+    assert summary["tiers"][1]["accuracy_best"] is None and summary["time_s"] == SECONDS
 
 
 def test_units() -> None:
