@@ -3,8 +3,10 @@
 import dataclasses
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -55,13 +57,10 @@ def test_a_snapshot_comes_back_whole(run_dir: RunDir) -> None:
 
 def test_the_file_says_what_it_is(run_dir: RunDir) -> None:
     with h5py.File(checkpoint.save(run_dir, snapshot(3)), "r") as file:
-        assert (file.attrs["round"], file.attrs["seed"]) == (3, 1)
+        assert (file.attrs["round"], file.attrs["seed"], file.attrs["config_hash"].decode()) == (3, 1, "c" * 64)
         assert json.loads(file.attrs["config"]) == {"seed": 1, "train": {"lr": 0.1}}
-        assert json.loads(file.attrs["versions"]) == {"torch": "2.4"}
-        assert file.attrs["config_hash"].decode() == "c" * 64
         assert file.attrs["server_digest"].decode() == digest_of(snapshot(3).server)
-        assert sorted(file) == ["clients", "server"]
-        assert sorted(file["clients"]) == ["client", "digest", "round"]
+        assert sorted(file) == ["clients", "server"] and sorted(file["clients"]) == ["client", "digest", "round"]
 
 
 def test_the_newest_k_stay(run_dir: RunDir) -> None:
@@ -164,79 +163,48 @@ def test_a_failed_save_harms_nothing(stage: str, run_dir: RunDir, monkeypatch: p
     assert len(list(run_dir.checkpoints_dir.iterdir())) == 1
 
 
-KILLER = """
-import os, random, signal, sys, time
+SAVES_FOR_EVER = """
+import sys
 import torch
-from fedmpi.store.memory import MemoryStore
-from fedmpi.store.run_dir import RunDir
-from fedmpi.store.checkpoint import Snapshot
 from fedmpi.store import checkpoint
 from fedmpi.store.files import remove
+from fedmpi.store.memory import MemoryStore
+from fedmpi.store.run_dir import RunDir
 
-torch.set_num_threads(1)
 run_dir = RunDir.open_for(sys.argv[1], resume=True)
-store, draw = MemoryStore(run_dir), random.Random(int(sys.argv[2]))
-
-def save_for_ever(round_number, clients, announce):
-    while True:
-        round_number += 1
-        server = {f"w{i}": torch.full((200, 100), float(round_number)) for i in range(10)}
-        memory = {"m": torch.full((9,), float(round_number))}
-        clients = {**clients, round_number % 3: store.put(round_number % 3, round_number, memory)}
-        checkpoint.save(run_dir, Snapshot(round_number, server, clients, {}, "", 0, {}))
-        for stale in set(run_dir.memories()) - checkpoint.referenced(run_dir):
-            remove(run_dir.memory_path(*stale))
-        os.write(announce, b"x")
-
-def killed_after(last_round, clients):
-    heard, announce = os.pipe()
-    child = os.fork()
-    if child == 0:
-        save_for_ever(last_round, clients, announce)
-    os.close(announce)
-    os.read(heard, 1)
-    time.sleep(draw.uniform(0, 0.05))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    saved = 1
-    while rest := os.read(heard, 4096):
-        saved += len(rest)
-    os.close(heard)
-    return last_round + saved
-
-def complain(line):
-    raise AssertionError(line)
-
-last_round, clients, ahead, torn = 0, {}, 0, 0
-for _ in range(15):
-    announced = killed_after(last_round, clients)
-    torn += any(path.name.endswith(".tmp") for path in run_dir.checkpoints_dir.iterdir())
-    found = checkpoint.load_newest_intact(run_dir, complain)
-    assert found.round in (announced, announced + 1), (found.round, announced)
-    ahead += found.round > announced
-    last_round, clients = found.round, dict(found.clients)
-    assert len(found.server) == 10
-    assert all(bool((tensor == last_round).all()) for tensor in found.server.values())
-    assert sorted(version[0] for version in clients.values()) == list(range(max(1, last_round - 2), last_round + 1))
-    for client, version in clients.items():
-        assert bool((store.get(client, version)["m"] == version[0]).all())
-print("ok", last_round, "rounds", torn, "kills while writing", ahead, "between rename and announcement")
+found = checkpoint.load_newest_intact(run_dir, sys.exit)
+number, clients = (found.round, dict(found.clients)) if found else (0, {})
+while True:
+    number += 1
+    server = {f"w{i}": torch.full((200, 100), float(number)) for i in range(10)}
+    memory = {"m": torch.full((9,), float(number))}
+    clients[number % 3] = MemoryStore(run_dir).put(number % 3, number, memory)
+    checkpoint.save(run_dir, checkpoint.Snapshot(number, server, clients, {}, "", 0, {}))
+    for stale in set(run_dir.memories()) - checkpoint.referenced(run_dir):
+        remove(run_dir.memory_path(*stale))
+    print(number, flush=True)
 """
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(tmp_path: Path) -> None:
-    """15 SIGKILLs of a process that saves in a loop, each up to 50 ms (some saves) after its first save.
-
-    The newest that loads is the last one announced, or the one that was renamed just before the
-    kill; it is complete, its memories included, nothing is skipped. One interpreter starts and
-    forks the children, as starting torch takes longer than the whole test.
+def test_a_kill_at_any_moment_leaves_a_whole_checkpoint(run_dir: RunDir) -> None:
+    """The newest that loads, memories included, is the last one announced, or the one that was renamed just before the
+    kill; nothing is skipped.
     """
-    command = [sys.executable, "-c", KILLER, str(tmp_path / "run"), "7"]
+    draw = random.Random(7)
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("ok "), done.stdout
+    for _ in range(5):
+        command = [sys.executable, "-c", SAVES_FOR_EVER, str(run_dir.path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as saving:
+            announced = [saving.stdout.readline()]
+            time.sleep(draw.uniform(0, 0.05))
+            saving.kill()
+            announced += saving.stdout.readlines()
+        found = checkpoint.load_newest_intact(run_dir, pytest.fail)
+        assert found is not None and found.round - int(announced[-1]) in (0, 1)
+        assert len(found.server) == 10 and all(bool((value == found.round).all()) for value in found.server.values())
+        versions = sorted(number for number, _ in found.clients.values())
+        assert versions == list(range(max(1, found.round - 2), found.round + 1))
 
 
 # Client memories: one file a version, read back whole or refused.
@@ -247,24 +215,18 @@ def params(value: float) -> dict[str, torch.Tensor]:
 
 
 def test_a_version_comes_back_on_any_rank(run_dir: RunDir) -> None:
-    version = MemoryStore(run_dir).put(12_345, 7, params(1.5))
-    assert version[0] == 7
+    """The same parameters are the same version, in the same bytes."""
+    store = MemoryStore(run_dir)
+    version = store.put(12_345, 7, params(1.5))
     path = run_dir.path / "memory" / "12" / "12345" / f"7-{version[1]}.h5"
-    assert path.is_file() and path.stat().st_size < 4096
-    assert MemoryStore(run_dir).get(12_345, None) is None
+    before = path.read_bytes()
+    assert version[0] == 7 and len(before) < 4096
+    assert store.put(12_345, 7, params(1.5)) == version and path.read_bytes() == before
+    assert list(run_dir.memories()) == [(12_345, *version)]
+    assert store.put(12_345, 7, params(2.0)) != version and store.get(12_345, None) is None
     found = MemoryStore(RunDir(run_dir.path)).get(12_345, version)
     assert found is not None and list(found) == ["head.weight", "mask"]
     assert torch.equal(found["head.weight"], torch.full((3,), 1.5)) and found["mask"].dtype == torch.bool
-
-
-def test_the_same_parameters_are_the_same_version(run_dir: RunDir) -> None:
-    store = MemoryStore(run_dir)
-    version = store.put(1, 2, params(1.0))
-    before = run_dir.memory_path(1, *version).read_bytes()
-    assert store.put(1, 2, params(1.0)) == version
-    assert list(run_dir.memories()) == [(1, *version)]
-    assert run_dir.memory_path(1, *version).read_bytes() == before
-    assert store.put(1, 2, params(2.0)) != version
 
 
 def test_damage_and_mix_ups_are_refused(run_dir: RunDir, told: Told) -> None:
@@ -277,13 +239,3 @@ def test_damage_and_mix_ups_are_refused(run_dir: RunDir, told: Told) -> None:
     path.unlink()
     with pytest.raises(RunDirError, match="No such file"):
         store.get(1, mine)
-
-
-def test_memories_are_listed_and_deleted(run_dir: RunDir) -> None:
-    store = MemoryStore(run_dir)
-    versions = {(client, *store.put(client, number, params(number))) for client in (1, 2, 3000) for number in (1, 2)}
-    assert set(run_dir.memories()) == versions
-    stale = {version for version in versions if version[1] == 1}
-    for version in stale:
-        files.remove(run_dir.memory_path(*version))
-    assert set(run_dir.memories()) == versions - stale

@@ -6,8 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,62 +21,26 @@ from fedmpi.store import lock
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
-# Two or more of these start together, again and again, without the seconds that a whole run takes to start. Each
-# waits for a line, tries to take the lock, says how that went, and holds it until the next line.
-CONTENDER = """
+HOLDS = """
 import sys
-from fedmpi.errors import RunDirError
+from pathlib import Path
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
-for _ in sys.stdin:
-    try:
-        with RunLock(RunDir.open_for(sys.argv[1], resume=True)):
-            print("won", flush=True)
-            sys.stdin.readline()
-    except RunDirError as error:
-        print(error.text(), flush=True)
-        sys.stdin.readline()
-    print("done", flush=True)
+with RunLock(RunDir(Path(sys.argv[1]))):
+    print("holds", flush=True)
+    sys.stdin.read()
 """
 
 
-class Contenders:
-    """Processes that want the same run directory."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-c", CONTENDER, str(folder)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1, "env": environ}
-        self.processes = [subprocess.Popen(command, **pipes) for _ in range(count)]
-
-    def all_do(self) -> list[str]:
-        """What each of them says to one more line."""
-        for process in self.processes:
-            process.stdin.write("\n")
-        return [process.stdout.readline().rstrip("\n") for process in self.processes]
-
-    def one_that_wins(self) -> subprocess.Popen[str]:
-        assert self.all_do() == ["won"]
-        return self.processes[0]
-
-    def end(self) -> None:
-        for process in self.processes:
-            process.stdin.close()
-            process.stdout.close()
-            process.wait(600)
-
-
 @pytest.fixture
-def contenders(tmp_path: Path) -> Iterator[object]:
-    started: list[Contenders] = []
-
-    def start(count: int) -> Contenders:
-        started.append(Contenders(tmp_path, count))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.end()
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which holds the run directory until its stdin is closed."""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", HOLDS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ) as process:
+        assert process.stdout.readline() == "holds\n"
+        yield process
+        process.stdin.close()
 
 
 def no_locks(*_: object) -> None:
@@ -85,26 +51,35 @@ def no_locks(*_: object) -> None:
 NOTE = {"host": socket.gethostname(), "pid": 2**22 + 1, "started_s": 1.0}
 
 
-def test_one_of_three_starts_wins(contenders, tmp_path: Path) -> None:
+def test_one_of_three_starts_wins(tmp_path: Path) -> None:
     """25 races for what the last run left behind; the others are told."""
-    three, path = contenders(3), tmp_path / ".lock"
-    for _ in range(25):
-        path.write_text(json.dumps(NOTE))
-        said = three.all_do()
-        assert said.count("won") == 1, said
-        assert sum("in use by " in line for line in said) == 2, said
-        assert three.all_do() == ["done"] * 3
+    start = threading.Barrier(3)
+    end = threading.Barrier(3)
+
+    def contend(_: int) -> str:
+        start.wait(600)
+        try:
+            with RunLock(RunDir(tmp_path)):
+                end.wait(600)
+                return "won"
+        except RunDirError as error:
+            end.wait(600)
+            return error.text()
+
+    with ThreadPoolExecutor(3) as threads:
+        for _ in range(25):
+            (tmp_path / ".lock").write_text(json.dumps(NOTE))
+            said = [*threads.map(contend, range(3))]
+            assert said.count("won") == 1 and sum("in use by " in line for line in said) == 2, said
 
 
-def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, contenders) -> None:
-    first = contenders(1).one_that_wins()
-    refusal = f"is in use by pid {first.pid} on {socket.gethostname()}"
+def test_who_holds_it_is_named_and_once_dead_taken_over_from(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+    refusal = f"is in use by pid {other.pid} on {socket.gethostname()}"
     with pytest.raises(RunDirError, match=refusal), RunLock(RunDir(tmp_path)):
         pass
-    first.kill()
-    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its parent has not asked yet
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its parent has not asked yet
     assert not lock.is_held(RunDir(tmp_path), 60)
-    first.wait()
     with RunLock(RunDir(tmp_path)):
         pass
 
@@ -129,25 +104,25 @@ def test_what_is_no_note_holds_nothing(tmp_path: Path, note: bytes) -> None:
     assert (tmp_path / ".lock").read_bytes() == b""
 
 
-def test_without_the_kernels_lock_the_note_decides(tmp_path: Path, monkeypatch, contenders) -> None:
-    other = contenders(1).one_that_wins()
+def test_without_the_kernels_lock_the_note_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: subprocess.Popen[str]
+) -> None:
     monkeypatch.setattr(lock.fcntl, "flock", no_locks)
     with pytest.raises(RunDirError, match=f"in use by pid {other.pid}"), RunLock(RunDir(tmp_path)):
         pass
-    other.stdin.write("\n")
-    assert other.stdout.readline() == "done\n"
+    other.communicate()
     with RunLock(RunDir(tmp_path)):
         pass
 
 
-def test_the_kernels_lock_survives(tmp_path: Path, contenders, told: Told) -> None:
+def test_the_kernels_lock_survives(tmp_path: Path, told: Told) -> None:
     """To open and close the file, as `open_run` in an observer does, must not give it up: the note alone would be
     left."""
-    two = contenders(1)
     with RunLock(RunDir(tmp_path)) as held:
         assert lock.is_held(RunDir(tmp_path), 60)
         os.pwrite(held._handle, b" " * 4096, 0)
-        told(two.all_do()[0])
+        with told.by(RunDirError), RunLock(RunDir(tmp_path)):
+            pass
 
 
 def test_a_long_round_has_a_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
