@@ -46,7 +46,7 @@ from fedmpi.learning.local import LocalTrainer, TrainOutcome
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule, plan_layers
-from fedmpi.methods.protocol import Method
+from fedmpi.methods.protocol import ROUND, Method
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -64,8 +64,9 @@ from fedmpi.tensors import NOTHING, Params, Region, Spec
 BIG = 0
 SMALL = 1
 
-# What the big devices made of a tensor, until the small ones are done, too.
+# What the big devices made of a tensor, until the small ones are done, too, and in which round.
 _PARKED = "big device:"
+_PARKED_IN = f"{ROUND}big devices"
 # An entry of a gradient beyond this is divergence; exact sums keep 2^-37 of it at twenty clients.
 _LARGEST_GRADIENT = 2.0**20
 
@@ -211,7 +212,7 @@ class FDNNC(Method):
             stepped = self._stepped(state, means, contributions, BIG)
             if self.pattern == "both":
                 parked = {_PARKED + name: value for name, value in stepped.items()}
-                return state | parked | {_PARKED: torch.tensor(contributions.round_number)}
+                return state | parked | {_PARKED_IN: torch.tensor(contributions.round_number)}
             return self._outdated(state | stepped)
         state = state | self._factors(state)
         stepped = self._stepped(state, means, contributions, SMALL)
@@ -228,13 +229,11 @@ class FDNNC(Method):
         """Returns W+ = (A B^T + W) / 2, and likewise what both nets share; without a big device W has not moved."""
         both = state | small
         both |= self._weights(both)
-        prefix = _PARKED if int(state.get(_PARKED, -1)) == round_number else ""  # not of a round without small devices
+        prefix = (
+            _PARKED if int(state.get(_PARKED_IN, -1)) == round_number else ""
+        )  # not of a round without small devices
         merged = {name: (both[name] + state[prefix + name]) / 2 for name in self.model_specs}
         return self._outdated({name: state[name] for name in self.state_specs()} | merged)
-
-    def rebase(self, tensors: Params, num_rounds: int) -> Params:
-        """Drops what big devices made in a round without small ones: a new run has another round of that number."""
-        return {name: value for name, value in tensors.items() if not name.startswith(_PARKED)}
 
     def _outdated(self, state: Params) -> Params:
         """Zeroes A and B, because W is newer."""

@@ -55,7 +55,7 @@ from fedmpi.errors import ConfigError
 from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
-from fedmpi.methods.protocol import Method, copy_into
+from fedmpi.methods.protocol import ROUND, Method, copy_into
 from fedmpi.methods.values import (
     Client,
     ClientLoad,
@@ -75,10 +75,8 @@ from fedmpi.tensors import Params, Region, Spec, frozen_values, select, to_devic
 _ROUNDING = 1e-6
 # Squares of entries below it vanish in float32; a group of that norm counts as zero.
 _LEAST_NORM = 1e-20
-ROUND = "round"
 OWN = "own.."
-VERSION = "version.."
-"""Names in a memory and in the state: the round of a client's own values, and that of each entry's last mean."""
+"""What the names of a client's own values begin with in its memory, whose round is `ROUND + OWN`."""
 
 
 class HermesOptions(MethodOptions):
@@ -164,7 +162,7 @@ class Hermes(Method):
 
     def initial_state(self) -> Params:
         state = super().initial_state()
-        versions = {VERSION + name: torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
+        versions = {ROUND + name: torch.zeros_like(value, dtype=torch.int32) for name, value in state.items()}
         return state | (versions if self._keeps_own else {})
 
     def published_specs(self, nets: Collection[int]) -> dict[str, Spec]:
@@ -172,7 +170,7 @@ class Hermes(Method):
         specs = self.state_specs()
         if not self._keeps_own:
             return specs
-        return specs | {VERSION + n: Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
+        return specs | {ROUND + n: Spec(s.shape, torch.int32, s.channels_last) for n, s in specs.items()}
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Returns what the client's new mask keeps."""
@@ -192,13 +190,8 @@ class Hermes(Method):
         for name, mean in means.items():
             held_by_all = torch.as_tensor(contributions.shares(name), device=mean.device) == 1
             new[name] = torch.where(held_by_all, mean, state[name])
-            new[VERSION + name] = state[VERSION + name].masked_fill(held_by_all, contributions.round_number)
+            new[ROUND + name] = state[ROUND + name].masked_fill(held_by_all, contributions.round_number)
         return new
-
-    def rebase(self, tensors: Params, num_rounds: int) -> Params:
-        """Subtracts the rounds, so that what the new run averages is newer than every version and memory."""
-        counts = {name for name in tensors if name.startswith(VERSION) or name == ROUND}
-        return {name: value - num_rounds if name in counts else value for name, value in tensors.items()}
 
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns the mean share of the parameters that the cohort's masks keep, by entry and so by client."""
@@ -216,9 +209,9 @@ class Hermes(Method):
             return
         if self._keeps_own:
             own = to_device({name: client.memory[OWN + name] for name in out}, next(iter(out.values())).device)
-            last = int(client.memory[ROUND])
+            last = int(client.memory[ROUND + OWN])
             for name, value in out.items():
-                value.copy_(value.where(published[VERSION + name] >= last, own[name]))
+                value.copy_(value.where(published[ROUND + name] >= last, own[name]))
         groups.zeroing(out, kept_entries(self.structure, client.memory))()
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
@@ -295,7 +288,7 @@ class Hermes(Method):
         if not self._keeps_own:
             return client.scratch
         own = {OWN + name: value for name, value in net.params.items()}
-        return client.scratch | own | {ROUND: torch.tensor(client.task.round_number, dtype=torch.int32)}
+        return client.scratch | own | {ROUND + OWN: torch.tensor(client.task.round_number, dtype=torch.int32)}
 
     # What it would cost real clients: the parameters that they hold, and a bit for each that there is.
 

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from fedmpi.lowrank.factorized import FactorizedLayer
 
 _MOST_COUNTED = 10_000
+ROUND = "round.."
+"""What the names of tensors that hold round numbers begin with, in a state or a memory."""
 
 
 class Method:
@@ -196,11 +198,6 @@ class Method:
         nobody sent have their old value in `means`."""
         return {**state, **means}
 
-    def rebase(self, tensors: Params, num_rounds: int) -> Params:
-        """Returns a state or a memory of a run of so many rounds as a new run begins with it (`--init-from`), whose
-        rounds count from 1. To override where these tensors hold round numbers."""
-        return tensors
-
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns numbers about a round for its record: what JSON can hold.
 
@@ -264,6 +261,11 @@ def all_nets(method: Method) -> range:
 def net_specs(net: nn.Module) -> dict[str, Spec]:
     """Returns names and shapes of a net's parameters, kernels with their channels last."""
     return specs_of(net.named_parameters(), channels_last=True)
+
+
+def renumbered(tensors: Params, num_rounds: int) -> Params:
+    """Returns a state or a memory of a run of so many rounds as a new run begins with it, whose rounds count from 1."""
+    return {name: value - num_rounds if name.startswith(ROUND) else value for name, value in tensors.items()}
 
 
 def zeros_like(tensors: Params, prefix: str = "") -> Params:

@@ -14,6 +14,7 @@ from fedmpi.data import partition
 from fedmpi.data.dataset import DataInfo, place_of, short_digest
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
+from fedmpi.methods.protocol import renumbered
 from fedmpi.mpi.communicator import Communicator
 from fedmpi.report.records import Best, read_records
 from fedmpi.report.terminal import warn, wrapped
@@ -116,14 +117,14 @@ def _begin_from(setup: Setup, run_dir: RunDir, origin: Origin, attempts: int = 1
     memories = {}
     try:
         for client, version in parent.clients.items() if is_alike else ():
-            remembered = setup.method.rebase(memory.load(origin.run_dir, client, version), parent.round)
+            remembered = renumbered(memory.load(origin.run_dir, client, version), parent.round)
             memories[client] = setup.memories.put(client, 0, remembered)
     except RunDirError:
         # A run that is running deletes what its newer checkpoints need no more.
         if attempts > 1 and origin.round is None and origin.run_dir.last_saved() > parent.round:
             return _begin_from(setup, run_dir, origin, attempts - 1)
         raise
-    snapshot = snapshot_of(setup, 0, ServerState(setup.method.rebase(server, parent.round), memories))
+    snapshot = snapshot_of(setup, 0, ServerState(renumbered(server, parent.round), memories))
     checkpoint.save(run_dir, snapshot, keep=1)
     return snapshot, {"init_from": {"run": where, "round": parent.round, "config": changes}}
 

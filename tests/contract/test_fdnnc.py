@@ -23,6 +23,7 @@ from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import tier_of
 from fedmpi.learning.local import LocalTrainer, MaskedCrossEntropy
 from fedmpi.methods.fdnnc import BIG, FDNNC, SMALL, FDNNCOptions
+from fedmpi.methods.protocol import renumbered
 from fedmpi.methods.values import Client, ClientLoad, Contributions, LocalWork
 from fedmpi.rounds.state import plan_phase
 from fedmpi.running.remarks import equal_tiers
@@ -237,7 +238,7 @@ def test_both_begins_a_new_run_without_what_big_devices_made_in_the_old_one() ->
     method = method_of((1, 1), 2, pattern="both")
     start = layer(method, [[4.0, 0.0, 0.0], ZERO], [2.0, 0.0], [1.0, 0.0, 0.0])
     old = iteration(method, start, without(SMALL, constant(w=[[9.0] * 3] * 2)))
-    new = iteration(method, method.rebase(old, 1), without(BIG, constant()))
+    new = iteration(method, renumbered(old, 1), without(BIG, constant()))
     assert weights_of_big(method, new) == [3, 0, 0, 0, 0, 0]
 
 

@@ -142,13 +142,13 @@ def test_all_by_hand() -> None:
     state = {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
     state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
     assert numbers(state, "0.weight") == [4.0, 20.0, 30.0, 40.0]
-    assert numbers(state, "version..0.weight") == [1, 0, 0, 0] and numbers(state, "version..2.weight") == [1] * 4
+    assert numbers(state, "round..0.weight") == [1, 0, 0, 0] and numbers(state, "round..2.weight") == [1] * 4
     for number, expected in enumerate([[4.0, 2.0, 0.0, 0.0], [4.0, 0.0, 6.0, 0.0], [4.0, 20.0, 30.0, 40.0]]):
         bench.client(number, state, 2)
         assert numbers(bench.trainer.net.params, "0.weight") == expected
     state = aggregated(bench, state, {1: (ROWS[1], 8.0)}, 2)
     assert numbers(state, "0.weight") == [8.0, 20.0, 8.0, 40.0]
-    assert numbers(state, "version..0.weight") == [2, 0, 2, 0]
+    assert numbers(state, "round..0.weight") == [2, 0, 2, 0]
     for number, expected in enumerate([[8.0, 2.0, 0.0, 0.0], [8.0, 0.0, 8.0, 0.0]]):
         bench.client(number, state, 3)
         assert numbers(bench.trainer.net.params, "0.weight") == expected

@@ -85,13 +85,13 @@ def test_what_hermes_has_of_the_other_run_is_older_than_the_new_rounds(
     begin(run_main, parent.path, folder.path, change, "rounds=1", "output.keep_checkpoints=5")
     saved = checkpoint.load(parent.checkpoint_path(3))
     first = checkpoint.load(folder.checkpoint_path(0))
-    versions = [name for name in saved.server if name.startswith("version..")]
+    versions = [name for name in saved.server if name.startswith("round..")]
     assert any(bool(saved.server[name].any()) for name in versions)
     assert all(torch.equal(first.server[name], saved.server[name] - 3) for name in versions)
     assert saved.clients and bool(first.clients) == (change == "train.lr=0.01")
     for client, version in first.clients.items():
-        before = memory.load(parent, client, saved.clients[client])["round"]
-        assert int(memory.load(folder, client, version)["round"]) == int(before) - 3 <= 0
+        before = memory.load(parent, client, saved.clients[client])["round..own.."]
+        assert int(memory.load(folder, client, version)["round..own.."]) == int(before) - 3 <= 0
 
 
 @pytest.mark.slow
