@@ -17,8 +17,7 @@ from fedmpi.running import resuming, start
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, claim
 from fedmpi.running.losses import RunContext, continue_round, end_together
-from fedmpi.running.results import Times
-from fedmpi.running.server import Server
+from fedmpi.running.server import Server, Times
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir

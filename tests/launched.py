@@ -292,7 +292,7 @@ def paused(launched: Launched, rank: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def kill(launched: Launched, *ranks: int, number: int = signal.SIGKILL) -> None:
+def kill(launched: Launched, *ranks: int) -> None:
     pids = ranks_of(launched)
     for rank in ranks:
-        os.kill(pids[rank], number)
+        os.kill(pids[rank], signal.SIGKILL)

@@ -30,8 +30,7 @@ def config_and_origin(
         folder = origin.run_dir if origin is not None else RunDir(Path(run_dir or ""))
         return config_of(folder, overrides, trains=True), origin
     if path is None and resume and not overrides:
-        problem = "holds no run to continue (no config.yaml); name the config to begin one there"
-        raise ConfigError(str(run_dir), problem)
+        raise ConfigError(str(run_dir), "holds no run to continue (no config.yaml); name the config to begin one there")
     return load_address(path, overrides), origin
 
 

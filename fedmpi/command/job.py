@@ -74,8 +74,7 @@ class Job:
 
 @contextmanager
 def loading_for_good() -> Iterator[None]:
-    """Stops the garbage collector within the block, and spares it the objects that are there at the end: torch makes
-    half a million. For a command's own process only, because a user's program may have garbage of its own."""
+    """Spares the garbage collector what is made within the block: torch's half a million objects."""
     gc.disable()
     try:
         yield

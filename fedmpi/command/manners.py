@@ -63,8 +63,7 @@ class Parser(argparse.ArgumentParser):
         word, _, value = unknown.lstrip("-").partition("=")
         if word in self.commands:
             return f"; write fedmpi {word}"
-        takes_settings = any("key=value" in str(action.metavar) for action in self._actions)
-        if takes_settings and (keys := keys_meant(word)):
+        if any("key=value" in str(action.metavar) for action in self._actions) and (keys := keys_meant(word)):
             return f"; write {keys[0]}={value or 'VALUE'}"
         options = [name[2:] for action in self._actions for name in action.option_strings if name.startswith("--")]
         return "".join(f"; did you mean --{name}" for name in similar(word, options))

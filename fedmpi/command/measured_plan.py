@@ -1,7 +1,6 @@
 """Measures one real round of a run on this machine and multiplies: hours, memory and disk space (`plan --measure`).
 
-The estimate divides training and tests by the workers that train at once here, limited by cores or GPUs. It leaves out
-the network, and that ranks share memory bandwidth.
+The estimate divides training and tests by the workers that train at once here. It leaves out the network.
 """
 
 import resource

@@ -1,8 +1,10 @@
 """Rank 0's part beside the rounds: records, checkpoints, observers, the closing table. Nothing here is a collective."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -10,24 +12,32 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.devices.fleet import Fleet, Spent
 from fedmpi.errors import RunDirError, counted, one_line
-from fedmpi.learning.evaluate import ClientScores
-from fedmpi.report.closing import closing_lines, print_table, write_summary
+from fedmpi.federation.cohort import learning_rate
+from fedmpi.learning import metrics
+from fedmpi.learning.evaluate import ClientScores, TierScore
+from fedmpi.methods.aggregate import least_uploads
+from fedmpi.methods.values import ClientLoad
+from fedmpi.report.closing import TierRow, closing_lines, print_table, write_summary
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Ended, Makers, Observers, Started
 from fedmpi.report.progress import Progress
-from fedmpi.report.records import Best, Record, Records, read_records, rounds_done
+from fedmpi.report.records import CLIENTS, TIERS, Best, Record, Records, read_records, rounds_done
 from fedmpi.report.terminal import warn, wrapped
-from fedmpi.rounds.state import RoundResult, ServerState, Setup
+from fedmpi.rounds.state import CONTRIBUTED, DROPPED, RoundResult, ServerState, Setup
 from fedmpi.running import made_with
 from fedmpi.running.advice import Advice
 from fedmpi.running.folder import RunRequest, slurm_job
 from fedmpi.running.remarks import defaults, remarks
-from fedmpi.running.results import Times, record_of, sizes, tier_rows, untrained
 from fedmpi.running.resuming import snapshot_of
 from fedmpi.store import checkpoint, manifest
 from fedmpi.store.files import remove, write_atomic, write_text, writing
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
+
+_LARGEST_EXPONENT = 700.0
+"""Of a float64: exp of 710 is infinite."""
+Times = Mapping[str, Mapping[str, float]]
+"""A record's `seconds` by stage, the mean over the ranks, and `busy_s` of each rank, without waiting for others."""
 
 
 class Server:
@@ -66,7 +76,6 @@ class Server:
         self._simulated = Spent(**snapshot.simulated) if snapshot else Spent()
         self._client_scores: ClientScores | None = None
         self._memories = set(folder.memories()) if setup.method.keeps_memory else set()
-        self._has_warned = False
         self._losses: list[Mapping[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
         stack.callback(setup.comm.call_while_waiting, None)
@@ -188,10 +197,6 @@ class Server:
             warn(f"round {number}: the training of all its clients diverged; they sent their last finite parameters")
         if "unchanged" in record:
             warn(f"round {number} changes nothing: {record['unchanged']}")
-        # Every client begins with the same loss scale, so later rounds are alike.
-        if not self._has_warned and (line := untrained(number, result.reports)):
-            self._has_warned = True
-            warn(line)
 
     def _save(self, round_number: int, state: ServerState) -> None:
         simulated = asdict(self._simulated) if self._setup.fleet else {}
@@ -270,3 +275,92 @@ def _own_observers(setup: Setup, folder: RunDir) -> Makers:
         **({"TensorBoard": Events} if output.tensorboard else {}),
         **({page: lambda: SimpleNamespace(run_ended=write_page)} if output.report else {}),
     }
+
+
+def record_of(setup: Setup, round_number: int, result: RoundResult, times: Times) -> dict[str, Any]:
+    """Returns one line of rounds.jsonl."""
+    method = setup.method
+    config = setup.config
+    is_fp16 = config.train.precision == "fp16"
+    contributed = [report for report in result.reports if report.status == CONTRIBUTED]
+    scores = zip(method.tested(), result.scores or (), strict=result.scores is not None)
+    tested = {net.name: _scores(setup, round_number, score) for net, score in scores}
+    restored = [report.client for report in contributed if report.restored]
+    lost = [task.client for task in result.tasks if not (task.arrives or task.is_late)]
+    losses = [report.loss for report in contributed if math.isfinite(report.loss)]
+    return {
+        "round": round_number,
+        "lr": learning_rate(config.train, round_number, config.rounds),
+        **({TIERS: tested} if tested else {}),
+        **({CLIENTS: result.client_scores.summary()} if result.client_scores is not None else {}),
+        **({"method": dict(result.diagnostics)} if result.diagnostics else {}),
+        "train_loss": sum(losses) / len(losses) if losses else None,
+        "cohort": [task.client for task in result.tasks],
+        "draws": list(result.draws),
+        "dropped": [report.client for report in result.reports if report.status == DROPPED],
+        **({"dropouts": lost} if config.clients.dropout else {}),
+        **({"unchanged": why} if (why := unchanged(setup, result)) else {}),
+        **({"restored": restored} if restored else {}),
+        **({"left_out_steps": sum(report.left_out for report in result.reports)} if is_fp16 else {}),
+        "exchange": result.exchange,
+        "protocol_down_bytes": sum(report.down_bytes for report in result.reports),
+        "protocol_up_bytes": sum(report.up_bytes for report in contributed),
+        "training_macs": round(sum(task.cost for task in result.tasks if not task.is_late)),
+        **setup.comm.traffic.take_moved(),
+        **times,
+    }
+
+
+def unchanged(setup: Setup, result: RoundResult) -> str:
+    """Returns why a round leaves the server's state as it is; '' if it changes it."""
+    rule = setup.config.method.aggregate
+    least = least_uploads(rule)
+    contributed = {report.client for report in result.reports if report.status == CONTRIBUTED}
+    by_phase = Counter(task.phase for task in result.tasks if task.client in contributed)
+    most = max(by_phase.values(), default=0)
+    if most >= least:
+        no_steps = all(0 < report.steps == report.left_out for report in result.reports)
+        return "fp16 left out every step: gradients were not finite; take train.precision=fp32" if no_steps else ""
+    if most:
+        return f"{counted(most, 'upload')} arrived, and {rule.name} needs {least}"
+    if not result.tasks:
+        return "no client took part"
+    is_lost = not all(task.arrives for task in result.tasks)
+    return "no upload of its clients arrived" if is_lost else "the training of all its clients diverged"
+
+
+def _scores(setup: Setup, round_number: int, score: TierScore) -> dict[str, Any]:
+    """Returns accuracy (or r2), loss, of sequences perplexity, and `evaluation.metrics` of a net."""
+    values: dict[str, Any] = {setup.evaluation.scoring.name: score.accuracy, "loss": score.loss}
+    if setup.info.task == "token_classification" and setup.config.train.loss == "auto":
+        values["perplexity"] = math.exp(score.loss) if score.loss < _LARGEST_EXPONENT else math.inf
+    if score.logits is None:
+        return values
+    named = metrics.named(setup.config.evaluation.metrics)
+    with setup.clock.stage("evaluation", round_number):
+        measured = metrics.measure(named, setup.dataset.test_y, score.logits, setup.info.class_names)
+    return values | measured | values  # a metric has no name of these
+
+
+def sizes(setup: Setup) -> list[TierRow]:
+    """Returns a row of costs for each tier, then for nets that are tested but that no tier trains."""
+    method = setup.method
+    rows = []
+    tiers = {tier.name: (tier.index, tier.capacity) for tier in method.tiers}
+    others = {net.name: (net.index, net.capacity) for net in method.tested() if net.name not in tiers}
+    for name, (number, capacity) in (tiers | others).items():
+        cost = setup.nets[number]
+        turn = method.costs(ClientLoad(number)) if name in tiers else None
+        moved = (turn.down_bytes, turn.up_bytes) if turn else ()
+        rows.append(TierRow(name, capacity, cost.params, cost.macs or None, *moved))
+    return rows
+
+
+def tier_rows(sizes: Sequence[TierRow], best: Best) -> list[TierRow]:
+    """Returns the rows of the closing table: `sizes` with results, then all clients."""
+    rows = []
+    for row in [*sizes, *([TierRow(CLIENTS)] if CLIENTS in best.last else [])]:
+        last = best.last.get(row.name)
+        highest = best.best.get(row.name)
+        rows.append(replace(row, accuracy_last=last, accuracy_best=highest, best_round=best.best_round.get(row.name)))
+    return rows

@@ -145,7 +145,9 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
             return Dataset(**arrays, digest=digest) if arrays else None
 
         dataset = together(comm, lambda: mapped() or own or load_data(config.data))
-    _check_alike(comm, {"config": _settings(config), "data": (own or dataset).digest})
+    settings = config.to_dict() | {"output": None}  # only rank 0 writes
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
+    _check_alike(comm, {"config": settings, "data": (own or dataset).digest})
     return dataset
 
 
@@ -168,14 +170,6 @@ def _check_alike(comm: Communicator, own: Mapping[str, object]) -> None:
 
 def _digest_of(value: object) -> str:
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=_DIGEST_BYTES).hexdigest()
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    """Returns what all ranks must have alike in their configs."""
-    settings = config.to_dict()
-    settings["output"] = None  # only rank 0 writes
-    settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
-    return settings
 
 
 def _computed_with(comm: Communicator, kinds: tuple[str, str], device: placement.Device) -> dict[str, str]:

@@ -4,13 +4,12 @@ Stopped processes do not even end themselves. The limits of the slow tests are s
 own work, twice that and a margin for waiting, and `mpi.startup_timeout_s` in addition where no round is open.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants
+from launched import TOPK, ULFM, Launched, Start, ends_in_time
 from small_runs import finished
 
 LIMITS = ("mpi.round_timeout_s=3", "mpi.startup_timeout_s=8")
@@ -20,11 +19,7 @@ before(train_round, "simulate_client", lambda s, task, _: die() if rank == 1 and
 
 def ends(launched: Launched) -> int:
     """The exit code; nothing is left a moment later."""
-    assert launched.wait_until(lambda: "round 1/" in launched.out or launched.process.poll() is not None), launched.err
-    family = descendants(launched.process.pid)
-    code = launched.wait()
-    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
-    return code
+    return ends_in_time(launched, lambda: "round 1/" in launched.out)
 
 
 @pytest.mark.slow

@@ -5,13 +5,12 @@
 
 import re
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import ENDS_WITHIN_S, TOPK, ULFM, Launched, Start, all_end, descendants, has_rounds, kill, last_start
+from launched import TOPK, ULFM, Start, descendants, ends_in_time, has_rounds, kill, last_start
 from nightly.kill import Attack, Job, Leg, case, quiet, run
 from small_runs import finished, undisturbed
 
@@ -101,11 +100,8 @@ def test_a_rank_that_hangs_is_excluded(start: Start, run_dir: Path, tmp_path: Pa
 def test_a_rank_that_is_stopped_ends_all(start: Start, run_dir: Path) -> None:
     """Its own watchdog is stopped, too, so the ranks that wait for it give up."""
     launched = start(3, *ENDLESS, "mpi.round_timeout_s=3", run_dir=run_dir, patch=hangs("stop()"))
-    assert launched.wait_until(has_rounds(run_dir, 2)), launched.err
-    family = descendants(launched.process.pid)
-    assert launched.wait() not in (0, 2, 75), launched.err
+    assert ends_in_time(launched, has_rounds(run_dir, 2)) not in (0, 2, 75), launched.err
     assert "fedmpi: gave up on rank " in launched.err, launched.err
-    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "a rank was left behind"
     assert "--resume" in launched.out
 
 
@@ -156,27 +152,9 @@ def test_a_rank_that_does_not_come_through_the_start(start: Start, run_dir: Path
     """Under ULFM the others print where they wait at the end of their patience, or MPI sees it; all end."""
     patch = AT_START[case]
     launched = start(3, *METHOD, "mpi.startup_timeout_s=12", run_dir=run_dir, patch=patch, options=ULFM)
-    assert ends_early(launched, 3, run_dir)
+    assert ends_in_time(launched, lambda: len(descendants(launched.process.pid)) > 3) not in (0, 2, 75), launched.err
+    assert not run_dir.exists()
     if case == "dies when MPI has started":
         assert "a rank died while the job started" in launched.err
     else:
         assert "Timeout (0:00:12)!" in launched.err and "in all_ranks" in launched.err
-
-
-def ends_early(launched: Launched, num_ranks: int, run_dir: Path) -> bool:
-    family = all_ranks_of(launched, num_ranks)
-    assert launched.wait() not in (0, 2, 75), launched.err
-    assert all_end(family, time.monotonic() + ENDS_WITHIN_S), "processes are left"
-    return not run_dir.exists()
-
-
-def all_ranks_of(launched: Launched, count: int) -> list[int]:
-    """mpirun and its ranks, as soon as all have been started."""
-    family: list[int] = []
-
-    def are_there() -> bool:
-        family[:] = descendants(launched.process.pid)
-        return len(family) > count
-
-    assert launched.wait_until(are_there), launched.err
-    return family

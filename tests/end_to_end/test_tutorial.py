@@ -14,7 +14,6 @@ import re
 import runpy
 import tempfile
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -82,30 +81,3 @@ def test_the_notebook_runs(at_home: Path) -> None:
     NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(at_home)}}).execute()
     shown = ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells if "outputs" in cell]
     assert "finished fedhm True" in shown[-1]
-
-
-@pytest.mark.nightly
-def test_an_interrupt_ends_the_run_and_not_the_kernel(at_home: Path) -> None:
-    """What a notebook's stop button sends, in the middle of a round; the next cell finds all as it was."""
-    from jupyter_client.manager import start_new_kernel
-
-    manager, client = start_new_kernel(cwd=str(at_home))
-    try:
-        client.execute(
-            "import fedmpi, signal\nbefore = signal.getsignal(signal.SIGUSR1)\n"
-            "config = fedmpi.load_config('fedhm_digits', rounds=10000)\nrun = fedmpi.run(config, 'run')",
-            stop_on_error=False,  # or the kernel answers whatever comes within moments after the error by "aborted"
-        )
-        records = at_home / "run" / "rounds.jsonl"
-        while not (records.exists() and records.stat().st_size):
-            assert manager.is_alive()
-            time.sleep(0.1)
-        manager.interrupt_kernel()
-        reply = client.get_shell_msg(timeout=600)["content"]
-        assert (reply["status"], reply["ename"]) == ("error", "Interrupted") and "resume=True" in reply["evalue"]
-        check = "assert fedmpi.open_run('run').state == 'interrupted' and signal.getsignal(signal.SIGUSR1) == before"
-        client.execute(check)
-        assert client.get_shell_msg(timeout=600)["content"]["status"] == "ok"
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,11 +45,9 @@ def start(
     return subprocess.Popen(command, env=words, cwd=folder, stdout=subprocess.PIPE, text=True)
 
 
-def ended(
-    folder: Path, script: str, environment: dict[str, str], scontrol: int = 0, squeue: str = "echo 2030-01-01T00:00:00"
-) -> tuple[int, str, list[str]]:
+def ended(folder: Path, script: str, environment: dict[str, str], **slurm: Any) -> tuple[int, str, list[str]]:
     """Exit code, output, and the words of scontrol. A requeued job ends by SIGTERM, or with 0 just before."""
-    process = start(folder, script, environment, scontrol, squeue)
+    process = start(folder, script, environment, **slurm)
     out, _ = process.communicate(timeout=HANGS_S)
     calls = folder / "calls"
     code = 0 if process.returncode == -signal.SIGTERM else process.returncode
@@ -116,7 +115,7 @@ def test_other_ends_are_the_job_s(
 ) -> None:
     """Finished, failed, killed; a site that forbids requeueing, said or not; no Slurm. No note stays."""
     script = f"resumable '{run_dir}' sh -c 'cd \"{run_dir}\"; {command}'"
-    found, out, calls = ended(tmp_path, script, {**KNOWN_END, **more}, scontrol)
+    found, out, calls = ended(tmp_path, script, {**KNOWN_END, **more}, scontrol=scontrol)
     assert (found, out, len(calls)) == (code, said, scontrol) and not (run_dir / "requeued").exists()
 
 
