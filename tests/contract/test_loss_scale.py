@@ -103,7 +103,6 @@ def test_a_run_without_a_step_says_so(
     assert found.server == digest_of(before)
     said = " ".join(capsys.readouterr().err.split())  # warnings are folded
     assert said.count("changes nothing: fp16 left out every step") == 2
-    assert "round 1:" in said
 
 
 def test_control_variates_count_the_steps_that_were_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
