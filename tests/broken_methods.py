@@ -1,6 +1,5 @@
 """Methods with a mistake each, which `fedmpi.check` must find."""
 
-import random
 from collections.abc import Iterator
 from typing import ClassVar
 
@@ -31,11 +30,6 @@ class Remembers(Counting):
     def upload(self, net: FlatNet, client: Client) -> Params:
         factor = 1 + 0.01 * self.counted()
         return {name: value * factor for name, value in net.params.items()}
-
-
-class DrawsItsOwn(FedAvg):
-    def after_backward(self, net: FlatNet, client: Client) -> None:
-        net.grads["fc.bias"].add_(random.SystemRandom().random())
 
 
 class WritesPublished(FedAvg):
@@ -105,16 +99,6 @@ class SendsLess(FedAvg):
 
     def upload(self, net: FlatNet, client: Client) -> Params:
         return net.params | {"fc.bias": net.params["fc.bias"][:1]}
-
-
-class SendsMore(FedAvg):
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return net.params | {"fc.more": net.params["fc.bias"]}
-
-
-class SendsDoubles(FedAvg):
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return {name: value.double() for name, value in net.params.items()}
 
 
 class LiftsLess(FedAvg):

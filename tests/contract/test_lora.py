@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from narrow_nets import exchanged
 from small_runs import run_alone, small_config, small_setup
 from torch import Tensor, nn
 
+from fedmpi.check.contract import published_for
 from fedmpi.config.schema import Clients
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.export.nets import net_of_tier
@@ -25,7 +27,7 @@ from fedmpi.methods.values import Client, ClientLoad, Contributions, MethodConte
 from fedmpi.models import create
 from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
-from fedmpi.tensors import NOTHING, Layout, Params
+from fedmpi.tensors import Params
 
 EYE = torch.eye(3)
 EXAMPLES = (1, 1, 2)
@@ -62,10 +64,7 @@ def method_of(aggregation: str, ranks: tuple[int, ...] = (3, 2, 1), **options: o
 
 
 def published(method: Lora, state: Params) -> Params:
-    layout = Layout.of(method.published_specs(range(len(method.tiers))))
-    out = layout.views(layout.new_buffer())
-    method.publish(state, [0], out)
-    return out
+    return published_for(method, state, range(len(method.tiers)))
 
 
 def client(method: Lora, state: Params, tier: int, number: int) -> Client:
@@ -75,19 +74,11 @@ def client(method: Lora, state: Params, tier: int, number: int) -> Client:
 
 def after_round(method: Lora, state: Params, uploads: dict[int, Params], tiers: tuple[int, ...] = (0, 1, 2)) -> Params:
     """Returns the state after a round of the clients that `uploads` has, whose tiers are these."""
-    clients = {number: client(method, state, tiers[number], number) for number in uploads}
-    totals: dict[str, Tensor] = {}
-    for name, tensor in method.sums().items():
-        total = torch.zeros(state[tensor].shape, dtype=torch.float64)
-        weight = 0.0
-        for number, one in clients.items():
-            if method.regions(one).get(name) is not NOTHING:
-                weight += method.client_weight(one.task)
-                lifted = dict(method.lift(uploads[number], one))
-                total += method.client_weight(one.task) * lifted.get(name, torch.zeros(()))
-        totals[name] = (total / weight).float() if weight else state[tensor]
-    tasks = [one.task for one in clients.values()]
-    return method.update(state, totals, Contributions(Phase(), 1, 0.1, tasks, published=published(method, state)))
+    clients = [client(method, state, tiers[number], number) for number in uploads]
+    results = exchanged(method, state, *((one, uploads[one.task.client]) for one in clients))
+    tasks = [one.task for one in clients]
+    given = Contributions(Phase(), 1, 0.1, tasks, results.shares, published(method, state))
+    return method.update(state, results.means, given)
 
 
 def narrowed(method: Lora, state: Params, tier: int) -> Params:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from model_inputs import Info, params
+from model_inputs import Info
 from narrow_nets import client_of, context, context_of, filled, flat, means, state_of
 from small_runs import small_setup
 
@@ -16,7 +16,7 @@ from fedmpi.methods.fjord import Fjord, FjordOptions
 from fedmpi.methods.heterofl import HeteroFL, HeteroFLOptions
 from fedmpi.methods.origdrop import OrigDrop, OrigDropOptions
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import ClientLoad, MethodOptions
+from fedmpi.methods.values import MethodOptions
 from fedmpi.methods.widths import WidthMethod
 from fedmpi.models.nets.lstm import LstmImdb
 from fedmpi.models.nets.mlp import Mlp
@@ -182,18 +182,6 @@ def test_the_rows_of_classes_are_the_last_layers() -> None:
 
 
 # Nets.
-
-
-def test_sizes_of_the_tables() -> None:
-    """Channels are rounded, and 0.62 for ResNet-18 (the paper's 0.64 gives 4.59 million). 4 bytes each, both ways.
-    HeteroFL-V2: without a client of width 1 there is no net of width 1, and the server has the widest of all."""
-    expected = {1.0: 11_173_962, 0.62: 4_293_347, 0.5: 2_797_610, 0.35: 1_373_160}
-    method = HeteroFL(context_of(HeteroFLOptions(widths=tuple(expected)), ResNet18(), CIFAR10))
-    sizes = [params(method.net(tier.index, empty=True)) for tier in method.tiers]
-    assert sizes == list(expected.values())
-    assert [method.costs(ClientLoad(tier.index)).down_bytes for tier in method.tiers] == [4 * size for size in sizes]
-    assert sum(spec.num_elements for spec in method.state_specs().values()) == sizes[0]
-    assert not method.regions(client_of(0, 0)) and method.regions(client_of(0, 1))
 
 
 @pytest.mark.parametrize("name", ["origdrop", "fedrolex"])

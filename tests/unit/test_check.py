@@ -17,7 +17,6 @@ from fedmpi.check.small import Finished
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MISTAKES = {
     "Remembers": "sends another upload: trained again",
-    "DrawsItsOwn": "sends another upload: trained again",
     "WritesPublished": "training changes the published tensors in place",
     "SendsOtherShapes": "fc.bias as float32 [4], expected float32 [3]",
     "LiftsTooMuch": "magnitudes promises at most",
