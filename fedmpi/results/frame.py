@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedmpi.config.schema import settings
+from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.errors import ConfigError, counted
 from fedmpi.report.records import Record, incidents, is_whole, net_scores, score_name, scores_of
 from fedmpi.results.archive import RunRecord
@@ -17,7 +18,6 @@ from fedmpi.results.figure import Line, Panel
 from fedmpi.results.grid_file import GridRun, Measure
 from fedmpi.results.run import Run
 
-_FLOAT32_BYTES = 4
 SIMULATED = ("simulated_s", "simulated_j")
 """Keys of a record: time and energy of the round on the clients' devices."""
 _KERNEL_KEYS = {"kernels_needed": "effective_kernels", "clients_per_kernel": "clients_per_kernel"}
@@ -35,16 +35,18 @@ def spent(records: Sequence[Record], cost: str) -> pd.Series:
     up, training `macs`, `uploaded_parameters`, or simulated seconds and joules on the clients' devices (NaN without a
     clock).
     """
+    keys = ("round", "protocol_down_bytes", "protocol_up_bytes", "training_macs", *SIMULATED)
+    rounds = pd.DataFrame(records, columns=keys).astype(float)
     if cost == "rounds":
-        return pd.Series([float(record["round"]) for record in records])
-    if cost in SIMULATED:
-        return pd.Series([float(record.get(cost, math.nan)) for record in records]).cumsum()
-    if cost == "macs":
-        return pd.Series([float(record["training_macs"]) for record in records]).cumsum()
-    up = pd.Series([float(record["protocol_up_bytes"]) for record in records])
-    if cost == "uploaded_parameters":
-        return (up / _FLOAT32_BYTES).cumsum()
-    return (up + [float(record["protocol_down_bytes"]) for record in records]).cumsum()
+        return rounds["round"]
+    up = rounds["protocol_up_bytes"]
+    costs = {
+        "bytes": up + rounds["protocol_down_bytes"],
+        "macs": rounds["training_macs"],
+        "uploaded_parameters": up / FLOAT32_BYTES,
+        **rounds[[*SIMULATED]],
+    }
+    return costs[cost].cumsum()
 
 
 def _number(record: Record, net: str, quantity: str) -> float | None:

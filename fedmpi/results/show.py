@@ -13,7 +13,6 @@ every number of every round, and who was drawn with what.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -100,11 +99,7 @@ def print_status(folders: Sequence[Path]) -> None:
     for folder in folders:
         if not folder.is_dir():
             raise UserError(str(folder), "is not a folder; name run directories, or a folder of them")
-        resolved = folder.resolve()
-        for run_dir in runs_below(resolved):
-            above = resolved if run_dir.path != resolved else resolved.parent
-            cells = _status(os.path.relpath(run_dir.path, above), Run(run_dir.path))
-            rows.append([cell or "-" for cell in cells])
+        rows += [[cell or "-" for cell in _status(Run(run_dir.path))] for run_dir in runs_below(folder)]
     if not rows:
         print("no runs there")
         return
@@ -113,11 +108,11 @@ def print_status(folders: Sequence[Path]) -> None:
     print(", ".join(f"{count} {state}" for state, count in states.items()))
 
 
-def _status(name: str, run: Run) -> list[str]:
+def _status(run: Run) -> list[str]:
     """Returns the cells under `_HEADS`. A run that cannot be read hides no other."""
     try:
         return [
-            f"{name} (from {run.init_from})" if run.init_from else name,
+            f"{run.path} (from {run.init_from})" if run.init_from else str(run.path),
             run.state,
             str(run.last_start.get("job") or ""),
             str(len(run.starts)),
@@ -128,7 +123,7 @@ def _status(name: str, run: Run) -> list[str]:
     except (UserError, ValueError, TypeError, LookupError, AttributeError) as error:
         text = error.text() if isinstance(error, UserError) else f"{run.path}: {type(error).__name__}: {error}"
         print(f"unreadable: {text}", file=sys.stderr, flush=True)
-        return [name, "unreadable", *[""] * (len(_HEADS) - 2)]
+        return [str(run.path), "unreadable", *[""] * (len(_HEADS) - 2)]
 
 
 def _write_html(paths: Sequence[Path]) -> None:
@@ -172,9 +167,6 @@ def figure_of(
 
     groups = frame.grouped(runs)
     cautions = [*frame.cautions(groups), *left_out]
-    if not any(group.tested for group in groups):
-        problem = "no round of these runs has been tested yet, so there is nothing to draw"
-        raise ConfigError("command line", "; ".join([problem, *cautions]))
     panels = frame.panels(groups, tiers, x, y, names)
     drawn = {place for panel in panels for place in panel.lines}
     absent = [group.name for place, group in enumerate(groups) if group.tested and place not in drawn]

@@ -19,8 +19,9 @@ from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir
 
 
-def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """All runs below a folder, or the one that it is."""
+    monkeypatch.chdir(tmp_path)
     a_run(tmp_path / "done", [{"1": 0.5, "0.5": 0.25}])
     a_run(tmp_path / "own", [{"1": 0.5, "clients": 0.75}], rounds=2)
     (tmp_path / "deep").mkdir()
@@ -28,7 +29,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed.failure_path.write_text("failed\n")
     manifest.add_start(failed, job="19")
     with RunLock(RunDir(tmp_path / "own")):
-        assert show.main([str(tmp_path)]) == 0
+        assert show.main(["."]) == 0
     out = capsys.readouterr().out
     lines = [line.split() for line in out.splitlines()]
     assert lines[0] == ["run", "state", "job", "starts", "ranks", "round", "accuracy"]
@@ -36,7 +37,7 @@ def test_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[3] == ["done", "finished", "-", "0", "2", "1/1", "50.00", "%"]
     assert lines[4] == ["own", "running", "-", "0", "2", "1/2", "75.00", "%"]
     assert lines[-1] == ["1", "failed,", "1", "finished,", "1", "running"]
-    assert show.main([str(tmp_path / "done")]) == 0 and capsys.readouterr().out.splitlines()[2].startswith("done ")
+    assert show.main([str(tmp_path / "done")]) == 0 and "done " in capsys.readouterr().out.splitlines()[2]
     assert show.main([str(tmp_path / "done" / "report")]) == 0 and capsys.readouterr().out == "no runs there\n"
 
 

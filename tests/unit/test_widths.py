@@ -54,7 +54,7 @@ def test_the_table_of_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
     names = [f"fedhm-resnet18-tinyimagenet-seed{seed}-20261123-154816" for seed in range(3)]
     long = ["interrupted", "1234567_12", "12", "5, 3", "1000/1000", "91.23 %"]
     monkeypatch.setattr(show, "runs_below", lambda folder: [RunDir(folder / name) for name in names])
-    monkeypatch.setattr(show, "_status", lambda name, run: [name, *long])
+    monkeypatch.setattr(show, "_status", lambda run: [run.name, *long])
     show.print_status([tmp_path])
     shown = capsys.readouterr().out
     assert len(widest(shown)) <= COLUMNS, widest(shown)
