@@ -8,7 +8,7 @@ What is sent. Before each phase rank 0 broadcasts what the clients need in one p
     weights) follow in a second one, which each worker takes when it comes to the first net that needs them, so that
     dense nets train, and are tested, while rank 0 factorizes; if none is dense, the first buffer has the state, too,
     and each rank factorizes some layers, or a GPU of rank 0 all (`rounds/publish.py`). The test of a round uses the
-    broadcast for the next one. Then each client's upload travels to rank 0 with a report of 128 bytes, or each worker's
+    broadcast for the next one. Then each client's upload travels to rank 0 with a report of 256 bytes, or each worker's
     sums and reports do (`rounds/exchange.py`). Client memories travel as files of the run directory
     (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Every rank computes the cohort, the tiers and
     who simulates whom (`rounds/state.py`).

@@ -212,7 +212,6 @@ def reestimate(
 ) -> dict[int, Tensor]:
     """Returns BatchNorm statistics of every tier over the union of the training data, train transforms on."""
     bounds = batch_bounds(len(plan.restat_indices), plan.batch_size)
-    number_of = {piece: number for number, piece in enumerate(bounds)}
     mine = my_units(plan.costs, bounds, worker, num_workers, plan.late)
     mine = [unit for unit in mine if plan.num_statistics[unit[0]]]
     statistics = {}
@@ -222,7 +221,7 @@ def reestimate(
         found = []
         with bn.collecting(net.module):
             for _, piece in units:
-                seed = seed_of(number_of[piece])
+                seed = seed_of(piece[0] // plan.batch_size)
                 augmentation = torch.Generator().manual_seed(seed)
                 draws = data.draws(plan.restat_indices[slice(*piece)], 1, augmentation, shuffle=False)
                 with seeds.global_generators(seed, data.device):

@@ -12,9 +12,8 @@ _LARGEST_MMAP_BYTES = 32 * 2**20
 def keep_freed_memory() -> None:
     """Keeps freed blocks of up to 32 MiB for this process's own use; without glibc nothing changes.
 
-    glibc gives the end of the heap back to Linux whenever more than some 32 MiB of it are free. The activations of the
-    next training step then are new pages, each of which Linux fills with zeros. Larger blocks, such as data sets, go
-    back as before. No result depends on it. It cannot be undone, because glibc does not say what was set before.
+    Else glibc gives them back to Linux, and the activations of the next training step are new pages, each of which
+    Linux fills with zeros. It cannot be undone, because glibc does not say what was set before.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
@@ -23,11 +22,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Gives all free pages back to Linux, once; without glibc nothing changes.
-
-    A start makes nets to try them, and values of which a node then keeps one copy. In blocks of up to 32 MiB these
-    would stay with every rank.
-    """
+    """Gives all free pages back to Linux, once, as after a start, which makes nets to try them; only with glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim:
         trim(0)

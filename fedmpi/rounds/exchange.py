@@ -11,9 +11,10 @@ aggregate than the mean (`method.aggregate`) takes `gather`.
 
 from __future__ import annotations
 
+import pickle
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -28,7 +29,7 @@ from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.methods.values import Client
-from fedmpi.rounds.state import CONTRIBUTED, REPORT, ClientReport, Published, Setup, client_of
+from fedmpi.rounds.state import CONTRIBUTED, ClientReport, Published, Setup, client_of
 from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ MANY_CLIENTS = 8
 # the slowest of its wave.
 _UNDER_WAY = 2
 _REPORT_NAME = "#report"
+_REPORT_BYTES = 256
+"""What a pickled `ClientReport` takes at most."""
 
 
 @dataclass(frozen=True)
@@ -190,14 +193,15 @@ class Gather:
             copy_into(views, upload)
             if packed is not outbox:
                 outbox[: layout.num_bytes].copy_(packed)
-        layout.views(outbox)[_REPORT_NAME].numpy().view(REPORT)[0] = report.to_row()
+        octets = pickle.dumps(astuple(report))
+        outbox[: len(octets)].copy_(torch.frombuffer(bytearray(octets), dtype=torch.uint8))
 
     def _receive_all_but(self, number: int) -> None:
         """Waits on rank 0 until at most `number` uploads are under way, and adds those that have arrived."""
         while len(self._under_way) > number:
             wait, layout, inbox = self._under_way.popleft()
             wait()
-            report = ClientReport.from_row(layout.views(inbox)[_REPORT_NAME].numpy().view(REPORT)[0])
+            report = ClientReport(*pickle.loads(inbox[:_REPORT_BYTES].numpy().data))
             self.reports.append(report)
             if report.status == CONTRIBUTED:
                 upload = layout.views(inbox[: layout.num_bytes].to(self._device))
@@ -251,7 +255,7 @@ def relative_weights(method: Method, tasks: Sequence[Task]) -> dict[int, float]:
 
 def upload_layout(method: Method, task: Task) -> Layout:
     """Returns the layout of a client's message: its report, then its upload."""
-    return Layout.of({_REPORT_NAME: Spec((REPORT.itemsize,), torch.uint8), **method.upload_specs(task.tier, task)})
+    return Layout.of({_REPORT_NAME: Spec((_REPORT_BYTES,), torch.uint8), **method.upload_specs(task.tier, task)})
 
 
 def _no_wait() -> None:

@@ -8,9 +8,9 @@ computes for itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -132,7 +132,7 @@ was too late for the deadline)."""
 
 @dataclass(frozen=True)
 class ClientReport:
-    """What a worker reports of one client in one phase beside its upload; 128 bytes on the wire."""
+    """What a worker reports of one client in one phase beside its upload."""
 
     client: int
     status: int
@@ -150,28 +150,6 @@ class ClientReport:
     """Time and energy on the client's own device (`devices`)."""
     memory_digest: str = ""
     """Hexadecimal digest of the client's new memory; '' if it stored none."""
-
-    def to_row(self) -> np.ndarray:
-        *numbers, digest = astuple(self)
-        return np.array((*numbers, bytes.fromhex(digest)), REPORT)
-
-    @classmethod
-    def from_row(cls, row: np.void) -> ClientReport:
-        values: list[Any] = [*row.tolist()]
-        values[-1] = values[-1].hex() if any(values[-1]) else ""
-        return cls(*values)
-
-
-_FORMATS = {"int": "i8", "float": "f8", "str": "V16"}
-# The length is a multiple of 64, so that what follows in a message stays aligned.
-REPORT = np.dtype(
-    {
-        "names": [one.name for one in fields(ClientReport)],
-        "formats": [_FORMATS[str(one.type)] for one in fields(ClientReport)],
-        "itemsize": 128,
-    }
-)
-"""A report as it travels."""
 
 
 @dataclass(frozen=True)

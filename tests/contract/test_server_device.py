@@ -25,5 +25,5 @@ def test_a_resume_on_another_kind_is_said(tmp_path: Path, capfd: pytest.CaptureF
     capfd.readouterr()
     run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
     said = unfolded(capfd.readouterr().err)
-    assert "begun with device cuda, server_device cuda" in said and "bits may differ from now on" in said
+    assert "begun with device cuda, now cpu; server_device cuda, now cpu: bits may differ from now on" in said
     assert difference(finished(tmp_path / "run"), undisturbed(tmp_path, *words, "rounds=2")) == ""
