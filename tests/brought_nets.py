@@ -32,45 +32,82 @@ class BroughtNet(nn.Module):
         return self.fc(F.relu(self.part(self.conv(x))).mean((2, 3)))
 
 
-class CountsInBuffer(nn.Module):
-    def __init__(self) -> None:
+class Layer(nn.Module):
+    """Gives what a function makes of the layer and its inputs; `kept` are its attributes, tensors of them buffers."""
+
+    def __init__(self, function: Callable[..., Tensor], **kept: object) -> None:
         super().__init__()
-        self.register_buffer("count", torch.zeros(()))
+        self.function = function
+        for name, value in kept.items():
+            (self.register_buffer if isinstance(value, Tensor) else self.__setattr__)(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.count += 1
-        return x
+        return self.function(self, x)
 
 
-class CountsSteps(nn.Module):
-    steps = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.steps += self.training
-        return x * (1 + 0.01 * self.steps)
+def counts(layer: Layer, x: Tensor) -> Tensor:
+    layer.count += 1
+    return x
 
 
-class RemembersTheFirstBatch(nn.Module):
+def counts_steps(layer: Layer, x: Tensor) -> Tensor:
+    layer.steps += layer.training
+    return x * (1 + 0.01 * layer.steps)
+
+
+def remembers_the_first_batch(layer: Layer, x: Tensor) -> Tensor:
     """The same client twice in a row would not show it."""
-
-    mean: Tensor | None = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.mean is None:
-            self.mean = x.detach().mean()
-        return x - self.mean
+    layer.mean = x.detach().mean() if layer.mean is None else layer.mean
+    return x - layer.mean
 
 
-class TestsWithTheLastBatch(nn.Module):
+def tests_with_the_last_batch(layer: Layer, x: Tensor) -> Tensor:
     """Training does not show it."""
+    if layer.training:
+        layer.mean = x.detach().mean()
+        return x
+    return x - layer.mean
 
-    mean: Tensor | float = 0.0
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            self.mean = x.detach().mean()
-            return x
-        return x - self.mean
+def draws_in_tests(layer: Layer, x: Tensor) -> Tensor:
+    return F.dropout(x, 0.5, training=True)
+
+
+def scales(layer: Layer, x: Tensor) -> Tensor:
+    return x * layer.scale
+
+
+def scales_gradients(layer: Layer, x: Tensor) -> Tensor:
+    """Outputs are the same, gradients are not."""
+    if x.requires_grad:
+        layer.steps += 1
+        scale = layer.steps
+        x.register_hook(lambda gradient: gradient * scale)
+    return x
+
+
+def draws_globally(layer: Layer, x: Tensor) -> Tensor:
+    """Stochastic depth and noise from Python's and numpy's global generators; `offset` is drawn from the latter."""
+    if not layer.training:
+        return x + layer.offset
+    return x * float(np.random.random()) if random.random() < 0.5 else x + layer.offset
+
+
+def grows_positions(layer: Layer, x: Tensor) -> Tensor:
+    """A cache that only depends on sizes, and a constant buffer."""
+    if layer.positions is None or len(layer.positions) != x.shape[3]:
+        layer.positions = torch.arange(x.shape[3], device=x.device)
+    return x + (layer.positions * layer.frequency).cos()
+
+
+def divides_by_zero(layer: Layer, x: Tensor) -> Tensor:
+    return x * 0 / 0
+
+
+def plain_tensor() -> nn.Module:
+    layer = nn.Identity()
+    layer.mask = torch.ones(1)
+    return layer
 
 
 class CannotBeCopied(nn.Module):
@@ -87,67 +124,6 @@ class CannotBeCopied(nn.Module):
         raise TypeError("no copies")
 
 
-class DrawsInTests(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, 0.5, training=True)
-
-
-class OtherEachTime(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("scale", torch.full((), 1 + secrets.randbelow(2**20) / 2**20))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.scale
-
-
-class ScalesGradients(nn.Module):
-    """Outputs are the same, gradients are not."""
-
-    steps = 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.requires_grad:
-            self.steps += 1
-            scale = self.steps
-            x.register_hook(lambda gradient: gradient * scale)
-        return x
-
-
-class DrawsGlobally(nn.Module):
-    """Stochastic depth and noise from Python's and numpy's global generators; a constant drawn from the latter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("offset", torch.full((), float(np.random.random())))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return x + self.offset
-        return x * float(np.random.random()) if random.random() < 0.5 else x + self.offset
-
-
-class GrowsPositions(nn.Module):
-    """A cache that only depends on sizes, and a constant buffer."""
-
-    positions: Tensor | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("frequency", torch.full((1, 1, 1, 1), 0.25))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.positions is None or len(self.positions) != x.shape[3]:
-            self.positions = torch.arange(x.shape[3], device=x.device)
-        return x + (self.positions * self.frequency).cos()
-
-
-class PlainTensor(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.mask = torch.ones(1)
-
-
 def conv(channels: int) -> nn.Conv2d:
     return nn.Conv2d(channels, channels, 3, padding=1)
 
@@ -158,11 +134,6 @@ def old_weight_norm(channels: int) -> nn.Module:
         return weight_norm(conv(channels))
 
 
-class DividesByZero(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * 0 / 0
-
-
 ALLOWED: dict[str, MakePart] = {
     "batch-norm": nn.BatchNorm2d,
     "sync-batch-norm": nn.SyncBatchNorm,
@@ -170,30 +141,42 @@ ALLOWED: dict[str, MakePart] = {
     "weight-norm": old_weight_norm,
     "parametrized-weight-norm": lambda channels: parametrizations.weight_norm(conv(channels)),
     "dropout": lambda _: nn.Dropout(0.5),
-    "global-generators": lambda _: DrawsGlobally(),
-    "positions": lambda _: GrowsPositions(),
+    "global-generators": lambda _: Layer(draws_globally, offset=torch.full((), float(np.random.random()))),
+    "positions": lambda _: Layer(grows_positions, positions=None, frequency=torch.full((1, 1, 1, 1), 0.25)),
     "frozen": lambda channels: conv(channels).requires_grad_(False),
 }
 """What clients can train one after another."""
 
 REFUSED: dict[str, tuple[MakePart, str]] = {
-    "counter": (lambda _: CountsInBuffer(), "'part' (CountsInBuffer) changes its buffer 'count'"),
+    "counter": (lambda _: Layer(counts, count=torch.zeros(())), "'part' (Layer) changes its buffer 'count'"),
     "parametrized": (
         lambda channels: parametrizations.spectral_norm(conv(channels)),
         "'part.parametrizations.weight.0' (_SpectralNorm) changes its buffer '_u'",
     ),
     "spectral-norm": (lambda channels: spectral_norm(conv(channels)), "'part' (Conv2d) changes its buffer 'weight_u'"),
-    "attribute": (lambda _: CountsSteps(), "the net itself (BroughtNet) gives other results in tests"),
-    "first-batch": (lambda _: RemembersTheFirstBatch(), "the net itself (BroughtNet) gives other results"),
-    "last-batch": (lambda _: TestsWithTheLastBatch(), "the net itself (BroughtNet) gives other results in tests"),
+    "attribute": (lambda _: Layer(counts_steps, steps=0), "the net itself (BroughtNet) gives other results in tests"),
+    "first-batch": (
+        lambda _: Layer(remembers_the_first_batch, mean=None),
+        "the net itself (BroughtNet) gives other results",
+    ),
+    "last-batch": (
+        lambda _: Layer(tests_with_the_last_batch, mean=0.0),
+        "the net itself (BroughtNet) gives other results in tests",
+    ),
     "no-copies": (lambda _: CannotBeCopied(), "the net itself (BroughtNet) gives other results in training"),
-    "draws-in-tests": (lambda _: DrawsInTests(), "the net itself (BroughtNet) gives other results in tests"),
-    "made-otherwise": (lambda _: OtherEachTime(), "'part' (OtherEachTime) has other values in its buffer 'scale'"),
-    "gradients": (lambda _: ScalesGradients(), "the net itself (BroughtNet) gives other results in training"),
-    "plain-tensor": (lambda _: PlainTensor(), "'part' (PlainTensor) keeps the tensor 'mask'"),
+    "draws-in-tests": (lambda _: Layer(draws_in_tests), "the net itself (BroughtNet) gives other results in tests"),
+    "made-otherwise": (
+        lambda _: Layer(scales, scale=torch.full((), 1 + secrets.randbelow(2**20) / 2**20)),
+        "'part' (Layer) has other values in its buffer 'scale'",
+    ),
+    "gradients": (
+        lambda _: Layer(scales_gradients, steps=0),
+        "the net itself (BroughtNet) gives other results in training",
+    ),
+    "plain-tensor": (lambda _: plain_tensor(), "'part' (Identity) keeps the tensor 'mask'"),
     "scripted": (lambda channels: torch.jit.script(conv(channels)), "(RecursiveScriptModule) is compiled"),
     "compiled": (lambda channels: torch.compile(conv(channels)), "'part' (OptimizedModule) is compiled"),
-    "not-finite": (lambda _: DividesByZero(), "gives NaN for the data's first examples"),
+    "not-finite": (lambda _: Layer(divides_by_zero), "gives NaN for the data's first examples"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
     "double": (
         lambda channels: conv(channels).double(),

@@ -25,6 +25,7 @@ from fedmpi.errors import ConfigError, type_in_words
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
+from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 from fedmpi.tensors import FROZEN, bytes_of, frozen_values, keep_attributes, put_buffer
 
@@ -163,8 +164,7 @@ def _of_run(text: str) -> Path | None:
     """Returns the checkpoint of `RUN` (the newest) or `RUN@ROUND`; None if there is no such run. Raises `ConfigError`
     for a round that is not kept."""
     match = None if Path(text).is_dir() else AT_ROUND.fullmatch(text)
-    folder = Path(user_path(match[1] if match else text)) / "checkpoints"
-    kept = {int(path.stem.removeprefix("round-")): path for path in folder.glob(f"round-{'[0-9]' * 6}.h5")}
+    kept = dict(RunDir(Path(user_path(match[1] if match else text))).checkpoints())
     if not kept:
         return None
     number = int(match[2]) if match else max(kept)
@@ -193,13 +193,12 @@ def freeze(net: nn.Module, options: Model) -> nn.Module:
         for name, value in named.items()
         if value.requires_grad and (not options.trained or _matches(name, patterns))
     }
-    frozen = [name for name, value in named.items() if id(value) not in trained]
-    buffers = {id(named[name]): named[name].detach() for name in frozen}  # ties stay
-    for name in frozen:
+    frozen = {name: value for name, value in named.items() if id(value) not in trained}
+    buffers = {id(value): value.detach() for value in frozen.values()}  # ties stay
+    for name, value in frozen.items():
         module, _, own = name.rpartition(".")
-        part = net.get_submodule(module)
-        part._parameters.pop(own, None)  # a layer of two names comes twice
-        part.register_buffer(own, buffers[id(named[name])])
+        net.get_submodule(module)._parameters.pop(own, None)  # a layer of two names comes twice
+        put_buffer(net, name, buffers[id(value)])
     if frozen:
         vars(net)[FROZEN] = tuple(frozen)
     return net
