@@ -25,7 +25,6 @@ from fedmpi.errors import ConfigError, type_in_words
 from fedmpi.models.options import Model
 from fedmpi.store import hdf5
 from fedmpi.store.files import user_path
-from fedmpi.store.run_dir import RunDir
 from fedmpi.store.units import size
 from fedmpi.tensors import FROZEN, bytes_of, frozen_values, keep_attributes, put_buffer
 
@@ -164,7 +163,8 @@ def _of_run(text: str) -> Path | None:
     """Returns the checkpoint of `RUN` (the newest) or `RUN@ROUND`; None if there is no such run. Raises `ConfigError`
     for a round that is not kept."""
     match = None if Path(text).is_dir() else AT_ROUND.fullmatch(text)
-    kept = dict(RunDir(Path(user_path(match[1] if match else text))).checkpoints())
+    folder = Path(user_path(match[1] if match else text)) / "checkpoints"
+    kept = {int(path.stem.removeprefix("round-")): path for path in folder.glob(f"round-{'[0-9]' * 6}.h5")}
     if not kept:
         return None
     number = int(match[2]) if match else max(kept)

@@ -25,7 +25,6 @@ from fedmpi.models.width import Width
 Sizes = Mapping[str, tuple[int, int]]
 """Of each layer by its dotted name: how many outputs and inputs it has in the narrow net."""
 
-CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 # Of the largest output: float32 is off by 1e-6, a wrong channel by its share of a layer.
 TOLERANCE = 1e-4
@@ -38,9 +37,8 @@ class NarrowingError(ValueError):
 def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Width) -> Sizes:
     """Returns the sizes of `whole` at `width`, tried out on `examples`; the layer `classifier` gives the classes.
 
-    `whole` (on the CPU) is left without values of its own.
-
-    Raises `NarrowingError`, and whatever the net itself raises on channels that it does not expect.
+    `whole` (on the CPU) is left without values of its own. Raises `NarrowingError`, and whatever the net itself raises
+    on channels that it does not expect.
     """
     _refuse_other_parameters(whole)
     _fill(whole)
@@ -51,7 +49,7 @@ def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Wi
     with torch.no_grad(), seeds.global_generators(0):
         narrow.train()(examples)
         outputs = narrow.eval()(examples)
-        _keep_leading(whole, {name: value.shape for name, value in narrow.named_parameters()})
+        _keep_leading(whole, narrow)
         expected = whole.eval()(examples)
     if outputs.shape != expected.shape:
         raise NarrowingError(f"its layer {classifier!r} alone does not write the classes")
@@ -89,7 +87,7 @@ def _refuse_other_parameters(net: nn.Module) -> None:
         said = f"module {name!r} ({type(part).__name__})" if name else f"the net itself ({type(part).__name__})"
         if not is_known and any(True for _ in part.parameters(recurse=False)):
             raise NarrowingError(f"{said} has parameters of a kind that cannot be cut")
-        if isinstance(part, CONVS) and part.groups not in (1, part.in_channels):
+        if isinstance(part, _ConvNd) and part.groups not in (1, part.in_channels):
             raise NarrowingError(f"{said} is a grouped convolution")
         if isinstance(part, nn.LayerNorm) and len(part.normalized_shape) > 1:
             raise NarrowingError(f"{said} normalizes several axes together")
@@ -101,12 +99,8 @@ def _fill(net: nn.Module) -> None:
     """Draws values that keep activations near 1 and let every channel be seen, biases and norms included."""
     generator = torch.Generator().manual_seed(0)
     for value in net.parameters():
-        low = 0.5
-        high = 1.5
-        if value.dim() > 1:
-            high = math.sqrt(6 / value[0].numel())
-            low = -high
-        value.data.uniform_(low, high, generator=generator)
+        high = math.sqrt(6 / value[0].numel()) if value.dim() > 1 else 1.5
+        value.data.uniform_(-high if value.dim() > 1 else 0.5, high, generator=generator)
 
 
 def _affine(norm: nn.Module, x: Tensor) -> Tensor:
@@ -164,15 +158,13 @@ def _resize(part: nn.Module, outputs: int, inputs: int) -> None:
     else:
         setattr(part, "num_channels" if isinstance(part, nn.GroupNorm) else "num_features", outputs)
     for name, value in list(part.named_parameters(recurse=False)):
-        leading = shape if name == "weight" else (outputs,)
-        kept = value.detach()[tuple(slice(length) for length in leading)]
-        setattr(part, name, nn.Parameter(kept.clone()))
+        leading = tuple(map(slice, shape if name == "weight" else (outputs,)))
+        setattr(part, name, nn.Parameter(value.detach()[leading].clone()))
 
 
-def _keep_leading(net: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Zeroes every entry of `net` beyond these shapes."""
+def _keep_leading(net: nn.Module, narrow: nn.Module) -> None:
+    """Zeroes every entry of `net` beyond those of `narrow`."""
     for name, value in net.named_parameters():
-        leading = tuple(slice(length) for length in shapes[name])
+        leading = tuple(map(slice, narrow.get_parameter(name).shape))
         kept = value[leading].clone()
-        value.zero_()
-        value[leading] = kept
+        value.zero_()[leading] = kept
