@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,29 +22,24 @@ from fedmpi.export.nets import TrainedNet, cut_net, net_of, tier_name
 from fedmpi.export.saved import Round, saved_round
 from fedmpi.library.boundary import as_a_command
 from fedmpi.report.records import scalars, score_of, scores_of
-from fedmpi.report.table_text import markdown_lines
 from fedmpi.results import run as reader
 from fedmpi.results.show import figure_of
 from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import RunDir
-from fedmpi.store.units import percent
 
 StrPath = Annotated[str | os.PathLike[str], AfterValidator(user_path)]
 """A path; `~` is the home folder."""
 
 
-@dataclass(frozen=True)
-class Score:
-    """A test after one round. `accuracy` is a share (r2 of a regression), `loss` the mean over the examples; of the
-    clients' own nets `accuracy` is the mean, and `loss` is None."""
+class Score(NamedTuple):
+    """A test after one round: a share (r2 of a regression), of the clients' own nets the mean, and the mean loss."""
 
     round: int
     accuracy: float
     loss: float | None = None
 
 
-@dataclass(frozen=True)
-class Scores:
+class Scores(NamedTuple):
     """The tests of one net: after the last tested round, and the highest accuracy (of equals the first)."""
 
     last: Score
@@ -71,8 +66,8 @@ class Run(reader.Run):
     def rounds(self, columns: str = "") -> list[dict[str, int | float]]:
         """Returns a row for each round, with every number of its record, `tiers/0.5/accuracy` for nested ones.
 
-        `columns` keeps one group of nested ones: `tiers`, `clients`, `method`, `seconds` or `busy_s`.
-        `pandas.DataFrame(run.rounds())` takes the rows as they are. Raises ConfigError for a group that no round has.
+        `columns` keeps one group of nested ones (`tiers`, `clients`, `method`, `seconds`, `busy_s`). Raises ConfigError
+        where no round has it.
         """
         groups = {key for record in self.records for key, value in record.items() if isinstance(value, Mapping)}
         if columns and self.records and columns not in groups:
@@ -167,11 +162,7 @@ class Run(reader.Run):
     def __repr__(self) -> str:
         names = f"{self.values['method']['name']} on {self.values['data']['name']}"
         origin = f", from {self.init_from}" if self.init_from else ""
-        headline = f"{names}, {self.continues_after} of {self.num_rounds} rounds, {self.state}{origin}: {self.path}"
-        rows = []
-        for name, scores in self.scores.items():
-            rows.append([name, percent(scores.last.accuracy), percent(scores.best.accuracy), str(scores.best.round)])
-        return "\n".join([headline, *markdown_lines(("net", "last", "best", "at round"), rows, 1)])
+        return f"{names}, {self.continues_after} of {self.num_rounds} rounds, {self.state}{origin}: {self.path}"
 
     def _net(self, tier: str | float | None, client: int | None, which: Round, *, dense: bool) -> TrainedNet:
         saved = saved_round(self.path, str(which), self.overrides)
