@@ -46,6 +46,7 @@ def test_one_rank_reads(comm: Communicator, reads: list[Dataset], on_all_ranks: 
     digest = material.dataset.digest
     on_all_ranks(digest_of(material.dataset.arrays) == digest, "has other examples")
     del material
+    gc.collect()
     on_all_ranks(not files_of_data(), "still has them")
 
 
