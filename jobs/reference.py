@@ -35,11 +35,6 @@ _FAR = 1e9
 """Limits beyond it only keep numbers finite."""
 
 
-def reference() -> str:
-    """Returns the text of `configs/README.md`: a line for each key."""
-    return "\n".join([_INTRO, *_sections()]) + "\n"
-
-
 def allowed(schema: Mapping[str, Any]) -> str:
     """Returns what a JSON schema allows, in words: `number > 0`."""
     if "anyOf" in schema:
@@ -70,19 +65,16 @@ def _sections() -> Iterator[str]:
             kinds = {"": info.annotation}
         if kinds:
             yield f"## `{section}`: {_described(info) or ' '.join(str(info.annotation.__doc__).split())}\n"
-            yield from _names(f"{section}.name", kinds, next(iter(kinds)))
-            for key, field in (Train.model_fields if section == "train" else {}).items():
-                yield from _names(
-                    f"{section}.{key}.name", explain.named_kinds(field), getattr(field.default, "name", "")
-                )
+            if section in NAMED_SECTIONS:
+                yield from _names(f"{section}.name", kinds)
+            if section == "train":
+                yield from _names("train.schedule.name", explain.named_kinds(Train.model_fields["schedule"]))
             yield from _lines([row for name, options in kinds.items() for row in _rows(options, "", name)])
 
 
-def _names(key: str, kinds: Mapping[str, type[Section]], default: str) -> Iterator[str]:
-    """Yields a line for each name that a section can have."""
-    if not all(kinds) or not kinds:
-        return
-    yield f"`{key}` (default `{default}`):\n"
+def _names(key: str, kinds: Mapping[str, type[Section]]) -> Iterator[str]:
+    """Yields a line for each name that a section can have; the first is the default."""
+    yield f"`{key}` (default `{next(iter(kinds))}`):\n"
     for name, kind in kinds.items():
         yield f"- `{name}{'NAME' if name.endswith(':') else ''}`: {explain.summary(kind)}"
     yield ""
@@ -132,6 +124,11 @@ def _lines(rows: Iterable[_Row]) -> Iterator[str]:
         default = f", `{row.default}`" if row.default else ""
         yield f"- `{row.key}`{of}: {row.allowed}{default}. {row.meaning}"
     yield ""
+
+
+def reference() -> str:
+    """Returns the text of `configs/README.md`: a line for each key."""
+    return "\n".join([_INTRO, *_sections()]) + "\n"
 
 
 if __name__ == "__main__":

@@ -22,9 +22,6 @@ class Watcher:
         self.last = record["round"]
 
 
-EXAMPLES = 3
-
-
 class NotANet:
     """Has the arguments of a net."""
 

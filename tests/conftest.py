@@ -1,11 +1,8 @@
 """What every test shares: one compute thread, the real data sets, and good manners under mpirun.
 
-Tests marked `slow`, the long version of what a fast test tries once, run with `--all` only; those marked `nightly`
-with `--nightly`, which `nightly/run.sh` gives.
-
-Under `mpirun -n N python -m pytest --with-mpi` every rank runs pytest. Only tests marked `mpi` are
-kept then (the others would run N times, and some start mpirun themselves), and only rank 0 shows
-its report; another rank's is printed whole, at the end, if that rank failed.
+Tests marked `slow`, the long version of what a fast test tries once, run with `--all`; those marked `nightly` with
+`--nightly`. Under `mpirun -n N python -m pytest --with-mpi` every rank runs the tests marked `mpi`, and rank 0 shows
+its report; another rank's is printed at the end if that rank failed.
 """
 
 import atexit

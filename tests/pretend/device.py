@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -37,16 +38,15 @@ _LIBRARIES: list[torch.library.Library] = []
 
 @dataclass(frozen=True)
 class Event:
-    """One allocation on the device, one copy to, from or between devices, or one wait of the host for the device."""
+    """An allocation on the device (`new`), a copy `up` to it, `down` or `across`, or a `wait` of the host for it."""
 
     kind: str
-    """`new`, `up` (to the device), `down` (to the host), `across` (between devices), `wait`."""
     num_bytes: int
     operator: str
     where: tuple[str, ...]
     """The functions of fedmpi that led to it, the innermost last, as `module.function`."""
     on_host: int = 0
-    """Of a copy up or down, where the host's memory begins."""
+    """Where the host's memory of a copy begins."""
 
 
 @dataclass
@@ -133,8 +133,8 @@ def _new(value: Any, operator: object, index: int) -> Any:
 
 
 def _on_the_host(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    """Calls the CPU's kernel on the memory of the device's tensors. Raises RuntimeError for host tensors among them,
-    but for numbers in operators that take numbers (`x * 2` is a 0-dim tensor within torch).
+    """Calls the CPU's kernel on the memory of the device's tensors. Raises RuntimeError for host tensors among them but
+    0-dim ones, as the 2 of `x * 2` is.
     """
     flat, spec = pytree.tree_flatten((args, kwargs))
     index = _index_of(operator, flat)
@@ -248,35 +248,22 @@ _COMPOSITE = ("native_layer_norm", "native_group_norm")
 """torch composes these for devices without kernels; the CPU's own have other bits."""
 
 
-class _Module:
-    """What `torch.pretend` is."""
-
-    def is_initialized(self) -> bool:
-        return True
-
-    def is_available(self) -> bool:
-        return True
-
-    def current_device(self) -> int:
-        return 0
-
-    def device_count(self) -> int:
-        return NUM_DEVICES
-
-    def _is_in_bad_fork(self) -> bool:
-        return False
-
-    def synchronize(self, chosen: object = None) -> None:
-        """Work is done at once."""
-
-    def manual_seed_all(self, seed: int) -> None:
-        """Kernels draw from the CPU's generator."""
+_Module = SimpleNamespace(
+    is_initialized=lambda: True,
+    is_available=lambda: True,
+    current_device=lambda: 0,
+    device_count=lambda: NUM_DEVICES,
+    _is_in_bad_fork=lambda: False,
+    synchronize=lambda chosen=None: None,
+    manual_seed_all=lambda seed: None,
+)
+"""What `torch.pretend` is: work is done at once, and kernels draw from the CPU's generator."""
 
 
 @cache
 def register() -> None:
     """Makes `torch.device("pretend")` known to this process, for ever."""
-    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+    backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=_Module)
     rest = torch.library.Library("_", "IMPL", "PrivateUse1")
     rest.fallback(_on_the_host)
     autocast = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")

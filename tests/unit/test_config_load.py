@@ -1,75 +1,18 @@
-"""From text and overrides to a Config or to every problem at once, with stand-in tables."""
+"""From text and overrides to a Config or to every problem at once."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import Field
 
 from fedmpi import registry
-from fedmpi.config.fields import Counts, Positive, Section, Shares, free
 from fedmpi.config.load import load
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError
 
-
-class Digits(Section):
-    name: str = "digits"
-
-
-class Cifar(Section):
-    name: str = "cifar10"
-    root: str = free("~/data")
-
-
-class Iid(Section):
-    name: str = "iid"
-
-    def problems(self, config: Config) -> Iterator[tuple[str, str]]:
-        if config.clients.count > 1000:
-            yield "clients.count", "more clients than examples"
-
-
-class Net(Section):
-    name: str = "net"
-    width: Positive = 1.0
-    blocks: Counts = (2, 2)
-
-
-class Open(Section):
-    name: str
-
-
-class FedAvg(Section):
-    name: str = "fedavg"
-
-
-class FedHM(Section):
-    name: str = "fedhm"
-    rank_ratio: Shares = (1.0, 0.5)
-    tau: Annotated[float, Field(gt=0)] | Literal["auto"] = "auto"
-    layer_ranks: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-
-    @property
-    def tiers(self) -> tuple[float, ...]:
-        return self.rank_ratio
-
-
-NAMES = {
-    "data": {"digits": f"{__name__}:Digits", "cifar10": f"{__name__}:Cifar"},
-    "partition": {"iid": f"{__name__}:Iid"},
-    "model": {"net": f"{__name__}:Net", "zoo:": f"{__name__}:Open"},
-    "method": {"fedavg": f"{__name__}:FedAvg", "fedhm": f"{__name__}:FedHM"},
-}
-
-HM_KEYS = "layer_ranks, name, rank_ratio, tau"
+HM_KEYS = ", ".join(sorted(registry.options("method", "fedhm").model_fields))
 KNOWN = ", ".join(sorted(Config.model_fields))
-
-
-@pytest.fixture(autouse=True)
-def other_names(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "BUILT_IN", NAMES)
+NETS = ", ".join(registry.BUILT_IN["model"]).replace("torchvision:", "torchvision:...")
 
 
 @pytest.fixture
@@ -97,7 +40,7 @@ def lines(read: Any) -> Any:
 
 def test_a_file_stands_alone(read: Any) -> None:
     config = read("")
-    assert (config.data.name, config.model.name, config.method.name) == ("digits", "net", "fedavg")
+    assert (config.data.name, config.model.name, config.method.name) == ("digits", "resnet18", "fedavg")
     assert config.clients.count == 20
     assert read("clients:\n# nothing\n").clients == config.clients
     assert config.where.endswith("a.yaml")
@@ -111,22 +54,21 @@ def test_values_are_yaml_1_2(read: Any) -> None:
 
 
 def test_a_name_resets_its_section_whatever_the_order(read: Any) -> None:
-    text = "model: {name: net, width: 3, blocks: [1]}\ntrain: {schedule: {milestones: [3]}}"
-    for order in (["model.name=net", "model.width=2"], ["model.width=2", "model.name=net"]):
+    text = "model: {name: resnet18, width: 0.5, blocks: [1, 1]}\ntrain: {schedule: {milestones: [3]}}"
+    for order in (["model.name=resnet18", "model.width=0.25"], ["model.width=0.25", "model.name=resnet18"]):
         model = read(text, *order).model
-        assert (model.width, model.blocks) == (2.0, (2, 2))
-    assert read(text, "model.width=2").model.blocks == (1,)
-    assert read(text, "model={name: net, width: 2}").model.blocks == (2, 2)
-    assert read(text, "model={width: 2}").model.blocks == (1,)
+        assert (model.width, model.blocks) == (0.25, (2, 2, 2, 2))
+    assert read(text, "model.width=0.25").model.blocks == (1, 1)
+    assert read(text, "model={name: resnet18, width: 0.25}").model.blocks == (2, 2, 2, 2)
+    assert read(text, "model={width: 0.25}").model.blocks == (1, 1)
     assert read(text).train.schedule.milestones == (3,)
     assert read(text, "train.schedule.name=step").train.schedule.milestones == ()
     assert read(text, "train.schedule.factor=0.5", "train.schedule.name=step").train.schedule.factor == 0.5
 
 
-def test_overrides_of_lists_and_open_names(read: Any) -> None:
+def test_overrides_of_lists(read: Any) -> None:
     config = read("", "method.name=fedhm", "method.rank_ratio=[1,0.5,.25]", "clients.tier_blocks=[10,5,5]")
     assert config.method.rank_ratio == (1.0, 0.5, 0.25) and config.clients.tier_blocks == (10, 5, 5)
-    assert read("", "model.name=zoo:resnet50").model.name == "zoo:resnet50"
     assert read("seed: 1", "seed=2", "seed=3").seed == 3
 
 
@@ -140,20 +82,20 @@ method:
   tau: 0
   layer_ranks: {"layer4.*": 0}
 train: {lr: "1e-3", on_divergence: drp, schedule: {fctor: 1}}
-model: {name: nett}
+model: {name: resnet8}
 partition: iid
 lr: 1
 """
     expected = f"""\
 a.yaml: 13 problems
 seed (line 1)  Input should be greater than or equal to 0, got -1
-lr (line 11)  no such key. Did you mean 'train.lr'? Known keys: {KNOWN}
+lr (line 11)  no such key. Did you mean 'train.lr' or 'method.server.lr'? Known keys: {KNOWN}
 a (command line)  no such key. Known keys: {KNOWN}
 partition (line 10)  expected a section, got 'iid'; set its keys one by one, as partition.name=iid
-model.name (line 9)  no model 'nett'. Did you mean 'net'? Known names: net, zoo:..., or your own package.module:Class
+model.name (line 9)  no model 'resnet8'. Did you mean 'resnet18'? Known names: {NETS}, or your own package.module:Class
 method.rank_ratio[1] (line 5)  Input should be less than or equal to 1, got 2
-method.tau (line 6)  Input should be greater than 0 or 'auto', got 0
-method.layer_ranks.'layer4.*' (line 7)  Input should be greater than or equal to 1, got 0
+method.tau (line 6)  Input should be greater than or equal to 0.002 or 'auto', got 0
+method.layer_ranks.'layer4.*' (line 7)  Input should be 'dense' or greater than 0 or greater than or equal to 1, got 0
 method.rank_ration (line 4)  no such key. Did you mean 'method.rank_ratio'? Known keys: {HM_KEYS}
 train.lr (line 8)  Input should be a valid number, got '1e-3'
 train.schedule.fctor (line 8)  no such key. Did you mean 'train.schedule.factor'? Known keys: factor, milestones, name

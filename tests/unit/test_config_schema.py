@@ -10,7 +10,7 @@ from golden_file import Told
 
 from fedmpi.config import yaml_text
 from fedmpi.config.load import load
-from fedmpi.config.schema import Config, is_setting, settings
+from fedmpi.config.schema import Config, settings
 
 TEXTS = [*"1e3 no true 010 08 1_0 0x10 1:30 ~ # *x .inf 2026-01-01".split(), "", " a", "a: b"]
 
@@ -86,16 +86,10 @@ def test_whole_numbers_and_floats_are_one_setting() -> None:
     assert config("method.tau=5").diff({**config("method.tau=5.0").to_dict()}) == []
 
 
-@pytest.mark.parametrize(
-    ("key", "decides"),
-    {"train.lr": True, "mpi.threads": True, "mpi.exchange": False, "data.path": False, "method.path": True}.items(),
-)
-def test_settings_decide_results_and_places_do_not(key: str, decides: bool) -> None:
-    assert is_setting(tuple(key.split("."))) == decides
-
-
 def test_settings_of_a_config_are_its_dotted_keys() -> None:
-    found = settings(config("method.name=fedavg", "train.lr=0.25", "output.dir=elsewhere").to_dict())
-    assert found["train.lr"] == "0.25" and found["method.name"] == "fedavg"
-    assert "output.dir" not in found and "seed" not in found and "mpi.threads" in found
-    assert settings(config("method.name=fedavg", "train.lr=0.25", "seed=7").to_dict()) == found
+    """Those that decide results, so no places and no exchange."""
+    found = settings(config("method.name=fedavg", "train.lr=0.25", "data.name=cifar10", "output.dir=x").to_dict())
+    assert found["train.lr"] == "0.25" and found["method.name"] == "fedavg" and "mpi.threads" in found
+    assert not {"output.dir", "seed", "data.root", "mpi.exchange"} & {*found}
+    again = config("method.name=fedavg", "train.lr=0.25", "data.name=cifar10", "seed=7", "data.root=y")
+    assert settings(again.to_dict()) == found

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from functools import cache
 
 import pytest
@@ -61,46 +60,6 @@ def test_no_two_runs_are_the_same() -> None:
     for run in RUNS:
         by_hash.setdefault((config(run).hash(), config(run).rounds), []).append(run)
     assert [same for same in by_hash.values() if len(same) > 1] == []
-
-
-PARTITIONS = {
-    "fedhm cifar.*_iid": {"name": "iid"},
-    "fedhm tinyimagenet_iid": {"name": "iid", "shuffle": True},  # its files are sorted by class
-    "fedhm .*_noniid": {"name": "dirichlet_feddf", "alpha": 0.5},
-    "prism .*_iid": {"name": "iid", "shuffle": True},
-    "prism .*_alpha1": {"name": "dirichlet_equal", "alpha": 1.0},
-    "prism .*_alpha01": {"name": "dirichlet_equal", "alpha": 0.1},
-    "hermes cifar10": {"name": "lottery"},
-    "fdnnc cifar10": {"name": "iid", "shuffle": True},
-}
-
-
-@pytest.mark.parametrize("paper", DIGESTS)
-def test_runs_are_what_their_names_say(paper: str) -> None:
-    for run in runs_of(paper):
-        check_name(run)
-
-
-def check_name(run: str) -> None:
-    paper, setting, method = re.split(r"\.yaml@|/", run)
-    found = config(run)
-    data = setting.partition("_")[0]
-    assert found.data.name == data
-    names = {"slim": "fedavg", "lowrank": "fedhm", "twopercent": "fedhm", "full": "fedavg", "o2": "prism"}
-    first = method.partition("_")[0]
-    assert found.method.name == ("fdnnc" if paper == "fdnnc" else names.get(first, first))
-    place = re.sub(r"_(dynamic|epochs\d+|active\d+|timed)$", "", setting)
-    key = f"{paper} {place if paper in ('fedhm', 'prism') else data}"
-    promised = next((of for pattern, of in PARTITIONS.items() if re.fullmatch(pattern, key)), {"name": "natural"})
-    assert {name: getattr(found.partition, name) for name in promised} == promised
-    if paper == "fedhm":
-        assert found.clients.tier_assignment == ("dynamic" if setting.endswith("_dynamic") else "fixed")
-    if paper == "fdnnc":
-        pattern, upload, share = method.split("_")
-        assert (found.method.pattern, found.method.upload) == (pattern, upload)
-        assert found.method.big_share == float(share) / 100
-    if method.endswith(("_02", "_04", "_06", "_08")) and paper == "prism":
-        assert found.method.keep_ratio == (int(method[-1]) / 10,)
 
 
 # `fedmpi plan`.

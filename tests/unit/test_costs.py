@@ -130,6 +130,3 @@ def test_a_layer_that_is_called_for_each_example() -> None:
     """Its products are counted, of no layer."""
     measured = costs.measure(nn.Sequential(ForEachExample(4, 3)), (4,))
     assert (measured.params, measured.macs) == (15, 12) and sum(layer.macs for layer in measured.layers) == 12
-
-
-# What the small nets cost, by hand.
