@@ -103,26 +103,25 @@ def user_code(config: Config, *, as_loaded: bool = True) -> dict[str, Any]:
     return sources
 
 
-def stale_sources(config: Config) -> Iterator[str]:
-    """Yields a line for each module of the user's whose file is another than this process has loaded."""
-    for module in sorted({entry["module"] for entry in user_code(config).values()}):
+def source_warnings(run_dir: RunDir, config: Config) -> Iterator[str]:
+    """Yields a line for each module of the user's whose file is another than this process has loaded, and one for what
+    is another than at the run's last start."""
+    code = user_code(config)
+    for module in sorted({entry["module"] for entry in code.values()}):
         if registry.file_digest(module) != registry.loaded_digest(module):
             again = f"import importlib, {module}; importlib.reload({module})"
             yield (
                 f"the source of {module} ({registry.file_of(module)}) has changed since this process has loaded it; "
                 f"the run has what was loaded; for the file as it is now start Python again, or: {again}"
             )
-
-
-def changed_sources(run_dir: RunDir, config: Config) -> str:
-    """Returns a line about the user's code that has changed since the run's last start; '' if none has."""
     before = manifest.user_code(run_dir)
     changed = []
-    for section, entry in user_code(config).items():
+    for section, entry in code.items():
         if before.get(section, {}).get("digest") not in (None, entry.get("digest")):
             changed.append(f"{section.partition(' ')[0]} {entry['name']} ({entry.get('file', entry['module'])})")
-    line = f"the source of {' and of '.join(changed)} has changed since the last start"
-    return f"{line}; the rounds from here on may differ" if changed else ""
+    if changed:
+        which = " and of ".join(changed)
+        yield f"the source of {which} has changed since the last start; the rounds from here on may differ"
 
 
 Values = Mapping[str, Mapping[str, Sequence[str]]]

@@ -71,9 +71,8 @@ def begin(
     a state of another run. Raises RunDirError for other data, or another method than that of the other run."""
     if saved is not None:
         check_data(setup, run_dir, saved)
-        differs = made_with.changes(saved.versions, setup.computed_with)
-        for line in filter(None, (differs, made_with.changed_sources(run_dir, setup.config))):
-            warn(line)
+        if other_bits := made_with.changes(saved.versions, setup.computed_with):
+            warn(other_bits)
         return saved, {}
     if request.origin is not None:
         return _begin_from(setup, run_dir, request.origin)

@@ -94,12 +94,13 @@ class Server:
             ranks.append({"rank": rank, "place": place, "threads": threads})
             role = "worker"
         chosen = defaults(config, setup.method)
+        of_sources = [*made_with.source_warnings(self._folder, config)]
         self._note_start(ranks=ranks, defaults=chosen, **first_state)
         if chosen:
             self._tell(chosen)
         examples = setup.partition.sizes
         found = remarks(config, setup.info, setup.method, len(setup.workers), examples, setup.fleet)
-        for line in (*found, *warnings, *made_with.stale_sources(config)):
+        for line in (*found, *warnings, *of_sources):
             warn(one_line(line))
         self.say(f"run directory: {self._folder.path}")
         over = self._best.why_over(config.stop)

@@ -66,7 +66,10 @@ def load_material(config: Config, comm: Communicator) -> Federation:
     # Ranks of unlike processors or packages may have other outputs; a name that only one has is compared with none.
     outputs = f"outputs for the first examples (of ranks with {_digest_of(on_cpu)})"
     _check_alike(comm, {"parameters": trial.parameters, outputs: trial.outputs})
-    _share_frozen(comm)
+    frozen = pretrained.copies() if comm.rank == comm.here[-1] and len(comm.here) > 1 else {}
+    with lending.lent(frozen or None) as text:  # to the node's other ranks
+        lent = comm.allgather_object(text)[comm.here[-1]]
+        together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
     material = together(comm, lambda: _material(config, dataset, info, trial))
     participation = material.participation
     clients = sorted(participation.named(1)) if participation.function else []
@@ -149,15 +152,6 @@ def _read_once_a_node(config: Config, comm: Communicator) -> Dataset:
     settings["data"] = {key: value for key, value in settings["data"].items() if key not in DATA_PLACES}
     _check_alike(comm, {"config": settings, "data": (own or dataset).digest})
     return dataset
-
-
-def _share_frozen(comm: Communicator) -> None:
-    """Puts the values that are not trained into the memory of each node once: its highest rank lends them."""
-    lender = comm.here[-1]
-    arrays = pretrained.copies()
-    with lending.lent(arrays if arrays and comm.rank == lender and len(comm.here) > 1 else None) as text:
-        lent = comm.allgather_object(text)[lender]
-        together(comm, lambda: pretrained.use_copies(lending.taken(lent) or {}))
 
 
 def _check_alike(comm: Communicator, own: Mapping[str, object]) -> None:
