@@ -215,10 +215,7 @@ def _problems_of_task(task: Task, config: Config) -> Iterator[tuple[str, str]]:
 
 
 def load_data(options: DataOptions) -> Dataset:
-    """Returns the examples that `options` name and ask for, with their digest; never downloads.
-
-    Raises DataError, one line a problem, if files are missing, damaged or not what they should be.
-    """
+    """Returns the examples that `options` name and ask for, with their digest; never downloads. Raises DataError."""
     info = options.used()
     dataset = options.read()
     dataset = _subset(dataset, "train", options.num_train)
@@ -234,10 +231,8 @@ def place_of(options: DataOptions) -> str:
 
 
 def digest_of(arrays: Arrays) -> str:
-    """Returns BLAKE2b (128 bits, hex) of the names, types, shapes and values of a Dataset's arrays; skips None.
-
-    It depends neither on byte order nor on memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC.
-    """
+    """Returns BLAKE2b (128 bits, hex) of the names, types, shapes and values of a Dataset's arrays, whatever their byte
+    order and memory layout. Takes 0.8 s for each GB on one core of an AMD EPYC."""
     state = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for name, array in sorted(arrays.items()):
         if array is None:
@@ -262,10 +257,8 @@ def short_digest(digest: str) -> str:
 
 
 def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
-    """Returns `dataset` with `number` examples of a part, in file order; 0 keeps all. Raises DataError.
-
-    The choice depends on the data and the number alone: runs of several seeds have the same examples.
-    """
+    """Returns `dataset` with `number` examples of a part, in file order, the same for every seed of a run; 0 keeps all.
+    Raises DataError."""
     x, y, groups = dataset.part(part)
     classes = dataset.classes(part)
     if number in (0, len(y)):

@@ -6,7 +6,7 @@ README.md of this folder says what the arrays and functions may be.
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
@@ -232,8 +232,9 @@ def _form(where: str, arrays: Arrays, part: Part) -> tuple[Kind, Task]:
     y = arrays[f"{part}_y"]
     kind: Kind
     if x.dtype == np.uint8 and x.ndim in (3, 4):
-        _refuse_channels_first(where, f"{part}_x", x)
         kind = "image"
+        if x.ndim == 4:
+            _refuse_channels_first(where, f"{part}_x", x)
     elif x.ndim == 2 and x.dtype.kind == "f":
         kind = "vector"
     elif x.ndim == 2 and x.dtype.kind in "iu" and not ((x < 0) | (x > MAX_TOKEN)).any():
@@ -268,10 +269,7 @@ def _remedy(array: NDArray[Any]) -> str:
 
 def _refuse_channels_first(where: str, name: str, images: NDArray[Any]) -> None:
     """Raises DataError for pictures that are not square and have more than four channels or, read the other way, are
-    square: their channels come first. 1 and 3 channels that come last are not doubted.
-    """
-    if images.ndim < 4:
-        return
+    square. 1 and 3 channels that come last are not doubted."""
     height, breadth, channels = images.shape[1:]
     is_square = breadth == channels not in (1, 3)
     if height != breadth and (is_square or height < channels > 4):
@@ -287,17 +285,10 @@ def _info(where: str, options: ArrayOptions, kind: Kind, task: Task, arrays: Arr
     flip = getattr(options, "flip", False)
     if kind != "image" and (crop_padding or flip):
         raise DataError(where, "data.crop_padding and data.flip are for pictures")
-    num_classes = _num_outputs(where, task, y)
-    num_tokens = 0
-    if kind == "tokens":
-        is_next = task == "token_classification" and _is_next(x, y)
-        num_tokens = _num_tokens(
-            where, options, [arrays[name] for name in (_NEEDED if is_next else ("train_x", "test_x"))]
-        )
-        if task == "token_classification":
-            num_classes = max(2, num_tokens if is_next else 1 + _largest([y, arrays["test_y"]]))
-    groups = arrays.get("groups", [])
-    num_groups = len(np.unique(groups))
+    num_tokens, num_classes = _vocabulary(where, options, task, arrays) if kind == "tokens" else (0, 0)
+    if task != "token_classification":
+        num_classes = _num_outputs(where, task, y)
+    num_groups = len(np.unique(arrays.get("groups", [])))
     info = DataInfo(
         kind,
         x.shape[1:],
@@ -332,35 +323,36 @@ def _num_outputs(where: str, task: Task, targets: NDArray[Any]) -> int:
             raise DataError(where, f"{found}; expected two or more, 0, 1, ...; {_NUMBERED}")
         return len(classes)
     num_outputs = targets.shape[1]
-    has_one = num_outputs > 1 and (np.sort(targets) == [0] * (num_outputs - 1) + [1]).all()
-    if has_one and task != "token_classification":
+    if num_outputs > 1 and (np.sort(targets) == [0] * (num_outputs - 1) + [1]).all():
         raise DataError(where, "each row of train_y has one 1, as of classes; give these as train_y.argmax(1)")
     return num_outputs
 
 
-def _num_tokens(where: str, options: ArrayOptions, arrays: Sequence[NDArray[Any]]) -> int:
-    """Returns how many tokens there are, by the options or by `arrays`. Raises DataError if these have a larger one."""
-    largest = _largest(arrays)
+def _vocabulary(where: str, options: ArrayOptions, task: Task, arrays: Arrays) -> tuple[int, int]:
+    """Returns how many tokens there are and, if they have targets, of how many classes: as many, where each token's
+    target is the token that follows it. Raises DataError for a token beyond those that the options give."""
+    num_tokens = 1 + max(int(arrays[name].max(initial=0)) for name in ("train_x", "test_x"))
+    num_classes = 2
+    is_next = False
+    if task == "token_classification":
+        num_classes = max(2, *(1 + int(arrays[name].max(initial=0)) for name in ("train_y", "test_y")))
+        x = arrays["train_x"][:, 1:]
+        y = arrays["train_y"][:, :-1]
+        is_known = (y != IGNORED) & (arrays["train_y"][:, 1:] != IGNORED)
+        is_next = bool(is_known.any()) and bool((x == y)[is_known].all())
+    if is_next:
+        num_tokens = max(num_tokens, num_classes)
     given = options.given_vocabulary()
-    if given and largest >= given:
-        raise DataError(where, f"has the token {largest}, but data.vocabulary_size={given}; allowed: 0 to {given - 1}")
-    return given or largest + 1
-
-
-def _is_next(x: NDArray[Any], y: NDArray[Any]) -> bool:
-    """Says whether the class of each token (N, length) is the token that follows it, as far as both are known."""
-    known = (y[:, :-1] != IGNORED) & (y[:, 1:] != IGNORED)
-    return bool(known.any()) and bool((x[:, 1:] == y[:, :-1])[known].all())
-
-
-def _largest(arrays: Sequence[NDArray[Any]]) -> int:
-    return max(int(array.max(initial=0)) for array in arrays)
+    if 0 < given < num_tokens:
+        found = f"has the token {num_tokens - 1}, but data.vocabulary_size={given}"
+        raise DataError(where, f"{found}; allowed: 0 to {given - 1}")
+    return given or num_tokens, (given or num_tokens) if is_next else num_classes
 
 
 def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and standard deviation (1 if it is 0) of each channel of uint8 (N, H, W, C), pixels scaled to 0..1.
 
-    Summed in whole numbers and divided once, so the order of the sums does not matter.
+    Sums are of whole numbers, so their order does not matter.
     """
     size = images[..., 0].size
     totals = images.sum(axis=(0, 1, 2), dtype=np.int64)
@@ -376,28 +368,30 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
 # ---- functions and classes that a config names
 
 
-class FunctionData(ArrayOptions):
-    """The options of a data set that is a function."""
+class _Function(Section):
+    """The options of a data set or partition that is a function."""
 
     function: ClassVar[Function]
     keywords: ClassVar[Keywords]
 
-    def arrays(self) -> Arrays | Dataset:
-        arrays: Arrays | Dataset = _call(self, f"data.name={self.name}")
-        return arrays
+    def call(self, where: str, *given: Any, **more: Any) -> Any:
+        """Calls the user's function. Raises DataError with the function's own error and where that arose."""
+        names = [key for key in type(self).model_fields if key in self.keywords.parameters]
+        with users_code(where, "its function failed", DataError):
+            return type(self).function(*given, **self.keywords.given(self, names), **more)
 
 
-class FunctionPartition(PartitionOptions):
-    """The options of a partition that is a function."""
+class FunctionData(_Function, ArrayOptions):
+    def arrays(self) -> Any:
+        return self.call(f"data.name={self.name}")
 
-    function: ClassVar[Function]
-    keywords: ClassVar[Keywords]
 
+class FunctionPartition(_Function, PartitionOptions):
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
         """Joins the function's list of example numbers for each client. Raises DataError."""
         where = f"partition.name={self.name}"
         more: dict[str, Any] = {"groups": groups} if self.by_groups else {}
-        given = _call(self, where, labels, num_clients, seed, **more)
+        given = self.call(where, labels, num_clients, seed, **more)
         try:
             parts = [np.asarray(part) for part in given]
         except (TypeError, ValueError):
@@ -450,10 +444,3 @@ def _of_function(name: str, function: Function, base: type[Section]) -> type[Sec
     made.keywords = keywords
     made.by_groups = by_groups
     return made
-
-
-def _call(options: FunctionData | FunctionPartition, where: str, *given: Any, **more: Any) -> Any:
-    """Calls the user's function. Raises DataError in one line with the function's own error and where that arose."""
-    names = [key for key in type(options).model_fields if key in options.keywords.parameters]
-    with users_code(where, "its function failed", DataError):
-        return type(options).function(*given, **options.keywords.given(options, names), **more)

@@ -23,7 +23,7 @@ from fedmpi.data import files
 from fedmpi.data.dataset import Dataset, digest_of, load_data
 from fedmpi.data.partition import make_partition
 from fedmpi.data.personal import hold_out, personal_tests
-from fedmpi.data.sets import cifar, mnist, shakespeare
+from fedmpi.data.sets import cifar, mnist
 from fedmpi.data.sets.digits import Digits
 
 KNOWN = Path(__file__).parents[1] / "golden" / "data_digests.json"
@@ -104,8 +104,8 @@ def small_shakespeare(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
     }
     write_leaf(folder / "train" / "a.json", users)
     write_leaf(folder / "test" / "a.json", {name: users[name] for name in ("B_ROMEO", "C_NURSE")})
-    monkeypatch.setattr(shakespeare, "STRIDE", 3)
-    monkeypatch.setattr(shakespeare, "LENGTH", 8)
+    monkeypatch.setattr("fedmpi.data.sets.leaf.STRIDE", 3)
+    monkeypatch.setattr("fedmpi.data.sets.leaf.LENGTH", 8)
     return options_of("shakespeare", form="leaf").prepare(folder)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from data_fixtures import GROUPS, TEST, TEST_GROUPS, TRAIN, draw, leaf, refusal, tff
 
-from fedmpi.data.sets.femnist import Femnist
+from fedmpi.data.sets.leaf import Femnist
 
 
 @pytest.mark.parametrize(("write", "below"), [(leaf, "data"), (leaf, "."), (tff, "."), (tff, "fed_emnist")])
@@ -27,7 +27,7 @@ def test_writers_without_training_images_are_left_out(tmp_path: Path) -> None:
     ours = Femnist().prepare(leaf(tmp_path, TRAIN, TEST | draw(3, f9=1, a0=2)))
     assert len(ours.test_y) == len(TEST_GROUPS) and ours.counts["num_groups"] == 4
     others = leaf(tmp_path, TRAIN, draw(3, f9=1, f8=2))
-    assert "nobody with examples in both parts; LEAF's `-t sample`" in refused(others)
+    assert "nobody with examples in both parts; divide each user's by LEAF's `-t sample`" in refused(others)
 
 
 def test_pixels_are_rounded_not_cut(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fedmpi import registry
 from fedmpi.data import files
 from fedmpi.data.dataset import check, digest_of, load_data
 from fedmpi.data.sets.har import Har
-from fedmpi.data.sets.shakespeare import Shakespeare
+from fedmpi.data.sets.leaf import Shakespeare
 from fedmpi.errors import DataError
 
 X = dataset().train_x

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from data_fixtures import refusal, write_leaf
 
-from fedmpi.data.sets.shakespeare import ALPHABETS, Shakespeare
+from fedmpi.data.sets.leaf import ALPHABETS, Shakespeare
 
 
 @pytest.fixture(autouse=True)
 def short_roles(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("MIN_CHARS", 11), ("STRIDE", 2), ("LENGTH", 3), ("TEST_SHARE", 0.4)):
-        monkeypatch.setattr(f"fedmpi.data.sets.shakespeare.{name}", value)
+        monkeypatch.setattr(f"fedmpi.data.sets.leaf.{name}", value)
 
 
 def texts(x: np.ndarray, y: np.ndarray, form: str = "speakers") -> list[str]:

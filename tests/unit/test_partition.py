@@ -8,10 +8,9 @@ import pytest
 
 from fedmpi.data.dataset import DataInfo
 from fedmpi.data.partition import Partition, PartitionOptions, make_partition, saved
-from fedmpi.data.partitions import dirichlet, shards
+from fedmpi.data.partitions import dirichlet, plain
 from fedmpi.data.partitions.dirichlet import ClassDirichlet, Dirichlet, DirichletEqual, DirichletFeddf, QuantitySkew
-from fedmpi.data.partitions.plain import Iid, Natural
-from fedmpi.data.partitions.shards import Lottery, Shards
+from fedmpi.data.partitions.plain import Iid, Lottery, Natural, Shards
 from fedmpi.errors import ConfigError
 
 COMPLETE = [Iid(), Iid(shuffle=True), Dirichlet(), ClassDirichlet(), DirichletEqual(), QuantitySkew()]
@@ -197,9 +196,9 @@ def test_lottery_has_two_distinct_classes(balance: float, second: int) -> None:
 @pytest.mark.parametrize("used", [[10, 10, 10], [1, 2, 9, 8, 10], [6, 6, 6, 6, 6], [0, 10, 10, 10]])
 def test_distinct_classes_never_get_stuck(used: list[int]) -> None:
     """10 clients, 3 classes each, every class as often as said, also where it is all or nothing."""
-    classes = shards._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
+    classes = plain._distinct_classes(np.array(used), 10, 3, np.random.default_rng(0))
     assert np.bincount(classes.ravel(), minlength=len(used)).tolist() == used
-    many = shards._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
+    many = plain._distinct_classes(500 * np.array(used), 5000, 3, np.random.default_rng(0))  # in blocks
     assert np.bincount(many.ravel(), minlength=len(used)).tolist() == [500 * times for times in used]
     assert all(len(set(row)) == 3 for row in [*classes.tolist(), *many.tolist()])
 

@@ -15,8 +15,7 @@ import pytest
 from fedmpi.config.load import load
 from fedmpi.data.partition import PartitionOptions, make_partition
 from fedmpi.data.partitions.dirichlet import Dirichlet, DirichletEqual, QuantitySkew
-from fedmpi.data.partitions.plain import Iid, Natural
-from fedmpi.data.partitions.shards import Lottery, Shards
+from fedmpi.data.partitions.plain import Iid, Lottery, Natural, Shards
 from fedmpi.federation.participation import Participation
 from fedmpi.running.forecast import forecast
 

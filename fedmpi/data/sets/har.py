@@ -4,16 +4,14 @@ HAPT: J.-L. Reyes-Ortiz et al., Transition-Aware Human Activity Recognition Usin
 UCI HAR: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013. Both
 are the same recordings: 30 people with a phone at the waist, two experiments each, 50 Hz. A group is a subject.
 
-Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1 (stretches abut,
-so the last one belongs to it). Windows lie wholly inside a stretch; an example is its samples in the order of time,
-each as acc x y z (gravity included) and gyro x y z. Each axis is standardized over all training windows. Transitions
-(activities 7 to 12) are left out. This is not UCI HAR's own preprocessing (no filters), so results do not compare with
-published ones.
+Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1. Windows lie wholly
+inside a stretch; an example is its samples in the order of time, each as acc x y z (gravity included) and gyro x y z.
+Each axis is standardized over all training windows. Transitions (activities 7 to 12) are left out. This is not UCI
+HAR's own preprocessing (no filters), so results do not compare with published ones.
 
 Test data are the later fifth of each subject's time in each activity. Windows: a subject's stretches of one activity
-are put end to end and cut once; each side has its own windows, so no sample is in both. Features: the later examples of
-each subject and activity, in the order of the file, which is that of time. Neighbours there overlap by half, so the one
-example before the test part is in neither.
+are put end to end and cut once; each side has its own windows. Features: the later examples in the order of the file.
+Neighbours there overlap by half, so the one example before the test part is in neither.
 """
 
 from collections.abc import Iterator

@@ -6,13 +6,11 @@ word ("don't" is dont, "well-made" is wellmade); words are split at white space;
 1,000 most frequent words of the training reviews are 1 to 1000 in that order; other words are dropped; the first
 500 that remain are used; 0 pads on the left, because the net reads its answer off the last word.
 
-Signs such as ½ and ², which Python's `\\w` knows and `\\d` does not, stay, too, as in that code.
-
 Differences from PriSM's code: the line break `<br />` is a space, not a word "br"; an underscore is not a letter;
 words of equal frequency are in the order of the alphabet, not of their first appearance; the split is drawn once
 (from our seeds, the same in every run), not in every run.
 
-The film of a review is in urls_pos.txt and urls_neg.txt, line i for the review with the number i.
+The film of review i is in line i of urls_pos.txt and urls_neg.txt.
 """
 
 import re

@@ -1,11 +1,7 @@
-"""Steps that several sets share: pictures, examples by name, LEAF's files, and the division of time.
+"""Steps that several sets share: pictures, examples by name, and the division of time."""
 
-Pictures are decoded by Pillow. Which bits a JPEG decodes to depends a little on the library's version.
-"""
-
-import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,8 +15,10 @@ from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
 Number = TypeVar("Number", bound=np.generic)
-ByName = dict[str, tuple[NDArray[Any], NDArray[Any]]]
-"""The examples and the labels of each writer, role or file."""
+Examples = tuple[NDArray[Any], NDArray[Any]]
+"""x and y, of one length."""
+ByName = dict[str, Examples]
+"""The examples of each writer, role or file."""
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 
 
@@ -33,10 +31,9 @@ def decode(
     grey: bool = False,
 ) -> tuple[NDArray[np.uint8], list[Path]]:
     """Returns the pictures, uint8 (N, H, W, C) of 3 channels or, if `grey`, of one, and the paths of those with
-    transparent pixels.
+    transparent pixels. Which bits a JPEG decodes to depends a little on Pillow's version.
 
-    A picture that is not of `size` (H, W; None: that of the first) is resized (bilinear) or refused. Raises DataError
-    that names the first one that is wrong, with `advice`.
+    A picture that is not of `size` (H, W; None: that of the first) is resized (bilinear) or refused. Raises DataError.
     """
     from PIL import Image  # a tenth of a second, which other data need not wait for
 
@@ -64,15 +61,14 @@ def decode(
     return images, clear
 
 
-def by_names(folder: Path, train: ByName, test: ByName) -> Dataset:
-    """Makes a data set, name after name in order; takes the examples out of `train` and `test` to free them.
-
-    Leaves out users without training examples. Raises DataError where a part has no examples then.
-    """
+def by_names(
+    folder: Path, train: ByName, test: ByName, todo: str = "divide each user's by LEAF's `-t sample`"
+) -> Dataset:
+    """Makes a data set of those with training examples, in the order of their names; takes the examples out of `train`
+    and `test` to free them. Raises DataError where a part has none."""
     test = {name: part for name, part in test.items() if name in train}
     if not train or not test:
-        problem = "holds nobody with examples in both parts; LEAF's `-t sample` divides the examples of each user"
-        raise DataError(str(folder), problem)
+        raise DataError(str(folder), f"holds nobody with examples in both parts; {todo}")
     x, y, names = _joined(train)
     test_x, test_y, test_names = _joined(test)
     return Dataset(x, y, test_x, test_y, *number_groups(names, test_names))
@@ -83,25 +79,6 @@ def _joined(parts: ByName) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.str_]
     taken = [parts.pop(name) for name in names]
     whose = np.repeat(names, [len(labels) for _, labels in taken])
     return np.concatenate([x for x, _ in taken]), np.concatenate([y for _, y in taken]), whose
-
-
-def leaf_users(
-    folder: Path, examples: Callable[[Any, Any], tuple[NDArray[Any], NDArray[Any]]]
-) -> tuple[ByName, ByName]:
-    """Returns the users with examples in LEAF's JSON files train/*.json and test/*.json below `folder`.
-
-    `examples` makes arrays of a user's x and y. Raises DataError.
-    """
-    train, test = ByName(), ByName()
-    for part, users in (("train", train), ("test", test)):
-        for path in track(sorted(folder.rglob(f"{part}/*.json")), "reading files"):
-            with guarded(path, "write it again by LEAF's preprocess.sh", "is not a JSON file of LEAF"):
-                for name, user in json.loads(path.read_bytes())["user_data"].items():
-                    if name in users:
-                        raise ValueError(f"{name} is in another file, too")
-                    if user["x"] or user["y"]:
-                        users[name] = examples(user["x"], user["y"])
-    return train, test
 
 
 def first_of_test(size: int, test_share: float) -> int:

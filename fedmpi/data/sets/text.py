@@ -58,10 +58,7 @@ class Text(ArrayOptions):
             for blocks, part in ((train, tokens[:cut]), (test, tokens[cut:])):
                 if len(part) > 1:
                     blocks[path.relative_to(root).as_posix()] = _blocks(part, self.length)
-        if not train.keys() & test.keys():
-            problem = "no file has two tokens or more in both parts; take longer ones, or another data.test_share"
-            raise DataError(f"data.path={self.path}", problem)
-        return by_names(root, train, test)
+        return by_names(root, train, test, "take longer files, or another data.test_share")
 
     def _tokens(self, path: Path) -> NDArray[np.integer]:
         """Returns the tokens of a file, (N,). Raises DataError."""
