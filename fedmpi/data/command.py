@@ -26,10 +26,9 @@ _FIT_ALL_DATA = ("model.name=mlp", "method.name=fedavg", "partition.name=iid", "
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    words = sys.argv[1:] if argv is None else argv
 
     def run() -> None:
-        arguments = parse(words)
+        arguments = parse(sys.argv[1:] if argv is None else argv)
         arguments.run(arguments)
 
     return run_command(run)

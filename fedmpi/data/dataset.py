@@ -133,7 +133,7 @@ class Dataset:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any] | None]:
-        """Returns the arrays by name; None for groups that the data set does not have."""
+        """Returns the arrays by name; None for groups that are not known."""
         return {name: getattr(self, name) for name in ARRAYS}
 
     def classes(self, part: Part) -> Ints:
@@ -181,12 +181,11 @@ class DataOptions(Section):
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         info = self.info()
         yield from _problems_of_task(info.task, config)
-        has_groups = info.num_groups > 0
-        least_train, kind = (info.num_groups, "groups") if has_groups else (info.num_strata, "classes")
-        least_test = 1 if has_groups else info.num_strata  # `info` does not say how many groups the test part has
-        if problem := _subset_problem(self.num_train, info.num_train, least_train, kind):
+        kind = "groups" if info.num_groups else "classes"
+        if problem := _subset_problem(self.num_train, info.num_train, info.num_groups or info.num_strata, kind):
             yield "data.num_train", problem
-        if problem := _subset_problem(self.num_test, info.num_test, least_test, kind):
+        least = 1 if info.num_groups else info.num_strata  # `info` does not say how many groups the test part has
+        if problem := _subset_problem(self.num_test, info.num_test, least, kind):
             yield "data.num_test", problem
 
 
@@ -263,8 +262,8 @@ def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
     classes = dataset.classes(part)
     if number in (0, len(y)):
         return dataset
-    strata, kind = (classes, "classes") if groups is None else (groups, "groups")
-    if problem := _subset_problem(number, len(y), len(np.unique(strata)), kind):
+    least = len(np.unique(classes if groups is None else groups))
+    if problem := _subset_problem(number, len(y), least, "classes" if groups is None else "groups"):
         raise DataError(f"data.num_{part}={number}", problem)
     chosen = choose(classes, groups, number, numpy_generator(f"subset-{part}"))
     arrays: dict[str, Any] = {f"{part}_x": x[chosen], f"{part}_y": y[chosen]}

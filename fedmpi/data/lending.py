@@ -4,8 +4,6 @@ They lie in a file without a name (memfd_create(2)), sealed so that no process c
 ranks open through /proc/PID/fd. The system frees it when no process maps it any more: a killed rank leaves nothing
 behind, and the others do not need the rank that has read. A file in /dev/shm, as MPI's shared windows are, outlives a
 kill that comes before it is unlinked, and where it fills a container's 64 MB, the rank that writes ends by SIGBUS.
-
-The memory counts once, for the process that has written it, and so once in the cgroup of a Slurm job.
 """
 
 import json

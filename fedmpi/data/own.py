@@ -1,7 +1,4 @@
-"""Data sets and partitions of the user: the arrays of a file, folder or function, and functions named in a config.
-
-README.md of this folder says what the arrays and functions may be.
-"""
+"""Data sets and partitions of the user, of which README.md says what they may be: arrays, and functions in a config."""
 
 import functools
 import inspect
@@ -100,12 +97,12 @@ class FileOptions(ArrayOptions):
         """Returns `arrays` with a test part: `x`, `y` and perhaps `groups` are divided. Raises DataError."""
         where = place_of(self)
         whole = {name: arrays[name] for name in ("x", "y", "groups") if name in arrays}
-        if "x" not in whole:
-            if self.test_share:
-                raise DataError(where, "has a test part, or no x; remove data.test_share, or give x and y")
-            return arrays
-        if not self.test_share:
+        if "x" in whole and not self.test_share:
             raise DataError(where, "has no test part; say by data.test_share, as 0.2, how many examples are for tests")
+        if "x" not in whole and self.test_share:
+            raise DataError(where, "has a test part, or no x; remove data.test_share, or give x and y")
+        if not self.test_share:
+            return arrays
         if "y" not in whole or len({array.shape[:1] for array in whole.values()}) > 1:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in whole.items())
             raise DataError(where, f"x and y (and groups, if there are any) are to be of one length, found {shapes}")

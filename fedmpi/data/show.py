@@ -59,8 +59,7 @@ def draw_classes(axes: Any, partition: Partition, labels: Ints, num_classes: int
 
 def sorted_shares(counts: Ints) -> NDArray[np.float64]:
     """Returns the class shares (clients, classes) of clients with these counts, at most MAX_COLUMNS of them,
-    evenly spaced among all when sorted by most frequent class and its share; clients without examples are left out.
-    """
+    evenly spaced among all when sorted by most frequent class and its share; clients without examples are left out."""
     counts = counts[counts.any(axis=1)]
     shares = counts / counts.sum(axis=1, keepdims=True)
     order = np.lexsort((-shares.max(axis=1), counts.argmax(axis=1)))

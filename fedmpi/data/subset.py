@@ -1,7 +1,6 @@
 """Chooses among examples by class or group: a subset for trials, and the share of a client's examples that is held out.
 
-A subset takes examples class by class, in proportion, and at least one of each class; where examples have groups, group
-by group, so a natural partition has the same clients with fewer examples.
+A subset takes examples class by class, in proportion, at least one of each; where examples have groups, group by group.
 """
 
 from typing import TypeAlias

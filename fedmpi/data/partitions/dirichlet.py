@@ -214,20 +214,14 @@ class DirichletFeddf(PartitionOptions):
     """Concentration of the Dirichlet distribution; small means strong label skew."""
 
     def divide(self, labels: Ints, num_clients: int, seed: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
-        """FedHM's non-IID split: `lists` joined and cut again into equal slices of floor(N / n).
-
-        The up to n - 1 examples after the last slice belong to nobody.
-        """
+        """Joins `lists` and cuts them again into equal slices of floor(N / n); what is left belongs to nobody."""
         size = len(labels) // num_clients
         examples = np.concatenate(self.lists(labels, num_clients, seed))
         return examples[: size * num_clients], np.full(num_clients, size, dtype=np.int64)
 
     def lists(self, labels: Ints, num_clients: int, seed: int) -> list[Ints]:
-        """Returns the list of each client before the recut: uneven, each >= floor(half of its group's mean size).
-
-        All examples are shuffled and cut into ceil(n / 10) groups that share 10 N / n examples among 10 clients; the
-        last group has the clients and the examples that remain.
-        """
+        """Returns the uneven list of each client before the recut. All examples are shuffled and cut into groups that
+        share 10 N / n examples among 10 clients; the last group has the clients and the examples that remain."""
         generator = numpy_generator("partition", seed)
         shuffled = generator.permutation(len(labels))
         lists: list[Ints] = []
@@ -240,6 +234,7 @@ class DirichletFeddf(PartitionOptions):
         return lists
 
     def _of_group(self, labels: Ints, examples: Ints, members: int, generator: np.random.Generator) -> list[Ints]:
+        """Draws until every list has floor(half of the group's mean size). Raises ConfigError."""
         of_class = [examples[labels[examples] == label] for label in np.unique(labels[examples])]
         least = int(0.5 * len(examples) / members)
         for _ in range(MAX_DRAWS):

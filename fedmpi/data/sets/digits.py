@@ -46,10 +46,8 @@ class Digits(DataOptions):
 
 
 def split() -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Returns the positions in the file of the training and of the test examples.
-
-    Their order is that of hashes of the positions, so it does not depend on any library's random number generator.
-    """
+    """Returns the positions in the file of the training and of the test examples, in the order of their hashes, which
+    no library's random number generator decides."""
     keys = np.array([mix("digits-split", position) for position in range(NUM_EXAMPLES)])
     order = np.argsort(keys, kind="stable")
     return order[:NUM_TRAIN], order[NUM_TRAIN:]

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import DataInfo, Dataset, number_groups
+from fedmpi.data.dataset import PARTS, DataInfo, Dataset, number_groups
 from fedmpi.data.files import CountedOptions, find, guarded, track
 from fedmpi.data.sets.steps import Number, first_of_test, windows
 from fedmpi.data.subset import Ints
@@ -41,8 +41,7 @@ class Har(CountedOptions):
     """Activities of 30 people from a phone's sensors, 6 classes: HAPT's raw signals or UCI HAR's features."""
     form: Literal["windows", "features"] = "windows"
     """`windows`: pieces of HAPT's raw signals, 128 samples (2.56 s) of 6 standardized axes (3 of acceleration, 3 of
-    rotation), cut out of each labelled stretch every 64 samples. `features`: UCI HAR's 561 numbers, as distributed.
-    """
+    rotation), cut out of each labelled stretch every 64 samples. `features`: UCI HAR's 561 numbers, as distributed."""
 
     def complete(self) -> DataInfo:
         if self.form == "features":
@@ -97,8 +96,7 @@ def _signals(raw: Path, rows: Ints) -> dict[int, Floats]:
 
 def _divide(rows: Ints) -> Iterator[tuple[int, int, int, bool]]:
     """Yields experiment, first sample and the one after the last, from 0, and whether it is test data, of the stretches
-    of one subject and activity, cut in time.
-    """
+    of one subject and activity, cut in time."""
     num_train = first_of_test(int((rows[:, 4] - rows[:, 3] + 1).sum()), TEST_SHARE)
     for experiment, _, _, first, last in rows.tolist():
         cut = min(first - 1 + num_train, last)
@@ -117,8 +115,11 @@ def _standardized(x: Floats, is_test: NDArray[np.bool_]) -> Floats:
 
 def _features(folder: Path) -> Dataset:
     home = find(folder, "train/subject_train.txt", "UCI HAR (UCI HAR Dataset)").parent.parent
-    parts = [_distributed(home, part) for part in ("train", "test")]
-    x, y, subjects = (np.concatenate(column) for column in zip(*parts, strict=True))
+    x = _both_parts(home, "X", FEATURES, np.float32)
+    y = _both_parts(home, "y", 1, np.int64)[:, 0] - 1
+    subjects = _both_parts(home, "subject", 1, np.int64)[:, 0]
+    if not len(x) == len(y) == len(subjects):
+        raise DataError(str(home), f"holds {len(x)} examples, {len(y)} labels and {len(subjects)} subjects")
     rows = []
     is_test = []
     for subject, activity in np.unique(np.stack([subjects, y], axis=1), axis=0).tolist():
@@ -131,14 +132,8 @@ def _features(folder: Path) -> Dataset:
     return _divided(x[chosen], y[chosen], subjects[chosen], np.concatenate(is_test))
 
 
-def _distributed(home: Path, part: str) -> tuple[Floats, Ints, Ints]:
-    """Returns the features, the activities (from 0) and the subjects of a part."""
-    x = _table(home / part / f"X_{part}.txt", FEATURES, np.float32)
-    y = _table(home / part / f"y_{part}.txt", 1, np.int64)
-    subjects = _table(home / part / f"subject_{part}.txt", 1, np.int64)
-    if not len(x) == len(y) == len(subjects):
-        raise DataError(str(home / part), f"holds {len(x)} examples, {len(y)} labels and {len(subjects)} subjects")
-    return x, y[:, 0] - 1, subjects[:, 0]
+def _both_parts(home: Path, name: str, columns: int, dtype: type[Number]) -> NDArray[Number]:
+    return np.concatenate([_table(home / part / f"{name}_{part}.txt", columns, dtype) for part in PARTS])
 
 
 def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:

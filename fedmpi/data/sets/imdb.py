@@ -54,8 +54,7 @@ class Imdb(PreparedOptions):
     """50,000 film reviews, good or bad, as rows of word numbers (a vocabulary of 1,001)."""
     split: Literal["original", "three_quarters"] = "original"
     """`original`: 25,000 to train and 25,000 to test, of other films (but one). `three_quarters`: of all 50,000, three
-    quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each.
-    """
+    quarters of each class to train (37,500) and the rest to test, as in PriSM's code: its 100 clients have 375 each."""
     length: Count = 500
     """Words of a review that are used, the first ones; shorter reviews are padded on the left."""
 
@@ -71,9 +70,9 @@ class Imdb(PreparedOptions):
         texts = [_letters(read_text(path)) for _, path, _, _ in track(reviews, "reading reviews")]
         parts, _, labels, films = (np.array(column) for column in zip(*reviews, strict=True))
         is_train = parts == "train" if self.split == "original" else _three_quarters(labels)
-        train, test = (np.flatnonzero(chosen) for chosen in (is_train, ~is_train))
-        if self.split == "three_quarters":
-            train, test = (own[np.argsort(labels[own], kind="stable")] for own in (train, test))
+        order = np.argsort(labels, kind="stable")
+        train = order[is_train[order]]
+        test = order[~is_train[order]]
         numbers = {word: number for number, word in enumerate(vocabulary(texts[i] for i in train), start=1)}
         x, test_x = (self._tokens([texts[i] for i in own], numbers) for own in (train, test))
         return Dataset(x, labels[train], test_x, labels[test], *number_groups(films[train], films[test]))

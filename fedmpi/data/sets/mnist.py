@@ -95,11 +95,8 @@ class Mnist(IdxOptions):
 
 
 class Qmnist(Mnist):
-    """C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, NeurIPS 2019.
-
-    QMNIST's label files say who wrote each of MNIST's images. The 297 writers of the test images are not among the 539
-    of the training images.
-    """
+    """C. Yadav and L. Bottou, Cold Case: The Lost MNIST Digits, NeurIPS 2019. Its label files say who wrote each of
+    MNIST's images; no writer is in both parts."""
 
     downloads = (*FILES, "QMNIST/raw/qmnist-train-labels-idx2-int.gz", "QMNIST/raw/qmnist-test-labels-idx2-int.gz")
     folders = ("QMNIST/raw", "MNIST/raw")

@@ -1,8 +1,4 @@
-"""Files of the user's own, an .npz file or a folder of pictures, as README.md of `fedmpi.data` describes them.
-
-Pickled objects are never read. Pictures come class after class, sorted by name; notes on how a camera was held are not
-followed.
-"""
+"""Files of the user's own: an .npz file, of which pickled objects are never read, or a folder of pictures."""
 
 import zipfile
 from pathlib import Path
@@ -25,8 +21,6 @@ Side = Annotated[int, Field(ge=1, le=8192)]
 
 
 class Npz(FileOptions):
-    """Sizes, kind and classes are those of the arrays, so a plan reads the file, too."""
-
     name: str = "npz"
     """Your own arrays in one .npz file: pictures, vectors or tokens."""
     vocabulary_size: VocabularySize = 0
@@ -53,7 +47,7 @@ class Npz(FileOptions):
 
 
 class ImageFolder(FileOptions):
-    """Sizes and classes are those of the pictures, so a plan decodes them, too."""
+    """Pictures come class after class, sorted by name; notes on how a camera was held are not followed."""
 
     name: str = "image_folder"
     """Your own pictures, in a folder for each class."""

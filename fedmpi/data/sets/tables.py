@@ -1,7 +1,7 @@
 """Tables of the user's own: CSV and parquet files, one for all clients or one for each, and Hugging Face folders.
 
 A column is the label, one may say whose an example is, the others are the features. pandas reads files, `datasets`
-reads what its `save_to_disk` wrote; both are imported when a config names such data. Nothing is downloaded.
+reads what its `save_to_disk` wrote; both are imported when a config names such data.
 """
 
 from __future__ import annotations
@@ -54,11 +54,8 @@ class _Columns(FileOptions):
         clients: NDArray[np.str_] | None = None,
         names: list[str] | None = None,
     ) -> Arrays:
-        """Returns the arrays of the parts with these `lengths`. Raises DataError.
-
-        `table` has the columns of labels and groups; `clients` are the groups if no column says them, `names` the
-        classes' names by number if the labels are numbers.
-        """
+        """Returns the arrays of the parts with these `lengths`. `table` has the columns of labels and groups, `clients`
+        the groups if none has, `names` the classes' names by number. Raises DataError."""
         labels, classes = self._labels(self.column(table, self.label))
         named = [str(names[each] if names else each) for each in classes]
         facts = {} if named == [*map(str, range(len(named)))] else {CLASS_NAMES: np.array(named)}
@@ -99,8 +96,6 @@ class _Columns(FileOptions):
 
 
 class Table(_Columns):
-    """Sizes and classes are those of the files, so a plan reads them, too."""
-
     name: str = "table"
     """Your own CSV or parquet files, a column a feature: one file, train and test, or one for each client."""
 
@@ -123,10 +118,8 @@ class Table(_Columns):
         return self.arrays_of(table, features.to_numpy(dtype=np.float32), lengths, clients)
 
     def _files(self, path: Path) -> tuple[dict[str, list[Path]], bool]:
-        """Returns the files of each part, or of the one part '', and whether each is a client's.
-
-        Raises DataError where there is no file, and where clients are files and values of a column, too.
-        """
+        """Returns the files of each part, or of the one part '', and whether each is a client's. Raises DataError where
+        there is no file, and where clients are values of a column, too."""
         if not path.is_dir():
             return {"": [path]}, False
         parts = {"": _tables_in(path)}
@@ -143,8 +136,6 @@ class Table(_Columns):
 
 
 class HuggingFace(_Columns):
-    """Sizes and classes are those of the folder, so a plan reads it, too."""
-
     name: str = "huggingface"
     """A folder that `save_to_disk` of Hugging Face's `datasets` wrote: pictures, lists of numbers or numbers."""
 

@@ -25,8 +25,6 @@ NUM_BYTES = 256
 
 
 class Text(ArrayOptions):
-    """The blocks are those of the files, so a plan reads them, too."""
-
     name: str = "text"
     """Your own text, one file or one for each user: the byte or token that follows."""
     path: Folder = free(...)

@@ -31,24 +31,20 @@ class TinyImagenet(PreparedOptions):
         return DataInfo("image", (3, SIDE, SIDE), self.classes, *counts, mean=half, std=half, crop_padding=4, flip=True)
 
     def prepare(self, folder: Path) -> Dataset:
-        """Returns images uint8 (N, 64, 64, 3), class after class in the order of wnids.txt; its line numbers a class.
-
-        Within a class, training pictures come in the order of their numbers, test pictures in that of
-        val_annotations.txt. Raises DataError for the first picture that is missing, damaged or of another size.
-        """
+        """Returns images uint8 (N, 64, 64, 3), class after class as in wnids.txt, training pictures by number, test
+        pictures as in val_annotations.txt. Raises DataError."""
         folder = find(folder, "wnids.txt", "the pictures (tiny-imagenet-200)").parent
         classes = read_text(folder / "wnids.txt").splitlines()[: self.classes]
         if len(set(classes)) != self.classes:
             found = f"lists {len(set(classes))} classes, data.classes asks for {self.classes}"
             raise DataError(str(folder / "wnids.txt"), f"{found}; {ADVICE}")
-        paths = []
+        train = []
         for name in classes:
-            paths += [folder / "train" / name / "images" / f"{name}_{i}.JPEG" for i in range(TRAIN_PER_CLASS)]
-        paths += _test_pictures(folder / "val", classes)
-        images, _ = decode(paths, ADVICE, (SIDE, SIDE))
-        train_y = np.repeat(np.arange(len(classes)), TRAIN_PER_CLASS)
-        test_y = np.repeat(np.arange(len(classes)), TEST_PER_CLASS)
-        return Dataset(images[: len(train_y)], train_y, images[len(train_y) :], test_y)
+            train += [folder / "train" / name / "images" / f"{name}_{i}.JPEG" for i in range(TRAIN_PER_CLASS)]
+        images, _ = decode(train, ADVICE, (SIDE, SIDE))
+        test_images, _ = decode(_test_pictures(folder / "val", classes), ADVICE, (SIDE, SIDE))
+        numbers = np.arange(len(classes))
+        return Dataset(images, numbers.repeat(TRAIN_PER_CLASS), test_images, numbers.repeat(TEST_PER_CLASS))
 
 
 def _test_pictures(folder: Path, classes: list[str]) -> list[Path]:
