@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
@@ -14,8 +16,8 @@ from fedmpi.config.load import one_config
 from fedmpi.data import files
 from fedmpi.data.dataset import DataOptions, load_data
 from fedmpi.data.files import FetchedOptions, PreparedOptions
-from fedmpi.data.partition import make_partition
-from fedmpi.data.show import table
+from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.subset import Ints
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
 from fedmpi.store.units import size
@@ -132,5 +134,25 @@ def show(arguments: argparse.Namespace) -> None:
     dataset = load_data(config.data)
     labels = dataset.classes("train")
     partition = make_partition(config.partition, dataset.train_y, config.clients.count, config.seed, dataset.groups)
-    print(table(partition, labels, config.data.used().num_strata, dataset.groups))
+    print(table(partition, labels, config.data.used().num_strata))
     print(f"{'digest of the data':18}  {dataset.digest}")
+
+
+def table(partition: Partition, labels: Ints, num_classes: int) -> str:
+    """Returns a few lines of text: examples in use, clients, sizes, classes for each client, examples of each class."""
+    rows = [
+        ("clients", f"{partition.num_clients:,}"),
+        ("examples", f"{len(partition.indices):,} of {len(labels):,} in use"),
+        ("per client", _spread(partition.sizes)),
+    ]
+    if num_classes > 1:
+        pairs = np.unique(partition.owners * num_classes + labels[partition.indices])
+        kinds = np.bincount(pairs // num_classes, minlength=partition.num_clients)
+        rows.append(("classes per client", _spread(kinds)))
+        rows.append(("per class", _spread(np.bincount(labels[partition.indices], minlength=num_classes))))
+    return "\n".join(f"{name:18}  {text}" for name, text in rows)
+
+
+def _spread(values: Ints) -> str:
+    low, middle, high = int(values.min()), float(np.median(values)), int(values.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}, median {middle:,.10g}"

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from fedmpi.config.fields import Folder, free
 from fedmpi.config.yaml_text import flow
@@ -18,7 +18,6 @@ from fedmpi.data.dataset import DataInfo, DataOptions, Dataset, check, digest_of
 from fedmpi.errors import FAILED, DataError, RunDirError, UserError, reason
 from fedmpi.store.files import make_folder, user_path, write_atomic, writing
 
-T = TypeVar("T")
 KIND = "data"
 """The kind of prepared files."""
 MAX_UNPACKED_BYTES = 32 * 10**9
@@ -115,7 +114,7 @@ class CountedOptions(PreparedOptions):
             return self.complete()
 
 
-def track(steps: Iterable[T], words: str) -> Iterable[T]:
+def track(steps: Iterable[Any], words: str) -> Iterable[Any]:
     """Yields the steps of long work; a terminal shows meanwhile on stderr how far it is."""
     from rich.console import Console
     from rich.progress import track as shown

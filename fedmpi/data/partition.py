@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedmpi.data.dataset import DataInfo
 
 KIND = "partition"
+MAX_COLUMNS = 500
 Problems = Iterator[tuple[str, str]]
 
 
@@ -172,3 +173,29 @@ def take(pool: Ints, starts: Ints, counts: Ints) -> Ints:
     """Takes `counts` (clients, classes) examples, client after client, class c from pool[starts[c]] on."""
     begins = starts + np.cumsum(counts, axis=0) - counts
     return pool[runs(begins.ravel(), counts.ravel())]
+
+
+def class_counts(partition: Partition, labels: Ints, num_classes: int) -> Ints:
+    """Returns int64 (clients, classes): how many examples of each class the clients have."""
+    cells = partition.owners * num_classes + labels[partition.indices]
+    return np.bincount(cells, minlength=partition.num_clients * num_classes).reshape(-1, num_classes)
+
+
+def draw_classes(axes: Any, partition: Partition, labels: Ints, num_classes: int) -> None:
+    """Draws a heat map of the clients' class shares, for any number of clients."""
+    shares = sorted_shares(class_counts(partition, labels, num_classes))
+    image = axes.imshow(shares.T, aspect="auto", cmap="magma_r", vmin=0, interpolation="nearest")
+    some = f"{len(shares):,} of " if len(shares) < partition.num_clients else ""
+    axes.set(xlabel=f"{some}{partition.num_clients:,} clients, by most frequent class", ylabel="class", xticks=[])
+    axes.yaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
+    axes.figure.colorbar(image, ax=axes, label="share of a client's examples")
+
+
+def sorted_shares(counts: Ints) -> NDArray[np.float64]:
+    """Returns the class shares (clients, classes) of clients with these counts, at most MAX_COLUMNS of them,
+    evenly spaced among all when sorted by most frequent class and its share; clients without examples are left out."""
+    counts = counts[counts.any(axis=1)]
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    order = np.lexsort((-shares.max(axis=1), counts.argmax(axis=1)))
+    chosen = np.linspace(0, len(order) - 1, min(MAX_COLUMNS, len(order))).astype(np.int64)
+    return shares[order[chosen]]

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, InstanceOf, validate_call
 from torch import nn
 
-from fedmpi.data.partition import Partition
-from fedmpi.data.show import class_counts
+from fedmpi.data.partition import Partition, class_counts
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.export.command import check_file, write
 from fedmpi.export.formats import FormatName, format_of

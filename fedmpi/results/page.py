@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedmpi.data.partition import Partition, saved
-from fedmpi.data.show import draw_classes
+from fedmpi.data.partition import Partition, draw_classes, saved
 from fedmpi.data.subset import Ints
 from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of

@@ -16,14 +16,14 @@ Neighbours there overlap by half, so the one example before the test part is in 
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedmpi.data.dataset import PARTS, DataInfo, Dataset, number_groups
 from fedmpi.data.files import CountedOptions, find, guarded, track
-from fedmpi.data.sets.steps import Number, first_of_test, windows
+from fedmpi.data.sets.steps import first_of_test, windows
 from fedmpi.data.subset import Ints
 from fedmpi.errors import DataError
 
@@ -132,14 +132,14 @@ def _features(folder: Path) -> Dataset:
     return _divided(x[chosen], y[chosen], subjects[chosen], np.concatenate(is_test))
 
 
-def _both_parts(home: Path, name: str, columns: int, dtype: type[Number]) -> NDArray[Number]:
+def _both_parts(home: Path, name: str, columns: int, dtype: type[np.generic]) -> NDArray[Any]:
     return np.concatenate([_table(home / part / f"{name}_{part}.txt", columns, dtype) for part in PARTS])
 
 
-def _table(path: Path, columns: int, dtype: type[Number]) -> NDArray[Number]:
+def _table(path: Path, columns: int, dtype: type[np.generic]) -> NDArray[Any]:
     """Reads a table of numbers with so many columns. Raises DataError if the file is missing or holds anything else."""
     with guarded(path, "unpack the files again", "cannot be read as a table of numbers"):
-        table: NDArray[Number] = np.loadtxt(path, dtype=dtype, ndmin=2)
+        table: NDArray[Any] = np.loadtxt(path, dtype=dtype, ndmin=2)
         if table.shape[1] != columns:
             raise ValueError(f"it has {table.shape[1]} columns, expected {columns}")
     return table

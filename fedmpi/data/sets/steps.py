@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from fedmpi.data.files import guarded, track
 from fedmpi.errors import DataError
 
 PartialShare = Annotated[float, Field(gt=0, lt=1)]
-Number = TypeVar("Number", bound=np.generic)
 Examples = tuple[NDArray[Any], NDArray[Any]]
 """x and y, of one length."""
 ByName = dict[str, Examples]
@@ -86,7 +85,7 @@ def first_of_test(size: int, test_share: float) -> int:
     return size - int(size * test_share + 0.5)
 
 
-def windows(samples: NDArray[Number], length: int, step: int) -> NDArray[Number]:
+def windows(samples: NDArray[Any], length: int, step: int) -> NDArray[Any]:
     """Returns (n, length, ...): a window every `step` samples from the first on; none if there are too few."""
     starts = np.arange(0, len(samples) - length + 1, step)
     return samples[starts[:, None] + np.arange(length)]
