@@ -1,5 +1,6 @@
 """Files of data sets: checksums and addresses, downloads from a server of our own, archives good and bad."""
 
+import functools
 import gzip
 import hashlib
 import io
@@ -11,8 +12,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,6 @@ from fedmpi.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
 SHA256 = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
-
-
-# ---- addresses and checksums
 
 
 def test_every_file_of_a_set_has_an_address_and_a_checksum() -> None:
@@ -53,85 +50,54 @@ def test_commands_in_messages_are_taken_and_depend_on_the_options(tmp_path: Path
     assert again == options
 
 
-# ---- downloads
-
-
-@dataclass
-class Server:
-    url: str = ""
-    content: bytes = CONTENT
-    statuses: list[int] = field(default_factory=list)
-    """Error statuses of the first answers."""
-    breaks_after: list[int] = field(default_factory=list)
-    """Only so many bytes of the body come in the first answers."""
-    num_requests: int = 0
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        ours: Server = self.server.ours
-        ours.num_requests += 1
-        if ours.statuses:
-            self.send_error(ours.statuses.pop(0))
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(ours.content)))
-        self.end_headers()
-        self.wfile.write(ours.content[: ours.breaks_after.pop(0)] if ours.breaks_after else ours.content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Serves `set/file.bin`."""
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file that a server of our own has for `set/file.bin`."""
+    served = tmp_path / "served" / "file.bin"
+    served.parent.mkdir()
+    served.write_bytes(CONTENT)
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as tcp:
-        tcp.ours = Server(f"http://127.0.0.1:{tcp.server_address[1]}/file")
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=str(served.parent))
+    with socketserver.TCPServer(("127.0.0.1", 0), handler) as tcp:
         monkeypatch.setattr(files, "TABLE", tmp_path / "files.txt")
-        files.TABLE.write_text(f"set/file.bin {SHA256} {tcp.ours.url}")
+        files.TABLE.write_text(f"set/file.bin {SHA256} http://127.0.0.1:{tcp.server_address[1]}/file.bin")
         thread = threading.Thread(target=tcp.serve_forever, args=(0.01,))
         thread.start()
-        yield tcp.ours
+        yield served
         tcp.shutdown()
         thread.join()
 
 
-def only_file(folder: Path) -> bytes:
-    assert [path.name for path in (folder / "set").iterdir()] == ["file.bin"]
-    return (folder / "set" / "file.bin").read_bytes()
-
-
-def test_a_file_is_loaded_once_and_again_by_force(server: Server, tmp_path: Path) -> None:
-    for number, (content, force) in enumerate([(b"", False), (CONTENT, False), (b"damaged", False), (CONTENT, True)]):
-        if content:
-            (tmp_path / "set" / "file.bin").write_bytes(content)
-        fetch("set/file.bin", tmp_path, force=force)
-        assert only_file(tmp_path) == CONTENT and server.num_requests == [1, 1, 2, 3][number]
-
-
-@pytest.mark.parametrize("trouble", [{"statuses": [503, 404]}, {"breaks_after": [10, 300_000]}])
-def test_passing_trouble_is_tried_again(server: Server, tmp_path: Path, trouble: dict[str, list[int]]) -> None:
-    vars(server).update(trouble)
+def test_a_file_is_loaded_once_and_again_by_force(served: Path, tmp_path: Path) -> None:
+    loaded = tmp_path / "set" / "file.bin"
+    for found in (b"", b"damaged"):
+        loaded.parent.mkdir(exist_ok=True)
+        loaded.write_bytes(found)
+        fetch("set/file.bin", tmp_path)
+        assert [*loaded.parent.iterdir()] == [loaded] and loaded.read_bytes() == CONTENT
+    served.unlink()
     fetch("set/file.bin", tmp_path)
-    assert only_file(tmp_path) == CONTENT and server.num_requests == 3
+    with pytest.raises(DownloadError):
+        fetch("set/file.bin", tmp_path, force=True)
 
 
-@pytest.mark.parametrize(
-    ("changes", "problem"), [({"content": b"another"}, "does not match"), ({"statuses": [404] * 9}, "404")]
-)
+def test_passing_trouble_is_tried_again(served: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.unlink()
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: served.write_bytes(CONTENT))
+    fetch("set/file.bin", tmp_path)
+    assert (tmp_path / "set" / "file.bin").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(("content", "problem"), [(b"another", "does not match"), (None, "404")])
 def test_a_server_without_the_file_is_one_line_of_exit_code_1(
-    server: Server, tmp_path: Path, changes: dict[str, object], problem: str
+    served: Path, tmp_path: Path, content: bytes | None, problem: str
 ) -> None:
-    vars(server).update(changes)
+    served.unlink() if content is None else served.write_bytes(content)
     with pytest.raises(DownloadError, match=problem) as caught:
         fetch("set/file.bin", tmp_path)
-    assert caught.value.exit_code == 1 and "\n" not in caught.value.text() and server.url in caught.value.text()
+    assert caught.value.exit_code == 1 and "\n" not in caught.value.text() and "/file.bin" in caught.value.text()
     assert not any((tmp_path / "set").iterdir())
 
-
-# ---- archives
 
 MEMBERS = {"set/a.txt": b"first", "set/deep/b.txt": b"", "set/c.bin": bytes(range(256)) * 1000}
 PACKERS = {"tar": bytes, "tar.gz": gzip.compress, "tar.xz": lzma.compress}
@@ -206,9 +172,6 @@ def test_a_bad_archive_is_one_line_and_leaves_nothing(
     assert line.startswith(f"{archive}: cannot be unpacked (") and "get it again" in line
     assert ("1,000,000 bytes" in line) == ("limit" in case)
     assert files_below(tmp_path) == {"set/odd": BAD[case]}
-
-
-# ---- reading
 
 
 @pytest.mark.parametrize("kind", ["pipe", "no text"])
