@@ -209,8 +209,13 @@ def write_slurm_job(
     print(f"{len(left)} of {counted(len(jobs), 'run')} left; others are finished or running", flush=True)
     if not left:
         return
-    text = _filled((_FILES / "job.sbatch").read_text(), "runs", _run_lines(jobs))
-    text = _filled(text, "job", [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)])
+    parts = {
+        "job": [*_sbatch_lines(folder, ranks, left, options), *_start_lines(ranks, launcher)],
+        "runs": [*_run_lines(jobs)],
+    }
+    # In the template a part stands between `# >>> PART` and `# <<<`.
+    template = (_FILES / "job.sbatch").read_text()
+    text = re.sub(r"# >>> (\w+)\n.*?# <<<$", lambda part: "\n".join(parts[part[1]]), template, flags=re.DOTALL | re.M)
     for job in left.values():
         write_config(job)
     file = make_folder(folder) / "job.sbatch"
@@ -218,27 +223,19 @@ def write_slurm_job(
     print(f"written: {file}; look at it, then: sbatch {shlex.quote(str(file))}", flush=True)
 
 
-def _filled(template: str, part: str, lines: Iterable[str]) -> str:
-    """Puts lines in place of the template's own, which stand between `# >>> PART` and `# <<<`."""
-    before, _, rest = template.partition(f"# >>> {part}\n")
-    _, _, after = rest.partition("# <<<\n")
-    return before + "\n".join(lines) + "\n" + after
-
-
-def _sbatch_lines(folder: Path, ranks: int, tasks: Iterable[int], given: Sequence[str]) -> list[str]:
-    """Returns the `#SBATCH` lines: the defaults, and the user's options in place of them or behind them."""
+def _sbatch_lines(folder: Path, ranks: int, tasks: Iterable[int], given: Sequence[str]) -> Iterator[str]:
+    """Yields the `#SBATCH` lines: the defaults, and the user's options in place of them or behind them."""
     own = dict(option.partition("=")[::2] for option in given)
     own["array"] = ",".join(map(str, tasks)) + own.get("array", "")
     log = str(folder).replace("%", "%%") + "/slurm-%A_%a.log"
     options = {"job-name": folder.name, "array": "", "ntasks": str(ranks), **_DEFAULTS, "output": log, **own}
     if "no-requeue" in own:
         del options["requeue"]
-    return [f"#SBATCH --{key}" + (f"={_quoted(value)}" if value else "") for key, value in options.items()]
-
-
-def _quoted(value: str) -> str:
-    """Returns the text as sbatch reads its lines: blanks need quotes, a backslash takes the next character as it is."""
-    return '"' + re.sub(r'(["\\])', r"\\\1", value) + '"' if re.search(r"[\s#\"'\\]", value) else value
+    for key, value in options.items():
+        # To sbatch blanks need quotes, and a backslash takes the next character as it is.
+        quoted = re.sub(r'(["\\])', r"\\\1", value)
+        text = f'"{quoted}"' if re.search(r"[\s#\"'\\]", value) else value
+        yield f"#SBATCH --{key}" + (f"={text}" if text else "")
 
 
 def _run_lines(jobs: Sequence[Job]) -> Iterator[str]:
