@@ -76,7 +76,7 @@ class GridFolder:
         return {record.run: record for record in self._archive[1]}
 
     def folder_of(self, run: GridRun) -> RunDir:
-        return RunDir(self.out / run.folder_name)
+        return RunDir(self.out / run.name)
 
     def refuse_changed(self) -> None:
         """Raises RunDirError where the questions, or what they rest on, have changed since the first run began."""
@@ -102,7 +102,7 @@ class GridFolder:
             now = archive.fingerprint(job.config, user_code(job.config, as_loaded=False))
             if began.get(run, now) != now:
                 what = "a config, one that it starts from, or code that it names"
-                raise self._changed(f"{what} has changed since run {run.folder_name} was begun")
+                raise self._changed(f"{what} has changed since run {run.name} was begun")
         write_text(make_folder(self.out) / _DIGEST, json.dumps({"digest": self.grid.digest}) + "\n")
 
     def jobs(self, runs: Sequence[GridRun]) -> dict[GridRun, Job]:
@@ -116,7 +116,7 @@ class GridFolder:
             except ConfigError as error:
                 where = f"{self.grid.path}, method {run.method} in setting {run.setting}"
                 raise ConfigError(where, *error.problems) from None
-            jobs[run] = Job(f"{run.name} seed {run.seed}", self.folder_of(run), config)
+            jobs[run] = Job(self.folder_of(run), config)
             jobs[run].refuse_other()
         return jobs
 
@@ -176,7 +176,7 @@ def _grid(given: Sequence[str]) -> int:
     folder.refuse_changed()
     if arguments.list:
         runs = [*trials(folder.grid), *(folder.finals() or finals(folder.grid, {}))]
-        show("\n".join(run.folder_name for run in _chosen(folder.grid, runs, arguments)))
+        show("\n".join(run.name for run in _chosen(folder.grid, runs, arguments)))
         return 0
     code = 0 if arguments.report else _make(folder, arguments)
     if arguments.slurm is None and (code == 0 or (code == FAILED and folder.finished())):

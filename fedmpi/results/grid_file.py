@@ -324,16 +324,13 @@ class GridRun:
 
     @property
     def name(self) -> str:
+        """Returns the name of the run's folder."""
         trial = f"-trial{self.trial}" if self.phase == "tuning" else ""
-        return f"{self.phase}-{self.setting}-{self.method}{trial}"
+        return f"{self.phase}-{self.setting}-{self.method}{trial}-seed{self.seed}"
 
     @property
     def address(self) -> str:
         return f"{self.setting}/{self.method}"
-
-    @property
-    def folder_name(self) -> str:
-        return f"{self.name}-seed{self.seed}"
 
 
 def trials(grid: Grid) -> list[GridRun]:

@@ -39,9 +39,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, SIGNAL)
 
 @dataclass(frozen=True)
 class Job:
-    """A run to make. `name` is what progress lines call it."""
+    """A run to make."""
 
-    name: str
     folder: RunDir
     config: Config
 
@@ -91,7 +90,7 @@ def make(jobs: Sequence[Job], *, ranks: int = 1, at_once: int = 1, launcher: str
         while (processes or waiting) and not signals:
             if waiting and len(processes) < at_once:
                 number, job = waiting.popleft()
-                processes.append(_Process(words, environ, job, f"[{number}/{len(left)}] {job.name}"))
+                processes.append(_Process(words, environ, job, f"[{number}/{len(left)}] {job.folder.path.name}"))
                 continue
             time.sleep(_POLL_S)
             for process in [one for one in processes if one.popen.poll() is not None]:

@@ -97,7 +97,7 @@ def test_a_written_array_has_the_user_s_code(cluster: Cluster, tmp_path: Path, m
     monkeypatch.syspath_prepend(user)
     words = (*SHORT, "method={name: mine:Mine}")
     configs = [load(ROOT / "configs/fedhm_digits.yaml", [*words, f"seed={n}"]) for n in (0, 1)]
-    jobs = [Job(f"{n}", RunDir(user / f"run-{n}"), config) for n, config in enumerate(configs)]
+    jobs = [Job(RunDir(user / f"run-{n}"), config) for n, config in enumerate(configs)]
     write_slurm_job(jobs, user / "job", ranks=3, launcher=None, options=["time=10"])
     must_end_well(cluster, cluster.control("sbatch", "--parsable", f"{user}/job/job.sbatch").strip())
     run_all(jobs[1].config, SerialComm(), tmp_path / "alone")

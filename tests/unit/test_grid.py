@@ -270,7 +270,7 @@ def test_what_changed_after_a_run_is_refused(tmp_path: Path, own: tuple[Short, P
             before = path.read_text()
             path.write_text(before.replace(old, new))
             error = grid.refused()
-            assert what in error and (path == grid.grid.path or trials(grid.grid)[0].folder_name in error)
+            assert what in error and (path == grid.grid.path or trials(grid.grid)[0].name in error)
             path.write_text(before)
         assert grid("--report")[0] == 0
         if has_folder:

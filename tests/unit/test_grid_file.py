@@ -84,7 +84,7 @@ def test_trials_and_final_runs_by_hand(tmp_path: Path) -> None:
     tuning, final = trials(grid), finals(grid, {("one", "hm"): 1})
     assert (len(tuning), len(final)) == (8, 24) and len({*tuning, *final}) == 32
     chosen = GridRun("final", "one", "hm", 1, 5)
-    assert chosen in final and chosen.name == "final-one-hm"
+    assert chosen in final and chosen.name == "final-one-hm-seed5"
     configs = {run: job.config for run, job in jobs_of(grid, [*tuning, *final], tmp_path / "out").items()}
     assert configs[chosen].method.tau == 5 and configs[chosen].seed == 5
     assert {config.evaluation.on for one, config in configs.items() if one.phase == "final"} == {"test"}

@@ -26,7 +26,7 @@ def plan(tmp_path: Path) -> "list[Job]":
     """Three runs of two rounds, of seeds 0, 1 and 2."""
     base = write_base(tmp_path / "base.yaml", "method.name=fedavg", "rounds=2")
     out = tmp_path / "out"
-    return [Job(f"avg seed {n}", RunDir(out / f"avg-seed{n}"), load(base, [f"seed={n}"])) for n in range(3)]
+    return [Job(RunDir(out / f"avg-seed{n}"), load(base, [f"seed={n}"])) for n in range(3)]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_failure_ends_no_other(plan: list[Job], python: Path, capsys: pytest.C
     write_script(python, f"case $* in *seed0*) {says} ;; *) exit 3 ;; esac")
     assert make(plan) == 1
     lines = " ".join(capsys.readouterr().out.split())
-    assert "[1/3] avg seed 0: failed with exit code 2 (0 s): in use: x y; see " in lines
+    assert "[1/3] avg-seed0: failed with exit code 2 (0 s): in use: x y; see " in lines
     assert lines.count("failed with exit code 3") == 2 and "own.yaml" not in lines
 
 
@@ -124,7 +124,7 @@ def test_ranks_do_not_outlive_a_terminated_command(plan: list[Job], tmp_path: Pa
     script.write_text(
         "import sys\nfrom pathlib import Path\nfrom fedmpi.config.load import load\n"
         "from fedmpi.results.launch import Job, make\nfrom fedmpi.store.run_dir import RunDir\n"
-        'job = Job("x", RunDir(Path(sys.argv[2])), load(sys.argv[1], ["rounds=100000"]))\n'
+        'job = Job(RunDir(Path(sys.argv[2])), load(sys.argv[1], ["rounds=100000"]))\n'
         "sys.exit(make([job], ranks=2))\n"
     )
     process = subprocess.Popen([sys.executable, str(script), *words], cwd=Path(__file__).parents[2])

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def plan(folder: Path, *seeds: int, **changed: Any) -> list[Job]:
     words = [f"{key.replace('_', '.')}={value}" for key, value in changed.items()]
     config = write_config(folder / "base.yaml", "method.name=fedavg", "rounds=1")
-    return [Job(f"run {n}", RunDir(Path("out") / f"run-{n}"), load(config, [f"seed={n}", *words])) for n in seeds]
+    return [Job(RunDir(Path("out") / f"run-{n}"), load(config, [f"seed={n}", *words])) for n in seeds]
 
 
 def write_job(jobs: list[Job], *options: str, **changed: Any) -> None:
@@ -80,7 +80,7 @@ def test_a_single_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(folder)
     own = ["data={name: small:vectors}", "model={name: mlp, hidden: [8]}"]
     plan(folder)
-    job = Job("x", RunDir(folder / "50% lr=0.1" / "run"), load(folder / "base.yaml", own))
+    job = Job(RunDir(folder / "50% lr=0.1" / "run"), load(folder / "base.yaml", own))
     write_job([job], folder=folder / "50% lr=0.1")
     text = (folder / "50% lr=0.1" / "job.sbatch").read_text()
     assert f'#SBATCH --output="{folder}/50%% lr=0.1/slurm-%A_%a.log"\n' in text
