@@ -95,7 +95,21 @@ class Server:
             role = "worker"
         chosen = defaults(config, setup.method)
         of_sources = [*made_with.source_warnings(self._folder, config)]
-        self._note_start(ranks=ranks, defaults=chosen, **first_state)
+        manifest.add_start(
+            self._folder,
+            command=list(self._request.command),
+            resumed_round=self._done or None,  # None for a fresh start
+            ranks=ranks,
+            job=slurm_job(),
+            data_digest=setup.dataset.digest,
+            num_test=setup.info.num_test,
+            mpi=setup.comm.library,
+            launch=self._advice.launch,
+            sizes=[row.costs() for row in self._sizes],
+            brought=made_with.user_code(config),
+            defaults=chosen,
+            **first_state,
+        )
         if chosen:
             self._tell(chosen)
         examples = setup.partition.sizes
@@ -116,22 +130,6 @@ class Server:
             changes = "; ".join(origin["config"]) or "with the same config"
             self._tell(f"round 1 begins with the state of {origin['run']} after round {origin['round']}: {changes}")
         self._observers.call("run_started", Started(config.to_dict(), self._folder.path, self._done))
-
-    def _note_start(self, **more: Any) -> None:
-        setup = self._setup
-        manifest.add_start(
-            self._folder,
-            command=list(self._request.command),
-            resumed_round=self._done or None,  # None for a fresh start
-            job=slurm_job(),
-            data_digest=setup.dataset.digest,
-            num_test=setup.info.num_test,
-            mpi=setup.comm.library,
-            launch=self._advice.launch,
-            sizes=[row.costs() for row in self._sizes],
-            brought=made_with.user_code(setup.config),
-            **more,
-        )
 
     def show_progress(self, num_done: int, num_clients: int) -> None:
         """Shows how many clients of the running phase are done."""

@@ -93,15 +93,6 @@ def test_commands_from_another_folder(ran: Ran, words: str, said: str) -> None:
     assert said in ran("fedmpi", *words.split()).stdout
 
 
-def test_the_job_file_finds_its_script_and_names_its_command(ran: Ran) -> None:
-    words = ("grid", "--methods", "fedhm", "--seeds", "0,1", "--out", "sent", "--slurm")
-    text = Path(ran("fedmpi", *words).stdout.split("written: ")[1].split(";")[0])
-    lines = text.read_text().splitlines()
-    assert "# Written by: fedmpi grid --methods fedhm --seeds 0,1 --out sent --slurm" in lines
-    (sourced,) = [line.split()[1] for line in lines if line.endswith("life_cycle.sh")]
-    assert Path(sourced).is_file() and "site-packages" in sourced
-
-
 def test_the_steps_of_the_container(tmp_path: Path) -> None:
     """`%post` of slurm/fedmpi.def in a fresh environment, which then runs `%test`."""
     checkout, prefix = venvs.copied(tmp_path / "checkout"), tmp_path / "prefix"
