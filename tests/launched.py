@@ -198,7 +198,7 @@ class Launched:
         try:
             return self.process.wait(max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            self.kill()
+            kill_all(self.process)
             raise AssertionError(f"no end within {LIMIT_S:g} s\n{self.out}\n{self.err}") from None
 
     def wait_until(self, is_so: Callable[[], bool]) -> bool:
@@ -208,10 +208,6 @@ class Launched:
                 return is_so()
             time.sleep(0.01)
         return True
-
-    def kill(self) -> None:
-        """SIGKILL to mpirun and all its ranks at (nearly) the same moment, and waits for their end."""
-        kill_all(self.process)
 
     def advice(self) -> list[str]:
         """The words of the one command that it says to continue with."""

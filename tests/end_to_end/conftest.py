@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from launched import Launched, Made, RunMain, Start, command, launch, patched, unfolded
+from launched import Launched, Made, RunMain, Start, command, kill_all, launch, patched, unfolded
 from small_runs import SMALL, finished, run_all, small_config, undisturbed
 
 from fedmpi.main import COMMANDS, main
@@ -39,7 +39,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     yield begin
     for launched in under_way:
-        launched.kill()
+        kill_all(launched.process)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import venvs
-from launched import Launched, descendants, ends_in_time, failed_on, has_rounds, launch
+from launched import Launched, descendants, ends_in_time, failed_on, has_rounds, kill_all, launch
 from small_runs import SMALL, finished, undisturbed
 
 import fedmpi
@@ -44,8 +44,7 @@ def under_way() -> Iterator[list[Launched]]:
     found: list[Launched] = []
     yield found
     for launched in found:
-        if launched.process.poll() is None:
-            launched.kill()
+        kill_all(launched.process)
 
 
 def start(programs: Path, ranks: int, run_dir: Path, *words: str, small: Sequence[str] = SMALL) -> Launched:

@@ -120,15 +120,6 @@ def test_an_export_says_why_nothing_is_saved(run: RunDir, told: Told) -> None:
         chosen_round(run, "best", {})
 
 
-def test_an_export_of_a_finished_run_without_checkpoints_gives_no_command(run: RunDir) -> None:
-    run.checkpoint_path(2).unlink()
-    run.report_dir.mkdir(exist_ok=True)
-    (run.report_dir / "summary.json").write_text("{}")
-    with pytest.raises(RunDirError) as raised:
-        chosen_round(run, "last", {})
-    assert "finished" in str(raised.value) and "--resume" not in str(raised.value)
-
-
 def test_a_page_of_a_run_with_more_rounds_has_their_numbers(run: RunDir) -> None:
     run.report_dir.mkdir(exist_ok=True)
     rows = [{"name": "1", "accuracy_last": 0.1, "accuracy_best": 0.1, "best_round": 1}]
