@@ -4,14 +4,7 @@ import numpy as np
 from timm.models.resnet import BasicBlock, ResNet
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertForSequenceClassification,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-)
+from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 LENGTH = 6
 
@@ -27,19 +20,8 @@ class Bert(BertForSequenceClassification):
         return super().forward(tokens).logits
 
 
-class Gpt(GPTNeoXForCausalLM):
-    """Tokens (B, length) -> logits (B, length, classes) of the tokens that follow."""
-
-    def __init__(self, num_classes: int) -> None:
-        sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-        super().__init__(GPTNeoXConfig(vocab_size=num_classes, use_cache=False, **sizes))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return super().forward(tokens).logits
-
-
 class Gpt2(GPT2LMHeadModel):
-    """The same of another family, whose last layer has the embedding's weights."""
+    """Tokens (B, length) -> logits (B, length, classes); the embedding and the last layer share weights."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__(GPT2Config(vocab_size=num_classes, n_embd=16, n_layer=2, n_head=2, use_cache=False))

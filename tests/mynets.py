@@ -191,8 +191,6 @@ class Inverts(Flat):
 
 
 class OneByOne(Flat):
-    """Calls its layers for each example."""
-
     def forward(self, x):
         return torch.stack([super(OneByOne, self).forward(example[None])[0] for example in x])
 
@@ -213,8 +211,6 @@ def counts():
 
 
 class Repeats(Flat):
-    """One block under three names."""
-
     def add(self, num_classes, example_shape):
         self.blocks = nn.ModuleList([nn.Sequential(self.middle, nn.ReLU())] * 3)
 
@@ -264,22 +260,16 @@ class Listed(Flat):
 
 
 class Extracts(Flat):
-    """Trains the last layers alone."""
-
     def forward(self, x):
         return self.head(self.middle(self.body(x.flatten(1)).detach()))
 
 
 class Unused(Flat):
-    """A layer that no pass calls, as an auxiliary head."""
-
     def add(self, num_classes, example_shape):
         self.auxiliary = nn.Linear(3, 3)
 
 
 class WritesOver(Flat):
-    """Normalizes its inputs in place."""
-
     def forward(self, x):
         return super().forward(x.sub_(1))
 
@@ -343,8 +333,6 @@ class Caches(Flat):
 
 
 class ReadsSizes(Flat):
-    """Reads what a layer is of."""
-
     def __init__(self, num_classes, example_shape):
         super().__init__(num_classes, example_shape, hidden=32)
         self.norm = nn.BatchNorm1d(32)
@@ -357,15 +345,11 @@ class ReadsSizes(Flat):
 
 
 class Measures(Flat):
-    """Asks how long its batch is."""
-
     def forward(self, x):
         return super().forward(x) * torch.ones(len(x), 1)
 
 
 class Prompts(Flat):
-    """A layer reads a constant."""
-
     def forward(self, x):
         return super().forward(x) + self.head(torch.ones(1, 8))
 
@@ -409,15 +393,11 @@ class Detached(Flat):
 
 
 class Squeezes(Flat):
-    """Loses the batch if it has one example."""
-
     def forward(self, x):
         return super().forward(x).squeeze()
 
 
 class ChoosesByValue(Flat):
-    """Runs only on its own weights."""
-
     def forward(self, x):
         outputs = super().forward(x)
         return outputs if self.body.weight.any() else outputs[:0]

@@ -121,24 +121,18 @@ def test_a_round_with_wrap_around_by_hand() -> None:
     (10 + 1 + 4) / 3. The classes' rows read the same units; their biases are held by all.
     """
     method = rolling()
+    state = state_of(method, 7.0)
     whole, two, one = (client_of(client, tier, round_number=4) for client, tier in enumerate((0, 1, 2)))
     sent = filled(method, 10.0, 0), filled(method, 0.0, 1), filled(method, 4.0, 2)
     sent[1]["hidden.weight"].copy_(torch.tensor([[1.0], [2.0]]))
     sent[1]["out.weight"].copy_(torch.tensor([[1.0, 2.0]] * 3))
     sent[1]["out.bias"].fill_(1.0)
-    found = means(method, state_of(method, 7.0), *zip((whole, two, one), sent, strict=True))
+    found = means(method, state, *zip((whole, two, one), sent, strict=True))
     assert found["hidden.weight"].flatten().tolist() == [6, 10, 10, 5]
     assert found["out.weight"].tolist() == [[6, 10, 10, 5]] * 3
     assert found["out.bias"].tolist() == [5] * 3
-
-
-def test_a_client_gets_the_window_of_its_round() -> None:
-    """Units 0 to 3 are 0, 1, 2, 3: round 4 gives 3 and 0 to a client of two."""
-    method = rolling()
-    state = state_of(method, 7.0)
-    state["hidden.weight"] = torch.arange(4.0).view(4, 1)
-    state["out.weight"] = torch.arange(12.0).view(3, 4)
-    net = flat(method, 1, state, client_of(0, 1, round_number=4))
+    numbered = state | {"hidden.weight": torch.arange(4.0).view(4, 1), "out.weight": torch.arange(12.0).view(3, 4)}
+    net = flat(method, 1, numbered, two)
     assert net.params["hidden.weight"].flatten().tolist() == [3, 0]
     assert net.params["out.weight"].tolist() == [[3, 0], [7, 4], [11, 8]]
 

@@ -132,7 +132,7 @@ MLP = ("model.name=mlp", "model.hidden=[8]")
 TASK = ("train.masked_loss=false", "partition.name=iid", "evaluation.batch_size=7")
 NET = ("method.name=fedavg", "evaluation.bn=batch", "rounds=1")
 BROUGHT = (*NET, "model.name=brought_nets:BroughtOptions")
-GPT = ("model.name=hub_nets:Gpt", "data.name=hub_nets:sentences", "method.name=lora", "method.ranks=[4,2]")
+GPT = ("model.name=hub_nets:Gpt2", "data.name=hub_nets:sentences", "method.name=lora", "method.ranks=[4,2]")
 OTHERS: dict[str, tuple[str, ...]] = {
     # Rank 0 computes in the order of the clients' numbers, whatever the order in which their uploads arrive.
     **{

@@ -38,6 +38,7 @@ def images(shape: tuple[int, ...] = (3, 32, 32), num_classes: int = 10, kind: st
 
 
 TINY = ResNet18(width=0.125, blocks=(1, 1))
+TINY_VIT = AnyVit(embedding=24, heads=3, depth=2)
 
 
 def torchvisions(name: str) -> Torchvision:
@@ -101,7 +102,7 @@ SIZES = [
     (AnyVit(), images((1, 28, 28), 62), 21_344_318),
     (AnyVit(patch=8), images((3, 64, 64)), 21_397_642),
     (AnyVit(width=0.5), images(), 5_362_762),
-    (AnyVit(embedding=24, heads=3, depth=2), images((3, 8, 8), 5), 15_941),
+    (TINY_VIT, images((3, 8, 8), 5), 15_941),
     # As torchvision's documentation prints them.
     (torchvisions("resnet50"), IMAGENET, 25_557_032),
     (torchvisions("mobilenet_v2"), IMAGENET, 3_504_872),
@@ -248,17 +249,25 @@ def test_every_net_takes_any_image_and_trains_all_of_itself(name: str, shape: tu
 
 
 @pytest.mark.parametrize(
-    ("options", "side", "least"),
-    [(Vgg16(width=0.1), 8, 32), (Lenet5(), 28, 32), (Lenet5(), 8, 32), (CnnHermes(), 8, 28)],
+    ("options", "shape", "side"),
+    [
+        *((Vgg16(width=0.1), (1, 8, 8), 32), (Lenet5(), (1, 28, 28), 32), (Lenet5(), (1, 8, 8), 32)),
+        *(
+            (CnnHermes(), (1, 8, 8), 28),
+            (TINY_VIT, (3, 8, 8), 8),
+            (TINY_VIT, (1, 8, 11), 12),
+            (TINY_VIT, (2, 9, 3), 12),
+        ),
+    ],
 )
-def test_small_images_are_surrounded_by_zeros(options: Model, side: int, least: int) -> None:
-    small, large = (create.build(options, images((1, n, n)), 0).eval() for n in (side, least))
-    x = torch.randn(2, 1, side, side)
-    padded = torch.zeros(2, 1, least, least)
-    start = (least - side) // 2
-    padded[:, :, start : start + side, start : start + side] = x
+def test_small_images_are_surrounded_by_zeros(options: Model, shape: tuple[int, ...], side: int) -> None:
+    """Up to a square, of a vision transformer of whole patches."""
+    small, large = (create.build(options, images(of), 0).eval() for of in (shape, (shape[0], side, side)))
+    canvas, image = torch.zeros(2, shape[0], side, side), torch.randn(2, *shape)
+    top, left = (side - shape[1]) // 2, (side - shape[2]) // 2
+    canvas[:, :, top : top + shape[1], left : left + shape[2]] = image
     with torch.no_grad():
-        assert torch.equal(small(x), large(padded))
+        assert torch.equal(small(image), large(canvas))
 
 
 @pytest.mark.parametrize(("side", "factor"), [(8, 8), (28, 3), (32, 2), (62, 2), (63, 1)])

@@ -97,22 +97,6 @@ def test_at_full_rank_the_net_is_the_dense_one() -> None:
         torch.testing.assert_close(back, dense.get_parameter(f"{layer.name}.weight"), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("shape", "patch", "side"), [((3, 8, 8), 4, 8), ((1, 8, 11), 4, 12), ((2, 9, 3), 4, 12), ((3, 5, 5), 8, 8)]
-)
-def test_images_are_surrounded_by_zeros_up_to_a_square_of_patches(
-    shape: tuple[int, ...], patch: int, side: int
-) -> None:
-    options = SMALL.model_copy(update={"patch": patch})
-    net = create.build(options, images(*shape), 0).eval()
-    assert net.encoder.pos_embedding.shape[1] == 1 + (side // patch) ** 2
-    wide = create.build(options, images(shape[0], side, side), 0).eval()
-    top, left = (side - shape[1]) // 2, (side - shape[2]) // 2
-    canvas, image = torch.zeros(2, shape[0], side, side), randn(2, *shape)
-    canvas[:, :, top : top + shape[1], left : left + shape[2]] = image
-    assert torch.equal(net(image), wide(canvas))
-
-
 # Widths.
 
 

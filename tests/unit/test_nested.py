@@ -104,13 +104,7 @@ def test_shares_of_the_inputs_by_hand() -> None:
 # A rolling window: by hand, and in every net whose channels can be followed a narrow net of its own.
 
 
-NETS = [
-    (ResNet18(width=0.125, blocks=(1, 1)), Info()),
-    (ResNet18(width=0.125, blocks=(2, 1), order="pre"), Info()),
-    (AlexNet(width=0.0625), Info()),
-    (Lenet5(), Info()),
-    (Mlp(hidden=(9, 7)), Info()),
-]
+NETS = [*MODELS[:2], *MODELS[3:5], (Mlp(hidden=(9, 7)), Info())]
 
 
 def numbers(axis: Axis, offset: int) -> list[int]:
