@@ -25,11 +25,9 @@ from fedmpi.store.run_dir import RunDir
 Record = Mapping[str, Any]
 
 TIERS = "tiers"
-"""The key, in the record of a round that was tested, of the scores of each net that all clients share."""
-
+"""The key of the scores of each net that all clients share, in the record of a round that was tested."""
 CLIENTS = "clients"
 """The key, and the closing table's row, of the clients' own nets on their own test data."""
-
 NOT_RESULTS = frozenset({"seconds", "busy_s", "losses", "wire_bytes", "wire_messages", "exchange"})
 """Keys of a record that tell of time, ranks and what MPI moved: the same bits are alike without."""
 
@@ -133,9 +131,7 @@ def by_ranks(records: Sequence[Record]) -> list[int]:
 
 def incidents(records: Sequence[Record]) -> tuple[str, ...]:
     """Returns a line if clients diverged and contributed nothing, one if their last finite nets were taken, and one if
-    rounds changed nothing.
-
-    Each says how often that was, and which clients (`train.on_divergence`: drop, upload_last_finite) or why.
+    rounds changed nothing: how often, and which clients or why.
     """
     lines = []
     total = sum(len(record.get("cohort") or ()) for record in records)

@@ -73,21 +73,16 @@ DAMAGE: dict[str, tuple[Harm, str]] = {
 FAST = ("a bit of the values", "seed")
 
 
-def goes_on_from_the_one_before(run_main: RunMain, run: Path, named: str, problem: str = "") -> None:
-    """With one line that says which file is damaged, and how."""
-    code, out, errors = run_main(*words(run.name, run), "--resume")
-    lines = [line for line in errors.splitlines() if "skipping a checkpoint" in line]
-    assert code == 0 and len(lines) == 1 and named in lines[0] and problem in lines[0], errors
-    assert "resuming after round 2" in out and "Traceback" not in errors
-
-
 @pytest.mark.parametrize("case", fast(*FAST, of=DAMAGE, slow=()))
 def test_a_damaged_newest_checkpoint_is_skipped(run_main: RunMain, run: Path, case: str) -> None:
-    """The round is trained again, to the same bits."""
+    """With one line that says which file is damaged, and how; the round is trained again, to the same bits."""
     expected, newest = finished(run), RunDir(run).checkpoint_path(3)
     harm, problem = DAMAGE[case]
     newest.write_bytes(harm(newest.read_bytes(), run))
-    goes_on_from_the_one_before(run_main, run, f"{newest}: ", problem)
+    code, out, errors = run_main(*words(run.name, run), "--resume")
+    (line,) = (line for line in errors.splitlines() if "skipping a checkpoint" in line)
+    assert code == 0 and f"{newest}: " in line and problem in line, errors
+    assert "resuming after round 2" in out and "Traceback" not in errors
     assert finished(run) == expected
 
 

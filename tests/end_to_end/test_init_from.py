@@ -94,13 +94,6 @@ def test_what_hermes_has_of_the_other_run_is_older_than_the_new_rounds(
         assert int(memory.load(folder, client, version)["round..own.."]) == int(before) - 3 <= 0
 
 
-@pytest.mark.slow
-def test_a_fresh_folder_is_made_where_none_is_named(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
-    code, _out, errors = run_main("--init-from", str(parent), "rounds=1", f"output.dir={tmp_path / 'runs'}")
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert code == 0 and folder.name.startswith("parent-continued-"), errors
-
-
 @pytest.mark.parametrize("stage", fast("first", of=["first", "second"]))
 def test_it_goes_on_without_the_other_run(run_main: RunMain, parent: Path, tmp_path: Path, stage: str) -> None:
     """Killed before its first save, or after its last: `--resume`, with `--init-from` or without, needs RUN no more."""
@@ -126,9 +119,16 @@ def test_a_kill_before_the_state_is_saved_leaves_no_run(run_main: RunMain, paren
 
 
 def test_a_newer_checkpoint_that_is_damaged_is_skipped(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
+    """A fresh folder is made where none is named; without any whole checkpoint there is no new run."""
     RunDir(parent).checkpoint_path(3).write_bytes(b"no checkpoint")
-    out, errors = begin(run_main, parent, tmp_path / "new", "rounds=1")
-    assert "after round 2" in rejoined(out) and errors.count("skipping a checkpoint") == 1
+    words = ("--init-from", str(parent), "rounds=1", f"output.dir={tmp_path / 'runs'}")
+    code, out, errors = run_main(*words)
+    assert code == 0 and "after round 2" in rejoined(out) and errors.count("skipping a checkpoint") == 1
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("parent-continued-")
+    shutil.rmtree(RunDir(parent).memory_dir)
+    code, _out, errors = run_main(*words)
+    assert code == 2 and "holds no whole checkpoint to begin from; " in rejoined(errors)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +169,6 @@ def test_what_does_not_fit_is_one_line(
     code, _out, errors = run_main("rounds=5", "--init-from", origin.format(**names), *given, *new)
     assert code == 2 and line in rejoined(errors) and len(rejoined(errors).splitlines()) == 1, errors
     assert content(parent) == before and not RunDir(tmp_path / "new").holds_run()
-
-
-def test_a_run_without_a_whole_checkpoint_is_refused(run_main: RunMain, parent: Path, tmp_path: Path) -> None:
-    shutil.rmtree(RunDir(parent).memory_dir)
-    code, _out, errors = run_main("--init-from", str(parent), "--run-dir", str(tmp_path / "new"))
-    assert code == 2 and "holds no whole checkpoint to begin from; " in rejoined(errors)
 
 
 @pytest.mark.slow

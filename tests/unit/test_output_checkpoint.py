@@ -90,13 +90,14 @@ def test_files_of_other_names_and_kinds_stay(run_dir: RunDir) -> None:
     names = ("figure-3.h5", "round-000002-backup.h5", "round-2.h5", ".notes.tmp", ".round-000001.h5.tmp")
     for name in names:
         (folder / name).write_text("mine")
-    (folder / "round-000096.h5").symlink_to(folder / "figure-3.h5")
-    (folder / "round-000095.h5").mkdir()
-    for number in range(3, 6):
+    (folder / "round-2000096.h5").symlink_to(folder / "figure-3.h5")
+    (folder / "round-2000095.h5").mkdir()
+    for number in (3, 5, 1_000_000):
         checkpoint.save(run_dir, snapshot(number), keep=2)
         run_dir.clear_temporaries()
-    saved = ["round-000004.h5", "round-000005.h5"]
-    others = ["round-000095.h5", "round-000096.h5", *names]
+    assert [number for number, _ in run_dir.checkpoints()] == [2_000_096, 2_000_095, 1_000_000, 5]
+    saved = ["round-000005.h5", "round-1000000.h5"]
+    others = ["round-2000095.h5", "round-2000096.h5", *names]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*saved, *others])
 
 

@@ -174,14 +174,6 @@ def test_what_cannot_be_a_run_directory_is_refused(tmp_path: Path, told: Told) -
         RunDir.new("/proc", "run")
 
 
-def test_checkpoints_are_found_newest_first_and_nothing_else(tmp_path: Path) -> None:
-    run = RunDir.open_for(tmp_path, resume=False)
-    for name in ("round-000009.h5", "round-1000000.h5", ".round-000010.h5.tmp", "round-x.h5", "round-000003.h5.bak"):
-        (run.checkpoints_dir / name).touch()
-    assert [number for number, _ in run.checkpoints()] == [1_000_000, 9]
-    assert run.checkpoint_path(1_000_000).name == "round-1000000.h5"
-
-
 def _left_by(tmp_path: Path, *, age_s: float = 0, **changes: object) -> None:
     note = {"host": "elsewhere", "pid": os.getpid(), "started_s": 1.0, **changes}
     (tmp_path / ".lock").write_text(json.dumps(note))
