@@ -1,4 +1,4 @@
-"""FDNNC: eq. 6, an iteration of each pattern by hand, its limits and whole runs, who sends what (CEFO), what it costs,
+"""FDNNC: eq. 6, an iteration of each pattern by hand, a whole run, who sends what (CEFO), what it costs,
 which layers have factors, how large cohorts are."""
 
 from collections import OrderedDict
@@ -175,22 +175,6 @@ def test_a_client_without_examples_sends_zeros() -> None:
 
 
 # An iteration by hand.
-
-
-def test_fedsgd_by_hand() -> None:
-    """1.0-BOTH-FULL with mse from W = 0, b = 0, where a = 1/2 and so delta = (1/2 - y) / 4, -1/8 or 1/8.
-
-    Client 0, x = (1, 0, 0), label 0: G_W = (-1/8, 1/8)^T x, G_b = (-1/8, 1/8).
-    Client 1, x = (2, 1, 0), label 1: G_W = (1/8, -1/8)^T x, G_b = (1/8, -1/8).
-    Means: rows +-(1/16, 1/16, 0), and 0. At lr 2: W = -+(1/8, 1/8, 0).
-    """
-    method = method_of((2, 0), 2, pattern="both", loss="mse")
-    device, start = Device(method, BIG), layer(method, w=[ZERO, ZERO])
-    state = iteration(method, start, lambda task, known: device.upload(known, [task.client]), lr=2.0)
-    assert numbers(state, "fc.weight") == [-0.125, -0.125, 0.0, 0.125, 0.125, 0.0] and numbers(state, "fc.bias") == [
-        0.0,
-        0.0,
-    ]
 
 
 def test_both_by_hand() -> None:
