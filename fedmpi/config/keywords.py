@@ -42,11 +42,7 @@ class Keywords:
         return cls(name, by_name, _hints(function))
 
     def fields(self, base: type[BaseModel], without: Collection[str]) -> dict[str, Any]:
-        """Returns pydantic's fields of a subclass of `base`: the options, which are all parameters but those `without`.
-
-        Raises `UnknownError` for a name that `base` has already, and for a parameter that YAML cannot give and that has
-        no default.
-        """
+        """Returns the options, all parameters but those `without`, as pydantic's fields. Raises `UnknownError`."""
         taken = {"name", *base.model_fields, *base.__class_vars__}
         fields: dict[str, Any] = {}
         for key, parameter in self.parameters.items():

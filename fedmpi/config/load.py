@@ -37,9 +37,7 @@ _FORM = "a config is a YAML file or a name as fedhm_digits, a setting is section
 
 
 def one_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
-    """Returns the address of the one config, or None, and the overrides that a command line names. Raises `ConfigError`
-    for a word that can be neither.
-    """
+    """Returns the one config's address, or None, and the overrides. Raises `ConfigError` for any other word."""
     configs, overrides = without_overrides(words)
     for word in configs:
         if not is_address(word) and not os.path.exists(file_and_cell(located(word))[0]):
@@ -186,24 +184,22 @@ def _override_tree(overrides: Sequence[Override], problems: list[Problem]) -> Tr
 
 def _settings(override: Override) -> dict[yaml_text.Path, Any]:
     """Returns what one override sets: a section as value sets each of its keys. Raises ValueError."""
-    key, value = override if isinstance(override, tuple) else (override, None)
     if isinstance(override, str):
-        key, equals, text = override.partition("=")
-        key = key if equals else ""
+        key, _, text = override.partition("=")
         try:
             value = yaml_text.parse_word(text)
         except YamlError as error:
             raise ValueError(error.text) from None
-    parts = tuple(part.strip() for part in key.split(".")) if isinstance(key, str) else ("",)
+    else:
+        key, value = override
+    parts = tuple(part.strip() for part in str(key).split("."))
     if not all(parts):
         raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
     return {path: to_jsonable_python(item, fallback=_of_object) for path, item in leaves(value, parts)}
 
 
 def _of_object(value: Any) -> Any:
-    """Returns what YAML can say of an object: `module:Name` for a class or function, the values of an array. Raises
-    ValueError for another one.
-    """
+    """Returns `module:Name` of a class or function, or the values of an array. Raises ValueError for another object."""
     if isinstance(value, (type, FunctionType)):
         if not all(part.isidentifier() for part in value.__qualname__.split(".")):
             advice = "define it by `class` or `def` at the top of its module"

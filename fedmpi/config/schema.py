@@ -38,7 +38,6 @@ from fedmpi.config.yaml_text import dotted, flow, found, leaves, parse
 from fedmpi.errors import UnknownError, counted
 from fedmpi.registry import import_object, is_in_full
 
-_SERVER_DEVICE = ("mpi", "server_device")
 _LATER = """
 method: {aggregate: mean, spectra: false, spectral_init: true, distillation_weight: 1.0, distillation_temperature: 1.0}
 clients: {sampling: uniform, availability: "", dropout: 0.0, work: {partial: 0.0, least: 0.1}}
@@ -80,9 +79,7 @@ class Clients(Section):
     tier_blocks: Counts = ()
     """Clients per tier, largest capacity first, in order of client numbers; empty: equal blocks. Not with `fits`."""
     tier_assignment: Literal["fixed", "dynamic", "fits"] = "fixed"
-    """`fixed`: a client keeps its tier. `dynamic`: it draws one every round, by the blocks' shares. `fits`: it has the
-    largest tier that its device's memory holds (`devices`).
-    """
+    """Tiers are `fixed`, `dynamic` (drawn every round by the blocks' shares), or the largest that `fits` a device."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.per_round > self.count:
@@ -136,9 +133,7 @@ class Train(Section):
     batch_size: Count = 64
     """Examples in a mini-batch; a smaller last one stays (a single example joins the batch before it)."""
     optimizer: Literal["sgd", "adamw"] = "sgd"
-    """`sgd`: with momentum, and weight decay in the gradient. `adamw`: with betas 0.9 and 0.999, eps 1e-8. Moments
-    start at zero for every client and round.
-    """
+    """`sgd` with momentum, or `adamw` (betas 0.9 and 0.999, eps 1e-8), begun anew for every client and round."""
     lr: Positive = 0.1
     """The learning rate in the first round (AdamW: 0.001 is usual)."""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
@@ -164,9 +159,7 @@ class Train(Section):
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """`bf16` and `fp16` train under autocast, `fp16` with a scaled loss (for V100); all else stays float32."""
     on_divergence: Literal["fail", "drop", "upload_last_finite"] = "fail"
-    """A client whose loss or result is not finite or left its bound: end the run, leave the client out of the round, or
-    upload its last finite parameters.
-    """
+    """A client that diverges ends the run, is left out of the round, or uploads its last finite parameters."""
 
     def problems(self, config: Config) -> Iterator[tuple[str, str]]:
         if self.loss != "auto" and (problem := _no_function(self.loss)):
@@ -265,13 +258,9 @@ class Mpi(Section):
     min_ranks: Count = free(1)
     """With fewer ranks a job does not start, or after a loss (`mpirun --with-ft ulfm`) saves and stops with code 75."""
     round_timeout_s: NotNegative = free(0.0)
-    """Seconds of work (waiting not counted) in a round after which a rank counts as hung and ends itself; after a loss
-    twice as many or more. 0: never.
-    """
+    """Seconds of work in a round after which a rank counts as hung and ends itself; after a loss twice. 0: never."""
     startup_timeout_s: NotNegative = free(600.0)
-    """Seconds after which a rank gives up to find the others when MPI starts; with `round_timeout_s` also at the end
-    and after a loss. 0: never.
-    """
+    """Seconds that finding the other ranks may take at the start; with `round_timeout_s` also later. 0: no limit."""
 
 
 class Output(Section):
@@ -306,9 +295,7 @@ class Devices(Section):
     """Sets the devices of clients and server: a simulated clock, energy and memory."""
 
     name: Literal["off", "lognormal", "classes", "file"] = "off"
-    """`lognormal`: devices around `median`. `classes`: each client has one of `classes`. `file`: client i has the
-    device of row i of `path`, in turn. `off`: no clock.
-    """
+    """`lognormal`: around `median`. `classes`: one of these each. `file`: rows of `path` in turn. `off`: no clock."""
     median: DeviceClass = "phone_mid"
     """The device whose speed, memory and link `lognormal` multiplies, each by exp(spread z), z standard normal."""
     spread: Annotated[float, Field(ge=0, le=3)] = 0.5
@@ -324,9 +311,7 @@ class Devices(Section):
     deadline_s: NotNegative = 0.0
     """Simulated seconds after which the server ends a phase; clients that would be late are not trained. 0: none."""
     too_small: Literal["refuse", "drop"] = "refuse"
-    """Where a tier does not fit into its client's memory (with `clients.tier_assignment=fits`: none does): refuse the
-    run, or the client never takes part.
-    """
+    """If no tier (without `fits`: its own) goes into a client's memory, refuse the run, or drop the client."""
     change: Change = Change()
 
     @property
@@ -356,22 +341,16 @@ NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
 
 
-_CODE = (
-    *((section, "name") for section in NAMED_SECTIONS),
-    *(("method", "aggregate"), ("clients", "sampling"), ("train", "loss"), ("data", "tokenizer")),
-)
-"""The keys that may name the user's code."""
+_OTHER_CODE = (("method", "aggregate"), ("clients", "sampling"), ("train", "loss"), ("data", "tokenizer"))
 _CODE_OF_TRAINING = (("output", "observers"), ("evaluation", "metrics"))
-"""Those of lists, which only a run that trains imports."""
+"""The keys of lists of the user's code, which only a run that trains imports."""
 
 
 def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tuple[str, ...], str]:
-    """Returns what a config's plain values name as `package.module:Name`, by key, in the words of an override.
-
-    A command that resumes a run repeats these, because a run directory alone makes fedmpi import nothing.
-    """
+    """Returns what a config names as `package.module:Name`, by key, in the words that a resume repeats."""
     plain = dict(leaves(values))
-    names: dict[tuple[str, ...], str] = {key: plain[key] for key in _CODE if is_in_full(plain.get(key))}
+    code = (*((section, "name") for section in NAMED_SECTIONS), *_OTHER_CODE)
+    names: dict[tuple[str, ...], str] = {key: plain[key] for key in code if is_in_full(plain.get(key))}
     for key in _CODE_OF_TRAINING if trains else ():
         if any(map(is_in_full, plain.get(key) or ())):
             names[key] = f"[{','.join(plain[key])}]"
@@ -379,9 +358,7 @@ def named_in_full(values: Mapping[str, Any], *, trains: bool = True) -> dict[tup
 
 
 class Config(Section):
-    """A whole run, validated. Configs of equal `hash()` compute the same bits on devices of the same kinds; what `auto`
-    has come to is in the run's records.
-    """
+    """A whole run, validated. Two of equal `hash()` compute the same bits on devices of the same kinds."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of everything random: partition, initial values, cohorts, tiers, batches, augmentation."""
@@ -434,9 +411,7 @@ class Config(Section):
         return path in self._choices
 
     def without_needless_mask(self, is_new: bool) -> Config:
-        """Returns the config without `train.masked_loss` where no paper's setting has it (`is_new`), or where there is
-        no cross-entropy to mask.
-        """
+        """Drops `train.masked_loss` where no paper has it (`is_new`), or there is no cross-entropy to mask."""
         train = self.train
         if not train.masked_loss or (not is_new and train.loss == "auto" and self.data.used().task == "classification"):
             return self
@@ -453,8 +428,8 @@ class Config(Section):
     def hash(self) -> str:
         """Returns the SHA-256 of all keys that change results."""
         deciding = self._deciding(self.to_dict())
-        if deciding.get(_SERVER_DEVICE) == "auto":
-            deciding[_SERVER_DEVICE] = "cpu"  # as `auto` says nothing of the device
+        if deciding.get(("mpi", "server_device")) == "auto":
+            deciding["mpi", "server_device"] = "cpu"  # as `auto` says nothing of the device
         values = {".".join(key): canonical(value) for key, value in deciding.items()}
         return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -495,9 +470,7 @@ class Config(Section):
 
 
 def is_setting(path: tuple[Any, ...]) -> bool:
-    """Returns True if the value at this path of a config decides results, and is no seed: runs that differ by their
-    seeds alone are repetitions.
-    """
+    """Returns whether the value at this path of a config decides results and is no seed."""
     return path != ("seed",) and path[:2] not in Config.free_keys()
 
 
