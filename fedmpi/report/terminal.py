@@ -27,9 +27,8 @@ def warn(text: str) -> None:
 
 
 def filled(text: str) -> str:
-    """Returns a text, such as a docstring, with its paragraphs in lines of at most 80 columns.
-
-    The lines of a paragraph with indented ones, such as a table, stay apart.
+    """Returns a text, such as a docstring, with its paragraphs in lines of at most 80 columns; the lines of one with
+    indented lines, such as a table, stay apart.
     """
     lines: list[str] = []
     for paragraph in text.split("\n\n"):

@@ -57,8 +57,7 @@ def save(
 ) -> Path:
     """Writes the checkpoint of `snapshot.round`; once it is in place, deletes all but the newest `keep` and the `best`.
 
-    Those of later rounds go too: they are from before a resume that had to skip them. Raises RunDirError, before any is
-    deleted.
+    Those of later rounds go too: a resume had to skip them. Raises RunDirError, before any is deleted.
     """
     path = run_dir.checkpoint_path(snapshot.round)
     run_dir.make(run_dir.checkpoints_dir)

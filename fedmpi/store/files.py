@@ -98,10 +98,8 @@ def make_folder(path: Path) -> Path:
 
 
 def write_atomic(path: Path, content: bytes | memoryview) -> None:
-    """Writes the file `path` whole or not at all: under a name that nobody can guess, synced, then renamed.
-
-    Raises RunDirError; `path` is then what it was before. A killed process leaves a temporary file, which the next
-    start of the run deletes.
+    """Writes the file `path` whole or not at all: under a name that nobody can guess, synced, then renamed. Raises
+    RunDirError. A killed process leaves a temporary file, which the next start of the run deletes.
     """
     with writing(path):
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")

@@ -58,9 +58,8 @@ def pack(kind: str, attributes: Attributes, arrays: Arrays) -> memoryview:
 
 
 def read(path: Path, kind: str, within: str | None = "") -> tuple[dict[str, str | int], dict[str, NDArray[Any]]]:
-    """Reads the attributes, and the arrays: only of the group `within` if given; none for None. Raises RunDirError.
-
-    The arrays are the caller's own, and may be written to. O(size of the file).
+    """Reads the attributes, and the arrays: only of the group `within` if given; none for None. They may be written to.
+    Raises RunDirError. O(size of the file).
     """
     try:
         with open(open_file(path), "rb") as file:

@@ -76,10 +76,8 @@ class RunLock:
 
 
 def is_held(run_dir: RunDir, patience_s: float) -> bool:
-    """Returns whether a run holds the directory, as far as a command that only looks can know.
-
-    A process on another host counts as alive for `patience_s` after its last heartbeat. Raises RunDirError if the file
-    cannot be read.
+    """Returns whether a run holds the directory, as far as a command that only looks can know: a process on another
+    host does for `patience_s` after its last heartbeat. Raises RunDirError.
     """
     with reading(run_dir.lock_path), open(open_file(run_dir.lock_path), "rb") as file:
         return bool(_living_holder(file.fileno(), patience_s))

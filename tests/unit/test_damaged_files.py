@@ -4,7 +4,6 @@ The files are those of a small run with client memories, and of a prepared data 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,13 +21,8 @@ from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
-
-@dataclass(frozen=True)
-class File:
-    """A good file, and the function that reads it."""
-
-    path: Path
-    read: Callable[[], object]
+File = tuple[Path, Callable[[], object]]
+"""A good file, and the function that reads it."""
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +35,10 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     options = small_data.options_in(folder)
     save(options, small_data.dataset())
     return {
-        "checkpoint": File(newest, lambda: checkpoint.load(newest)),
-        "memory": File(run.memory_path(client, *version), lambda: MemoryStore(run).get(client, version)),
-        "partition": File(run.partition_path, lambda: saved(run.partition_path)),
-        "data": File(options.path, lambda: load_data(options)),
+        "checkpoint": (newest, lambda: checkpoint.load(newest)),
+        "memory": (run.memory_path(client, *version), lambda: MemoryStore(run).get(client, version)),
+        "partition": (run.partition_path, lambda: saved(run.partition_path)),
+        "data": (options.path, lambda: load_data(options)),
     }
 
 
@@ -66,15 +60,16 @@ OTHER = st.binary(min_size=1, max_size=8) | st.sampled_from([bytes(64), bytes(40
 
 @given(kind=st.sampled_from(sorted(ACCIDENTS)), place=st.floats(0, 1), other=OTHER)
 def test_whatever_a_disk_does_is_seen(file: File, kind: str, place: float, other: bytes) -> None:
-    whole = file.path.read_bytes()
+    path, read = file
+    whole = path.read_bytes()
     content = ACCIDENTS[kind](whole, int(place * (len(whole) - 1)), other)
-    file.path.write_bytes(content)
+    path.write_bytes(content)
     try:
         if content == whole:
-            file.read()
+            read()
         else:
             with pytest.raises(UserError) as refused:
-                file.read()
+                read()
             assert len(refused.value.problems) == 1 and refused.value.problems[0].isprintable()
     finally:
-        file.path.write_bytes(whole)
+        path.write_bytes(whole)
