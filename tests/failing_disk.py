@@ -1,26 +1,14 @@
-"""A disk that fails: in this process, in another one, or a real one that is full."""
+"""A small disk, and a way to fill it."""
 
 import errno
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-
-def fail(patch: pytest.MonkeyPatch, error: int, is_broken: Callable[[str], bool]) -> None:
-    """From now on writes fail with errno `error` where `is_broken` says so of the (temporary) file's path."""
-    fsync = os.fsync
-
-    def failing(handle: int) -> None:
-        if is_broken(os.readlink(f"/proc/self/fd/{handle}")):
-            raise OSError(error, os.strerror(error))
-        fsync(handle)
-
-    patch.setattr("os.fsync", failing)
 
 
 @contextmanager

@@ -4,8 +4,8 @@ import errno
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
-import failing_disk
 import pytest
 from golden_file import Told
 
@@ -18,13 +18,15 @@ from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
 
-@pytest.mark.parametrize("name", ["ENOSPC", "EACCES"])
-def test_what_the_system_said_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(("name", "stage"), [("ENOSPC", "fsync"), ("EACCES", "replace")])
+def test_what_the_system_said_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, stage: str
+) -> None:
     """One line, the old file as it was, no temporary file left."""
     number = getattr(errno, name)
     path = tmp_path / "x"
     files.write_atomic(path, b"old")
-    failing_disk.fail(monkeypatch, number, lambda path: True)
+    monkeypatch.setattr(files.os, stage, Mock(side_effect=OSError(number, os.strerror(number))))
     with pytest.raises(RunDirError) as caught:
         files.write_text(path, "n" * 2000)
     text = caught.value.text()
