@@ -1,7 +1,7 @@
 """PriSM's own exact properties: who trains what, the refresh, the full-rank identity; what
 its nets hold and cost; what clients draw. The paper's Table 1 is in tests/papers.
 
-Kernels and the drawing itself: tests/unit/test_lowrank_kernels.py.
+Kernels and the drawing itself: tests/unit/test_lowrank.py.
 """
 
 from itertools import pairwise
