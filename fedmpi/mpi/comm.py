@@ -75,15 +75,18 @@ def _block() -> Any:
 class Comm(Communicator):
     """The ranks of this job; after `recover` those that are left."""
 
-    def __init__(self, places: Sequence[tuple[str, int]]) -> None:
-        """Takes for each rank its host and the lowest rank on its node."""
+    def __init__(self) -> None:
         self.recovers = outlives_ranks()
         self.traffic = Traffic()
         self.library = library_version()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
         self.started_size: int = MPI.COMM_WORLD.Get_size()
-        self.host = places[self.started_as][0]
-        self._places = places
+        node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+        first_rank = int(node.bcast(self.started_as))
+        node.Free()
+        self.host = MPI.Get_processor_name()
+        # Of each rank the host, and the lowest rank on its node.
+        self._places: list[tuple[str, int]] = MPI.COMM_WORLD.allgather((self.host, first_rank))
         self._num_fruitless = 0
         self._while_waiting: Callable[[], None] | None = None
         # Buffers of requests that a loss has cut off belong to MPI for ever, so the requests are kept.
@@ -303,18 +306,8 @@ def all_ranks() -> Comm:
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_FUNNELED)
     try:
-        return Comm(_places())
+        return Comm()
     except MPI.Exception:
         os.write(2, b"fedmpi: a rank died while the job started, so it ends; start it again\n")
         end_launcher()
         os._exit(FAILED)
-
-
-def _places() -> list[tuple[str, int]]:
-    """Returns the host of each rank and the lowest rank on its node."""
-    world = MPI.COMM_WORLD
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    first_rank = int(node.bcast(world.Get_rank()))
-    node.Free()
-    places: list[tuple[str, int]] = world.allgather((MPI.Get_processor_name(), first_rank))
-    return places

@@ -129,14 +129,9 @@ def test_names_of_classes_in_a_table_are_in_records(tmp_path: Path) -> None:
     """`ill` is class 0 and `well` class 1, because classes are numbered in sorted order."""
     rows = [f"{age},{('well', 'ill')[age % 2]}" for age in range(40)]
     (tmp_path / "mine.csv").write_text("\n".join(["age,label", *rows]))
-    words = (
-        "data.name=table",
-        f"data.path={tmp_path / 'mine.csv'}",
-        "data.test_share=0.5",
-        "evaluation.metrics=[confusion]",
-    )
+    data = ("data.name=table", f"data.path={tmp_path / 'mine.csv'}", "data.test_share=0.5")
     net = ("model.name=mlp", "model.hidden=[4]", "partition.name=iid", "clients.count=4", "clients.per_round=4")
-    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1", *words, *net)
+    run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1", "evaluation.metrics=[confusion]", *data, *net)
     assert fedmpi.open_run(tmp_path / "run").records[0]["tiers"]["1"]["confusion"]["classes"] == ["ill", "well"]
 
 
