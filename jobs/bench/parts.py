@@ -114,7 +114,7 @@ def print_steps(words: Sequence[str], arguments: argparse.Namespace) -> None:
     precisions = arguments.precision or [load(None, words).train.precision]
     found = measuring.launched(steps, words, pairs=arguments.pairs, precisions=precisions)
     head = ["tier", "precision", "a step", SPREAD, "dense / it", SPREAD, "bare / it", SPREAD, "dense MACs / its"]
-    print_lines(head, step_lines(found), 2, sys.stdout)
+    print_lines(head, step_lines(found), 2)
 
 
 def step_lines(rows: Sequence[dict[str, Any]]) -> list[list[str]]:

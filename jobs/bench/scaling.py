@@ -10,7 +10,6 @@ busiest worker worked themselves, too, and the messages and bytes moved (`wire_m
 
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -59,7 +58,7 @@ def main() -> None:
             found = measuring.launched(measure, [*words, f"model.hidden=[{hidden}]"], ranks, **more)
             lines += [[f"{megabytes} MB", str(ranks), *cells(how, found)] for how in EXCHANGES]
     times, moved = ["a round", SPREAD, "a client", "rank 0", "a worker"], ["messages", "moved"]
-    print_lines(["upload", "ranks", "exchange", *times, *moved, "bare", "ratio", SPREAD], lines, 3, sys.stdout)
+    print_lines(["upload", "ranks", "exchange", *times, *moved, "bare", "ratio", SPREAD], lines, 3)
 
 
 def cells(how: str, found: dict[str, Any]) -> list[str]:

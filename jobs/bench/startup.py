@@ -69,7 +69,7 @@ def main() -> None:
         run = (*FEDMPI, "run", CONFIG, *words, "rounds=1", f"output.dir={folder}", "output.observers=[startup:Moments]")
         for ranks in arguments.ranks:
             lines += lines_of(ranks, run, arguments.pairs)
-    print_lines(["command", "ranks", "median", SPREAD, "beside", "median", "ratio"], lines, 1, sys.stdout)
+    print_lines(["command", "ranks", "median", SPREAD, "beside", "median", "ratio"], lines, 1)
 
 
 def lines_of(ranks: int, run: Sequence[str], pairs: int) -> list[list[str]]:
