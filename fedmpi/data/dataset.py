@@ -250,11 +250,6 @@ def chunks(array: NDArray[Any], dtype: np.dtype[Any] | None = None) -> Iterator[
         yield np.ascontiguousarray(array[start : start + rows], dtype).data
 
 
-def short_digest(digest: str) -> str:
-    """Returns a digest as messages print it."""
-    return digest[:12]
-
-
 def _subset(dataset: Dataset, part: Part, number: int) -> Dataset:
     """Returns `dataset` with `number` examples of a part, in file order, the same for every seed of a run; 0 keeps all.
     Raises DataError."""

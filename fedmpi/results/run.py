@@ -15,7 +15,7 @@ from typing import Any
 from fedmpi.config import yaml_text
 from fedmpi.config.load import Override
 from fedmpi.config.schema import Config, Stop
-from fedmpi.data.dataset import Dataset, load_data, place_of, short_digest
+from fedmpi.data.dataset import Dataset, load_data, place_of
 from fedmpi.data.partition import Partition, saved
 from fedmpi.errors import MAX_LINE, DataError, RunDirError, one_line
 from fedmpi.report.records import CLIENTS, Best, read_records, rounds_done
@@ -230,8 +230,8 @@ class Run:
         partition, digest = saved(path)
         dataset = load_data(self.config.data)
         if digest not in ("", dataset.digest):
-            here = f"{place_of(self.config.data)} has (digest {short_digest(dataset.digest)})"
-            was = short_digest(digest)
+            here = f"{place_of(self.config.data)} has (digest {dataset.digest[:12]})"
+            was = digest[:12]
             raise DataError(str(path), f"divides other data (digest {was}) than {here}; name the run's data")
         return partition, dataset
 

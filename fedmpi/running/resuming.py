@@ -11,7 +11,7 @@ import numpy as np
 from fedmpi import methods
 from fedmpi.config.schema import Config
 from fedmpi.data import partition
-from fedmpi.data.dataset import DataInfo, place_of, short_digest
+from fedmpi.data.dataset import DataInfo, place_of
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import renumbered
@@ -89,8 +89,8 @@ def check_data(setup: Setup, run_dir: RunDir, snapshot: Snapshot) -> None:
     now = {"data": setup.dataset.digest, **setup.computed_with}
     for what, where in {"data": place_of(setup.config.data), **_FILES}.items():
         if then.get(what, "") != now.get(what, ""):
-            before = short_digest(then.get(what, "")) or "of none"
-            has = f"holds other {what} (digest {short_digest(now.get(what, '')) or 'of none'})"
+            before = then.get(what, "")[:12] or "of none"
+            has = f"holds other {what} (digest {now.get(what, '')[:12] or 'of none'})"
             was = f"the run in {run_dir.path} was computed with (digest {before})"
             todo = "give it those of the run, or begin another run with another --run-dir"
             raise RunDirError(where, f"{has} than {was}; {todo}")

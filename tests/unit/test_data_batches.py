@@ -6,7 +6,7 @@ import torch
 
 from fedmpi.data.batches import DeviceData, batch_bounds, crop
 from fedmpi.data.dataset import DataInfo, Dataset, load_data
-from fedmpi.data.sets.synthetic import Synthetic
+from fedmpi.data.sets.digits import Synthetic
 
 
 def device_data(channels: int = 3, side: int = 8, padding: int = 2, flip: bool = True, augment: bool = True):

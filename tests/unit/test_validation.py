@@ -10,7 +10,7 @@ from small_runs import finished, run_all, small_config, small_setup
 from fedmpi.data.dataset import Dataset, load_data
 from fedmpi.data.partition import Partition
 from fedmpi.data.personal import hold_out
-from fedmpi.data.sets.synthetic import Synthetic
+from fedmpi.data.sets.digits import Synthetic
 from fedmpi.errors import ConfigError
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.running import start
