@@ -123,36 +123,25 @@ TEST = draw(2, f3999_10=2, f0000_14=1, f0001_41=1, f0002_3=3)
 GROUPS, TEST_GROUPS = [0, 0, 0, 1, 2, 2, 3, 3, 3, 3], [0, 1, 2, 2, 2, 3, 3]
 
 
-def write_characters(path: Path, writers: Writers) -> None:
-    """Numbers of 0..1, 784 a row."""
-    write_leaf(
-        path, {name: {"x": (x.reshape(-1, 784) / 255).tolist(), "y": y.tolist()} for name, (x, y) in writers.items()}
-    )
-
-
-def write_tff(path: Path, writers: Writers) -> None:
-    """As TensorFlow Federated's files: a group for each writer, float32 pixels."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
-        for name, (x, y) in writers.items():
-            group = file.create_group(f"examples/{name}")
-            group["pixels"], group["label"] = (x / 255).astype(np.float32), y
-
-
-def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
-    """Two files to train, one to test."""
-    names = list(train)
-    for number, part in enumerate((names[:2], names[2:])):
-        write_characters(
-            folder / "train" / f"all_data_{number}_niid_0_keep_0_train_9.json", {name: train[name] for name in part}
-        )
-    write_characters(folder / "test" / "all_data_0_niid_0_keep_0_test_9.json", test)
+def tff(folder: Path) -> Path:
+    """TensorFlow Federated's files: a group for each writer, float32 pixels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, writers in (("train", TRAIN), ("test", TEST)):
+        with h5py.File(folder / f"fed_emnist_{part}.h5", "w") as file:
+            for name, (x, y) in writers.items():
+                group = file.create_group(f"examples/{name}")
+                group["pixels"], group["label"] = (x / 255).astype(np.float32), y
     return folder
 
 
-def tff(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
-    write_tff(folder / "fed_emnist_train.h5", train)
-    write_tff(folder / "fed_emnist_test.h5", test)
+def leaf(folder: Path, train: Writers = TRAIN, test: Writers = TEST) -> Path:
+    """LEAF's files, two to train and one to test: numbers of 0..1, 784 a row."""
+    names = list(train)
+    parts = {"train/0": names[:2], "train/1": names[2:], "test/0": list(test)}
+    for path, own in parts.items():
+        writers = {name: (test if path == "test/0" else train)[name] for name in own}
+        users = {name: {"x": (x.reshape(-1, 784) / 255).tolist(), "y": y.tolist()} for name, (x, y) in writers.items()}
+        write_leaf(folder / f"{path}.json", users)
     return folder
 
 
