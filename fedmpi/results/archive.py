@@ -1,7 +1,7 @@
-"""Reads and writes the records of all runs of a grid in one compressed file, small enough for a repository.
+"""Reads and writes the records of all runs of a grid in one compressed file, from which the report is made.
 
-The report is made from this file alone. The same runs give the same bytes. It has what was fixed before the runs, too:
-the digest of the grid file, and the `fingerprint` of each config.
+The same runs give the same bytes. What was fixed before the runs is there, too: the digest of the grid file, and the
+`fingerprint` of each config.
 """
 
 import gzip

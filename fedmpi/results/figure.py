@@ -155,7 +155,6 @@ def compose(
 
 
 def _wrapped(text: str, inches: float) -> str:
-    """Breaks a text into lines of about so many inches."""
     return textwrap.fill(text, max(1, int(inches / _CHARACTER_INCHES)))
 
 

@@ -210,7 +210,6 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """Reads `0,1,2`; for argparse."""
     if not re.fullmatch(r"\d{1,18}(,\d{1,18})*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"expected whole numbers >= 0, as 0,1,2, got {text!r}")
     return tuple(dict.fromkeys(map(int, text.split(","))))
@@ -239,7 +238,6 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
 
 
 def _simple_grid(arguments: argparse.Namespace, out: Path) -> Grid:
-    """Makes a grid of methods and seeds, and writes its file."""
     methods: dict[str, dict[str, Any]] = {}
     for name, section in _methods(arguments.methods, arguments.file):
         if name in methods:
@@ -313,7 +311,6 @@ def _make(folder: GridFolder, arguments: argparse.Namespace) -> int:
 
 
 def _report(folder: GridFolder) -> None:
-    """Writes the report and prints its answers, or its tables where nothing is asked."""
     from fedmpi.results import figure, grid_report
 
     results = folder.collect()

@@ -141,9 +141,7 @@ def _versions(run: RunRecord) -> str:
 
 
 def _choices_at_edges(results: Results) -> Iterator[str]:
-    """Yields a line for each chosen number that is the lowest or the highest of at least three that the method's grid
-    has: a better one may lie beyond, where the option allows it.
-    """
+    """Yields a line for each chosen number at an end of at least three that were tried: a better one may lie beyond."""
     settings: dict[str, list[str]] = {}
     for (setting, method), choice in results.choices.items():
         trials = results.grid.methods[method].trials
@@ -157,9 +155,7 @@ def _choices_at_edges(results: Results) -> Iterator[str]:
 
 
 def _table(results: Results, setting: str) -> TextTable:
-    """Returns a line for each method: its trial, and every measure's mean and sample standard deviation. A measure
-    without any number has no column, unless it is a target that no run reached.
-    """
+    """Returns each method's means. A measure without any number has no column, unless no run reached its target."""
     ends = results.values[(results.values["phase"] == "final") & (results.values["setting"] == setting)]
     has_clock = any("simulated_s" in run.records[-1] for run in results.finals(setting))
     measures = {}
@@ -178,7 +174,6 @@ def _table(results: Results, setting: str) -> TextTable:
 
 
 def _nets(results: Results, setting: str) -> TextTable:
-    """Returns a line for each net of each method: its size and its accuracy."""
     lines = []
     for method in results.grid.methods:
         own = results.finals(setting, method)
@@ -194,7 +189,6 @@ def _nets(results: Results, setting: str) -> TextTable:
 
 
 def _choices(results: Results) -> TextTable:
-    """Returns a line for each trial of each method in each setting."""
     tuning = results.grid.tuning
     assert tuning is not None
     lines = []
@@ -207,7 +201,6 @@ def _choices(results: Results) -> TextTable:
 
 
 def _differences(results: Results, setting: str) -> TextTable:
-    """Returns a line for each part of each answer."""
     lines = []
     for answer in results.answers:
         for part in answer.parts if answer.setting == setting else ():
@@ -285,8 +278,6 @@ def figures_of(results: Results) -> dict[str, list[Panel]]:
 
 
 def _curves(results: Results, setting: str) -> list[Panel]:
-    """Returns panels of the largest and the smallest net by round, and of the largest by bytes and, where devices have
-    a clock, by simulated time."""
     runs = results.finals(setting)
     if not runs:
         return []
@@ -307,7 +298,6 @@ def _curves(results: Results, setting: str) -> list[Panel]:
 
 
 def _energies(runs: Sequence[RunRecord]) -> Iterator[Panel]:
-    """Yields a panel of what each tier lacks of each run whose records have it of several tiers and rounds."""
     for run in runs:
         lines = [line for line in frame.tier_curves(run.records, "spectrum", "beyond") if len(line.x) > 1]
         if len(lines) > 1:
@@ -358,7 +348,6 @@ def _measured(table: Table, block: str, net: str, runs: _Runs) -> pd.Series:
 
 
 def _texts(cell: Cell, runs: _Runs, numbers: pd.Series, places: int) -> Sequence[str]:
-    """Returns the line of a cell, under `_PRINTED`."""
     printed = cell.value or "-"
     printed += "" if cell.std is None else f" ({cell.std:g})"
     mean, std = mean_std(numbers.tolist())

@@ -126,8 +126,6 @@ def _supervised() -> Iterator[tuple[list[_Process], list[int]]]:
 
 
 class _Process:
-    """The process that makes one run."""
-
     def __init__(self, words: Sequence[str], environ: dict[str, str], job: Job, title: str) -> None:
         self._job = job
         self._title = title
@@ -162,7 +160,6 @@ class _Process:
 
 
 def _started(command: Sequence[str], output: int, environ: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Starts a process. Raises `UserError`."""
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environ)
     except OSError as error:
@@ -238,7 +235,6 @@ def _sbatch_lines(folder: Path, ranks: int, tasks: Iterable[int], given: Sequenc
 
 
 def _run_lines(jobs: Sequence[Job]) -> Iterator[str]:
-    """Yields the config and the run directory of each task, as bash reads them."""
     yield "case ${SLURM_ARRAY_TASK_ID:-1} in"
     for number, job in enumerate(jobs, 1):
         config = shlex.quote(str(job.folder.submitted_config_path.absolute()))

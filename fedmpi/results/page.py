@@ -105,14 +105,10 @@ def _chart(caption: str, draw: figure.Draw) -> tuple[str, str]:
 
 
 def _lines(caption: str, lines: Sequence[Line], y: str = "", x: str = "rounds") -> tuple[str, str]:
-    """Draws curves; `x` and `y` are those of `Panel`."""
     return _chart(caption, Panel(dict(enumerate(lines)), x, y))
 
 
 def _accuracy(run: Run) -> _Charts:
-    """Draws accuracies, losses and each of `evaluation.metrics` by round, and the last confusion matrix of the largest
-    net.
-    """
     shared = [net for net in run.tested if net != CLIENTS]
     nets = [*shared, *(net for net in run.tested if net == CLIENTS)]  # a net has one colour in all charts
     if not nets:
@@ -133,7 +129,6 @@ def _accuracy(run: Run) -> _Charts:
 
 
 def _confusion(found: Any, axes: Axes) -> None:
-    """Draws how many examples of each class were taken for which class."""
     classes = found["classes"]
     image = axes.imshow(found["counts"], cmap="magma_r", vmin=0)
     axes.set(xlabel="predicted class", ylabel="class")
@@ -143,7 +138,6 @@ def _confusion(found: Any, axes: Axes) -> None:
 
 
 def _costs(run: Run) -> _Charts:
-    """Draws bytes, MACs and simulated time up to each round."""
     if not run.records:
         return
     costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
@@ -159,7 +153,6 @@ def _costs(run: Run) -> _Charts:
 
 
 def _on_devices(records: Sequence[Record]) -> _Charts:
-    """Draws each client's mean turn over all rounds, and how often it was the slowest, or too late for the deadline."""
     turns = _turns(records)
     counts = turns.groupby("client")[["slowest", "late"]].sum()
     counts = counts[counts.any(axis=1)].nlargest(_MOST_BARS, ["slowest", "late"])
@@ -180,7 +173,6 @@ def _turns(records: Sequence[Record]) -> pd.DataFrame:
 
 
 def _bars(table: pd.DataFrame, axes: Axes) -> None:
-    """Draws a bar for each client, of the columns on top of each other."""
     rows = table.sort_index()
     below = 0 * rows.sum(axis=1)
     for place, (name, column) in enumerate(rows.items(), 1):
@@ -190,7 +182,6 @@ def _bars(table: pd.DataFrame, axes: Axes) -> None:
 
 
 def _lack(run: Run) -> _Charts:
-    """Draws what each tier lacks, where the method's records have it."""
     places = {
         "Energy beyond a tier's rank": ("spectrum", "beyond"),
         "The same of what has changed": ("spectrum", "learned_beyond"),

@@ -137,7 +137,6 @@ class Run:
 
     @cached_property
     def _note(self) -> list[str]:
-        """Reads the lines of `.failed`; [] where there is none."""
         content = read_whole(self.dir.failure_path) or b""
         return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()]
 
