@@ -61,9 +61,7 @@ class ExactSum:
         self._products: dict[torch.dtype, Tensor] = {}
 
     def add(self, name: str, value: Tensor, weight: float, region: Region | None = None) -> None:
-        """Adds weight * value to the sum called `name`. Raises ValueError unless `value` has exactly the shape of the
-        tensor, or of its region: another would be broadcast.
-        """
+        """Adds weight * value to the sum called `name`. Raises ValueError unless the shapes agree."""
         if name not in self._sums:
             raise ValueError(f"{name}, which has no sum")
         whole = self._sums[name]

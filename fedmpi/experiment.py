@@ -105,8 +105,7 @@ def _checked_setup(context: RunContext, folder: RunDir) -> tuple[Setup, tuple[st
 
 
 def _train(context: RunContext, setup: Setup, server: Server | None, rounds: range, state: ServerState) -> bool:
-    """Trains these rounds, or until a test ends the run (`stop`); returns False if the run was stopped before. Raises
-    `ServerLossError` or `TooFewRanksError`."""
+    """Trains these rounds, or until a test ends the run (`stop`); returns False if the run was stopped before."""
     number = rounds.start
     vote = GO_ON
     stops = ""

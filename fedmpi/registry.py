@@ -85,8 +85,8 @@ BUILT_IN: dict[str, dict[str, str]] = {
         "lora": "fedmpi.methods.lora:Lora",
     },
 }
-"""Per section: every built-in name and its class; a section that a file leaves out has the first name. A name that ends
-in a colon stands for all names that begin with it."""
+"""Per section: every built-in name and its class, the default first. One that ends in a colon stands for all names that
+begin with it."""
 
 _ADAPTERS = {
     "method": "fedmpi.methods:options_of",

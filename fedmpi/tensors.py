@@ -100,9 +100,7 @@ def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:
 
 
 def copy_of(net: nn.Module, values: Mapping[int, Tensor] | None = None) -> nn.Module:
-    """Returns a copy of the net with the same frozen values, and with tensors of `values`, by `id`, in the place of
-    others. Raises ConfigError.
-    """
+    """Returns a copy of the net with the same frozen values, and `values`, by `id`, for others. Raises ConfigError."""
     kept = {id(value): value for value in frozen_values(net).values()}
     for part in net.modules():
         # torch's weight norm keeps what it computes of parameters, which cannot be copied.
@@ -150,8 +148,7 @@ def max_magnitudes(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def _extremes(tensor: Tensor) -> Tensor:
-    """Returns the smallest and the largest entry (2,), NaN if there is one; a CPU's `vector_norm` takes four times as
-    long."""
+    """Returns the smallest and the largest entry (2,), NaN if there is one; four times as fast as `vector_norm`."""
     if tensor.dim() == 4 and not tensor.is_contiguous():
         tensor = tensor.permute(0, 2, 3, 1)  # channels_last: `aminmax` would copy it
     return torch.stack(torch.aminmax(tensor))

@@ -1,10 +1,9 @@
 """Turns pydantic's errors into one line each: pydantic's own words, what was found, and what may have been meant."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeGuard, get_args
+from typing import Any, NamedTuple, TypeGuard, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -28,8 +27,7 @@ _ALIASES = {
 """Other programs' words, whose spelling would suggest something else."""
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """One mistake: the key, what is wrong, and the place where the key does not tell it."""
 
     path: Path
@@ -57,9 +55,8 @@ def suggest(word: Any, known: Iterable[str]) -> str:
     return did_you_mean(similar(word, known))
 
 
-def did_you_mean(words: Iterable[str]) -> str:
-    meant = " or ".join(map(repr, words))
-    return f" Did you mean {meant}?" if meant else ""
+def did_you_mean(words: Sequence[str]) -> str:
+    return f" Did you mean {' or '.join(map(repr, words))}?" if words else ""
 
 
 def is_section(kind: Any) -> TypeGuard[type[Section]]:
@@ -102,8 +99,9 @@ def keys_meant(word: str) -> list[str]:
             known += keys(section, options)
     name = word.replace("-", "_")
     last = _ALIASES.get(name, name)
-    meant = [key for key in known if key in (name, last) or key.rpartition(".")[2] == last != "name"]
-    return [name] if name in known else [*dict.fromkeys(meant)]
+    if name in known:
+        return [name]
+    return [*dict.fromkeys(key for key in known if key == last or key.rpartition(".")[2] == last != "name")]
 
 
 def problems(section: type[Section], error: ValidationError, values: Any) -> list[Problem]:

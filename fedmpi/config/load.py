@@ -232,11 +232,11 @@ def report(where: str, tree: Tree, problems: Iterable[Problem]) -> ConfigError:
     """Returns the error with a line for each problem: the key, where it stands, and what is wrong."""
     rows = [(problem, problem.origin or tree.origin_of(problem.path)) for problem in problems]
     origins = {origin for _, origin in rows}
+    of_user = (ARGUMENTS, COMMAND_LINE)
     if where == DEFAULT_NAME:  # a file that the user has not named cannot be wrong
-        known = origins.union(tree.origins.values())
-        where = next((origin for origin in (ARGUMENTS, COMMAND_LINE) if origin in known), where)
-        rows = [(one, origin if origin in (ARGUMENTS, COMMAND_LINE) else "the default") for one, origin in rows]
-    elif origins in ({COMMAND_LINE}, {ARGUMENTS}):
+        where = next((one for one in of_user if one in origins.union(tree.origins.values())), where)
+        rows = [(problem, origin if origin in of_user else "the default") for problem, origin in rows]
+    elif len(origins) == 1 and origins <= {*of_user}:
         where = origins.pop()
     lines = []
     for problem, origin in rows[:MAX_PROBLEMS]:
