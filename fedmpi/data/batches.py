@@ -86,12 +86,9 @@ class DeviceData:
         return Draws(order.to(self.device, non_blocking=True), corners, flips)
 
     def train_batch(self, draws: Draws, epoch: int, start: int, stop: int) -> tuple[Tensor, Tensor]:
-        """Returns examples start..stop of one epoch (from 0) of `draws`, and their targets: int64 (B,), of tokens
-        (B, length), or float32 (B, outputs).
-
-        Images: float32 (B, C, H, W), normalized, in channels_last memory format. Vectors: float32 (B, features).
-        Tokens: int64 (B, length).
-        """
+        """Returns examples start..stop of one epoch (from 0) of `draws`: images float32 (B, C, H, W), normalized, in
+        channels_last memory format; vectors float32 (B, features); tokens int64 (B, length). And their targets: int64
+        (B,), of tokens (B, length), or float32 (B, outputs)."""
         examples = draws.examples[epoch, start:stop]
         x = self.train_x.index_select(0, examples)
         if draws.corners is not None and draws.flips is not None:

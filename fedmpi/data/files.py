@@ -45,7 +45,7 @@ class FetchedOptions(DataOptions):
         return Path(user_path(self.root))
 
     def files(self) -> tuple[str, ...]:
-        """Returns those of `downloads` that a run with these options needs."""
+        """Returns those of `downloads` that these options need."""
         return self.downloads
 
     def are_here(self) -> bool:
@@ -123,9 +123,6 @@ def track(steps: Iterable[Any], words: str) -> Iterable[Any]:
     return shown(steps, words, console=console, transient=True, disable=not console.is_terminal)
 
 
-# ---- on the disk
-
-
 def find(folder: Path, pattern: str, what: str) -> Path:
     """Returns the one path below `folder` that ends like `pattern`. Raises DataError for none, and for several."""
     # Archives made on a Mac hold a second tree of its own notes.
@@ -153,9 +150,6 @@ def read_text(path: Path) -> str:
     """Returns a whole file in UTF-8, every line end as a newline. Raises DataError if it is not such a file."""
     with guarded(path, "get the files again", "cannot be read as text"):
         return path.read_text(encoding="utf-8-sig")
-
-
-# ---- downloads
 
 
 class DownloadError(UserError):
@@ -188,9 +182,6 @@ def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     except OSError as error:
         raise DataError(str(target), f"cannot be written: {reason(error)}") from error
     raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {problem}")
-
-
-# ---- archives
 
 
 def is_archive(path: Path) -> bool:
@@ -236,9 +227,6 @@ def _extract(archive: Path, folder: Path) -> None:
     safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
         tar.extractall(folder, **safely)
-
-
-# ---- decoded once
 
 
 @functools.lru_cache(maxsize=1)

@@ -362,9 +362,6 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
     return tuple(means), tuple(deviations)
 
 
-# ---- functions and classes that a config names
-
-
 class _Function(Section):
     """The options of a data set or partition that is a function."""
 

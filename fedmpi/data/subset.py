@@ -71,8 +71,7 @@ def holdout_size(num_examples: int, share: float) -> int:
 def stratified_holdout(examples: Ints, labels: Ints, share: float, generator: np.random.Generator) -> tuple[Ints, Ints]:
     """Divides `examples` (with their `labels`) into (training, held out), both in their old order.
 
-    Each class gives `share` of its examples, as near as whole numbers go: class by class, example j of n stands at
-    (j + u) / n with u random, and the examples that stand lowest are held out.
+    Class by class, example j of n stands at (j + u) / n with u random; the examples that stand lowest are held out.
     """
     place = np.empty(len(examples))
     for label in np.unique(labels):

@@ -2,7 +2,7 @@
 
 HAPT: J.-L. Reyes-Ortiz et al., Transition-Aware Human Activity Recognition Using Smartphones, Neurocomputing 2015;
 UCI HAR: D. Anguita et al., A Public Domain Dataset for Human Activity Recognition Using Smartphones, ESANN 2013. Both
-are the same recordings: 30 people with a phone at the waist, two experiments each, 50 Hz. A group is a subject.
+are the same recordings, two experiments of each subject at 50 Hz. A group is a subject.
 
 Windows. A row of labels.txt is a stretch of one activity, its first and last sample counted from 1. Windows lie wholly
 inside a stretch; an example is its samples in the order of time, each as acc x y z (gravity included) and gyro x y z.

@@ -3,9 +3,8 @@
 S. Caldas et al., LEAF: A Benchmark for Federated Settings, arXiv:1812.01097: JSON files in the folders train and test
 (LEAF's split by sample), in which a user has x and y.
 
-FEMNIST. x are 784 numbers each; labels are 0-9, A-Z, a-z. In TensorFlow Federated's files fed_emnist_train.h5 and
-fed_emnist_test.h5, examples/<writer> has `pixels` (float32 (n, 28, 28)) and `label` (n,); the documentation of its
-`simulation.datasets.emnist` has the counts. In both, ink is dark on paper of 1, and pixels are used as they are.
+FEMNIST. x are 784 numbers each; labels are 0-9, A-Z, a-z. In TensorFlow Federated's files, examples/<writer> has
+`pixels` (float32 (n, 28, 28)) and `label` (n,). In both, ink is dark on paper of 1, and pixels are used as they are.
 
 Shakespeare. x are strings of 80 characters, y the character after each; every next one begins a character later, and
 every STRIDE-th is taken. Tokens are positions in an alphabet that is fixed (ALPHABETS). Form `speakers`: blocks with an
