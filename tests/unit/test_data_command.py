@@ -14,8 +14,6 @@ from fedmpi.data.dataset import load_data
 from fedmpi.data.sets.digits import Digits
 from fedmpi.errors import DataError
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
@@ -39,7 +37,7 @@ MISTAKES = [
     (["fetch", "har", "data.from=windows"], "data.from  no such key. Did you mean 'data.form'?"),
     (["fetch", "har", "form=windows"], "form  no such key. Did you mean 'data.form'?"),
     (["fetch", "mnist", "--from", "x"], "'--from'"),
-    (["prepare", "imdb", "--from", "/no/such/place"], "/no/such/place: no such file or folder"),
+    (["prepare", "imdb", "data.root=.", "--from", "/no/such/place"], "/no/such/place: no such file or folder"),
     (["show", "a.yaml", "b.yaml"], "one config, or none, is allowed, got a.yaml, b.yaml"),
 ]
 

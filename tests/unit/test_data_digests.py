@@ -41,8 +41,6 @@ def options_of(name: str, **values: object) -> registry.Any:
     return registry.options("data", name).model_validate({"name": name, **values})
 
 
-# ---- sets that lie beside the project
-
 RAW = "hapt/HAPT_RawData.tar.xz"
 REAL = {
     "mnist": ("mnist", False, ()),
@@ -73,9 +71,6 @@ def test_real_sets(key: str, run_data: RunData, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_real_cifar10(cifar10_root: str) -> None:
     check("cifar10", load_data(options_of("cifar10", root=cifar10_root)).digest)
-
-
-# ---- small ones of our own
 
 
 def small_cifar100(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dataset:
@@ -151,8 +146,6 @@ def test_small_sets(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     check(key, digest_of(SMALL[key](tmp_path, monkeypatch).arrays))
 
 
-# ---- who holds what
-
 PARTITIONS = {
     "iid": {"shuffle": True},
     "dirichlet_feddf": {},
@@ -184,8 +177,6 @@ def test_partitions(key: str, seed: int, num_clients: int) -> None:
     arrays |= {"training": training.indices, "validation": validation.offsets}
     check(f"{key}, seed {seed}, {num_clients} clients", digest_of({**arrays, **validated.arrays}))
 
-
-# ---- the digest itself
 
 OURS = digest_of(dataset().arrays)
 

@@ -12,7 +12,6 @@ from fedmpi.data.sets.har import Har
 
 standardized = har._standardized
 
-# ---- HAPT's format in small files: sample i of experiment e has the values 1000 e + i + axis / 10
 
 LABELS = """1 1 5 3 12
 1 1 1 13 22
