@@ -1,7 +1,5 @@
 """One export, as the command does it: choose, write, measure, check, print."""
 
-from __future__ import annotations
-
 import logging
 import os
 import tempfile
@@ -9,7 +7,6 @@ import time
 from argparse import Namespace
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,9 +22,6 @@ from fedmpi.report.terminal import wrapped
 from fedmpi.store.files import write_atomic
 from fedmpi.store.units import percent, si, size
 from fedmpi.tensors import frozen_values
-
-if TYPE_CHECKING:
-    from torch.utils.benchmark import Measurement
 
 # The column in which what is said of a name begins.
 _SAID_AT = 13
@@ -133,8 +127,7 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
         activations = f"{size(counted.activation_bytes)} an example"
     times = []
     for number in BATCHES:
-        measured = latency(answers, trained.example()[:1].expand(number, *shape).clone())
-        times.append(f"batch {number}: {1e3 * measured.median:.3g} ms ({1e3 * measured.iqr:.2g})")
+        times.append(f"batch {number}: {latency(answers, trained.example()[:1].expand(number, *shape).clone())}")
     weights = sum(value.nbytes for value in [*trained.net.parameters(), *trained.net.buffers()])
     frozen = {id(value): value.numel() for value in frozen_values(trained.net).values()}
     params = counted.params + sum(frozen.values())
@@ -146,8 +139,8 @@ def _costs(path: Path, trained: TrainedNet, form: Pt2) -> str:
 
 
 @torch.no_grad()
-def latency(answers: Answers, inputs: Tensor) -> Measurement:
-    """Times passes on one thread of the CPU."""
+def latency(answers: Answers, inputs: Tensor) -> str:
+    """Times passes on one thread of the CPU: the median, and between the quartiles."""
     # Else the import warns on each machine that has CUDA's compiler and no GPU.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     from torch.utils import benchmark
@@ -155,7 +148,8 @@ def latency(answers: Answers, inputs: Tensor) -> Measurement:
     given = {"answers": answers, "inputs": inputs}
     # By default the timer waits for whatever accelerator there is.
     timer = benchmark.Timer("answers(inputs)", globals=given, num_threads=1, timer=time.perf_counter)
-    return timer.blocked_autorange(min_run_time=_TIMED_S)
+    measured = timer.blocked_autorange(min_run_time=_TIMED_S)
+    return f"{1e3 * measured.median:.3g} ms ({1e3 * measured.iqr:.2g})"
 
 
 @dataclass(frozen=True)

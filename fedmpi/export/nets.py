@@ -104,12 +104,17 @@ def net_of_tier(saved: SavedRound, tier: str | None = None, *, dense: bool = Fal
 
     Its factorized layers stay as two, as clients have them, unless it is to be `dense`.
     """
-    name, number = _named(saved, tier)
-    flat = saved.setup.trainers[number].net
-    saved.setup.method.narrow(saved.published.params, number, flat.params)
-    accuracy, statistics = _tested(saved, name, number, flat)
+    nets = _nets(saved)
+    if tier is None and len(saved.setup.method.tested()) == 1:
+        tier = next(iter(nets))
+    if tier not in nets:
+        problem = "which net?" if tier is None else f"no net {tier!r};"
+        raise ConfigError("--tier", f"{problem} allowed: {_names(saved)}")
+    flat = saved.setup.trainers[nets[tier]].net
+    saved.setup.method.narrow(saved.published.params, nets[tier], flat.params)
+    accuracy, statistics = _tested(saved, tier, flat)
     net, form = plain(flat, statistics, dense=dense)
-    return TrainedNet(saved, f"tier {name}", form, net, accuracy, torch.arange(accuracy.num_tested))
+    return TrainedNet(saved, f"tier {tier}", form, net, accuracy, torch.arange(accuracy.num_tested))
 
 
 def net_of_client(saved: SavedRound, client: int, *, dense: bool = False) -> TrainedNet:
@@ -155,7 +160,7 @@ def _tested_by_client(
     return Accuracy(int(points), len(own), reported, in_batches)
 
 
-def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
+def _tested(saved: SavedRound, name: str, flat: FlatNet) -> tuple[Accuracy, Tensor | None]:
     """Returns the accuracy of a tier's net that is in place, and the statistics that it has it with."""
     setup = saved.setup
     scores = net_scores(saved.record).get(name)
@@ -178,17 +183,6 @@ def _tested(saved: SavedRound, name: str, number: int, flat: FlatNet) -> tuple[A
     )
     in_batches = wanted > 0 and reported is not None and not reestimates(setup.config, saved.number)
     return Accuracy(round(score.accuracy * num_test), num_test, reported, in_batches), score.statistics
-
-
-def _named(saved: SavedRound, tier: str | None) -> tuple[str, int]:
-    """Returns the name and the number of a net. Raises ConfigError with the names."""
-    nets = _nets(saved)
-    if tier is None and len(saved.setup.method.tested()) == 1:
-        tier = next(iter(nets))
-    if tier not in nets:
-        problem = "which net?" if tier is None else f"no net {tier!r};"
-        raise ConfigError("--tier", f"{problem} allowed: {_names(saved)}")
-    return tier, nets[tier]
 
 
 def _nets(saved: SavedRound) -> dict[str, int]:
