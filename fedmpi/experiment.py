@@ -55,7 +55,7 @@ def _start_and_train(context: RunContext) -> bool:
     comm = context.comm
     request = context.request
     context.limits.clock = None
-    context.allow_more_than_a_round()
+    context.limits.of_more_than_a_round()
     observed = together(comm, lambda: observer.named(config) if comm.is_root else {})
     data = context.training_data()
     resumes = context.resumes
@@ -131,7 +131,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
         if server is not None:
             server.round_done(number, state, result, times, stops)
         number += 1
-    context.allow_more_than_a_round()
+    context.limits.of_more_than_a_round()
     has_progress = context.has_progress(number - 1)
     if server is not None and few and has_progress:
         server.stop_early(number - 1, state, few)

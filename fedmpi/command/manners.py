@@ -137,7 +137,7 @@ def say(text: str) -> None:
 
 def describe_failure(error: BaseException, comm: Communicator) -> str:
     """Returns a block of text: rank, host, round, client, stage and cause, then the place in the code."""
-    where = f"rank {comm.started_as} on {comm.host}"
+    where = f"fedmpi: failed on rank {comm.started_as} on {comm.host}"
     if isinstance(error, RoundError):
         where = f"{where}, {error.where}"
     cause = cause_of(error) or error
@@ -145,8 +145,7 @@ def describe_failure(error: BaseException, comm: Communicator) -> str:
     is_explained = isinstance(cause, (UserError, DivergenceError))  # a full disk, or a high learning rate
     frames = [] if is_explained else traceback.extract_tb(cause.__traceback__)[-4:]
     places = (f"  at {one.filename}:{one.lineno} in {one.name}" for one in frames)
-    head = f"fedmpi: failed on {where}"
-    return "\n".join(wrapped(head, *f"  cause: {type(cause).__name__}{text}".splitlines(), *places))
+    return "\n".join(wrapped(where, *f"  cause: {type(cause).__name__}{text}".splitlines(), *places))
 
 
 def _forget(stream: int) -> None:

@@ -40,6 +40,7 @@ class Limits:
         """The rank's seconds of work before this part of the run, and the limits of its own work and of a wait."""
         self._looked_s = -math.inf
         self._awake_since_s = -math.inf
+        self._has_trained = False
         self._is_over = threading.Event()
 
     def __enter__(self) -> Limits:
@@ -52,6 +53,7 @@ class Limits:
 
     def of_a_round(self) -> None:
         """Starts the limits of a round, or of the rest of it after a loss."""
+        self._has_trained = True
         share = 1
         if self._comm.size < self._comm.started_size:
             # Where one of five is lost, one of the others may have twice its work, the server's part included.
@@ -59,11 +61,11 @@ class Limits:
         limit_s = self._settings.round_timeout_s * share or math.inf
         self._begin(limit_s, 2 * limit_s)  # others may begin after each other
 
-    def of_more_than_a_round(self, *, has_trained: bool) -> None:
+    def of_more_than_a_round(self) -> None:
         """Starts the limits of set-up and shutdown. Before the first round there are none: reading data is slow."""
         limit_s = self._settings.round_timeout_s
         longer_s = max(limit_s, self._settings.startup_timeout_s)
-        if not (has_trained and limit_s and self._settings.startup_timeout_s):
+        if not (self._has_trained and limit_s and self._settings.startup_timeout_s):
             longer_s = math.inf
         self._begin(longer_s, limit_s + longer_s)  # others may still be in the round
 

@@ -58,10 +58,6 @@ class RunContext:
             self.advice.run_is_in(folder, self.comm.started_size)
         return self.run_dir
 
-    def allow_more_than_a_round(self) -> None:
-        """Allows the time that setting up and ending take; without limit before the first round."""
-        self.limits.of_more_than_a_round(has_trained=self.begun_after is not None)
-
     def recover(self) -> None:
         """Continues with the ranks that are left. Raises `ServerLossError` if the server is lost."""
         comm = self.comm
@@ -92,7 +88,7 @@ class RunContext:
 
 def continue_round(context: RunContext, setup: Setup, server: Server | None) -> Setup:
     """Makes the ranks that are left ready to train the round in progress again."""
-    context.allow_more_than_a_round()
+    context.limits.of_more_than_a_round()
     context.report(server)
     if setup.comm.rank not in setup.workers or setup.trainers:
         return setup
@@ -106,7 +102,7 @@ def continue_round(context: RunContext, setup: Setup, server: Server | None) -> 
 def end_together(context: RunContext, server: Server | None) -> None:
     """Waits until all is saved and written: MPI's own end would wait without limit for a rank that hangs. Raises
     `ServerLossError`."""
-    context.allow_more_than_a_round()
+    context.limits.of_more_than_a_round()
     while True:
         try:
             context.comm.wait_for_all()

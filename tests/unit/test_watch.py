@@ -65,7 +65,7 @@ def test_each_round_has_the_whole_limit(watched: Watched) -> None:
 def test_ranks_that_are_left_have_more_time(watched: Watched) -> None:
     """One of two workers does the work of both; without limits while it sets up anew."""
     watched.of_a_round()
-    watched.of_more_than_a_round(has_trained=True)
+    watched.of_more_than_a_round()
     assert not watched.gives_up_within(60)
     watched._comm.size = 1
     watched.of_a_round()
