@@ -132,7 +132,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
             server.round_done(number, state, result, times, stops)
         number += 1
     context.limits.of_more_than_a_round()
-    has_progress = context.has_progress(number - 1)
+    has_progress = number - 1 > (context.begun_after or 0)  # this start has made a round
     if server is not None and few and has_progress:
         server.stop_early(number - 1, state, few)
     elif server is not None and not few and not stops:

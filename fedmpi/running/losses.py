@@ -81,10 +81,6 @@ class RunContext:
         least = self.config.mpi.min_ranks
         return "" if self.comm.size >= least else f"ranks that are left: {self.comm.size}, mpi.min_ranks is {least}"
 
-    def has_progress(self, done: int) -> bool:
-        """Returns whether this start has made some of the `done` rounds."""
-        return self.begun_after is not None and done > self.begun_after
-
 
 def continue_round(context: RunContext, setup: Setup, server: Server | None) -> Setup:
     """Makes the ranks that are left ready to train the round in progress again."""
