@@ -34,14 +34,20 @@ from fedmpi.mpi.comm import Comm
 {RANK_1_DIES}
 def is_stopped(pid):
     return Path(f"/proc/{{pid}}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-def shrink(comm):
-    if rank == 2:
-        Path("{pid}").symlink_to(str(os.getpid()))
-        stop()
-    while not (os.path.lexists("{pid}") and is_stopped(os.readlink("{pid}"))):
-        time.sleep(0.01)
-    hours_go_by()
-before(Comm, "_shrink", shrink)"""
+class Shrinks:
+    def __init__(self, mpi):
+        self.mpi = mpi
+    def __getattr__(self, name):
+        return getattr(self.mpi, name)
+    def Shrink(self):
+        if rank == 2:
+            Path("{pid}").symlink_to(str(os.getpid()))
+            stop()
+        while not (os.path.lexists("{pid}") and is_stopped(os.readlink("{pid}"))):
+            time.sleep(0.01)
+        hours_go_by()
+        return self.mpi.Shrink()
+before(Comm, "recover", lambda comm: setattr(comm, "_mpi", Shrinks(comm._mpi)))"""
     words = (*TOPK, "mpi.round_timeout_s=600", "rounds=5")
     launched = start(3, *words, run_dir=run_dir, patch=patch, options=ULFM)
     assert ends(launched) == 1, launched.err
