@@ -178,10 +178,7 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
     "compiled": (lambda channels: torch.compile(conv(channels)), "'part' (OptimizedModule) is compiled"),
     "not-finite": (lambda _: Layer(divides_by_zero), "gives NaN for the data's first examples"),
     "lazy": (lambda channels: nn.LazyConv2d(channels, 3), "'part' (LazyConv2d) has no shape"),
-    "double": (
-        lambda channels: conv(channels).double(),
-        "'part' (Conv2d) has a parameter 'weight' of type torch.float64",
-    ),
+    "double": (lambda channels: conv(channels).double(), "'part' (Conv2d) has a parameter 'weight' of type torch.fl"),
 }
 """What is refused, and which module is named."""
 
