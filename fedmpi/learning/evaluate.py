@@ -9,14 +9,14 @@ Of clients one number each travels, so their scores have the same bits wherever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, groupby, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from fedmpi import seeds
@@ -280,13 +280,6 @@ def points_of(
         batches = (data.test_batch_of(test_examples[slice(*piece)]) for piece in bounds)
         found = [scoring.points(net.module(inputs).float(), targets) for inputs, targets in batches]
         return float(torch.stack(found).sum()) if found else 0.0
-
-
-@torch.no_grad()
-def num_correct(module: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
-    """Returns how many examples of these batches (inputs, targets) a net gets right."""
-    found = [(module(inputs).argmax(1) == targets).sum() for inputs, targets in batches]
-    return int(torch.stack(found).sum()) if found else 0
 
 
 @torch.no_grad()

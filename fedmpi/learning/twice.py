@@ -150,7 +150,7 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
 
     def refuse_other_buffers(other: FlatNet, problem: str) -> None:
         for name, value in other.module.named_buffers():
-            if name in constants and not _are_same(constants[name], value):
+            if name in constants and not torch.equal(bytes_of(constants[name]), bytes_of(value)):
                 module, _, buffer = name.rpartition(".")
                 raise create.refusal(model, net.module, module, problem.format(buffer))
 
@@ -158,12 +158,13 @@ def _check_net(trial: _Trial, make_net: Callable[[], nn.Module], model: str) -> 
     made = [attributes_of(net.module), attributes_of(again.module)]
     results = trial.results(net, again)
     refuse_other_buffers(net, "changes its buffer {!r} " + CHANGES)
-    if all(_are_same(*pair) for pair in results):
+    (same_in_tests, same_in_training) = (torch.equal(bytes_of(one), bytes_of(two)) for one, two in results)
+    if same_in_tests and same_in_training:
         used = [attributes_of(net.module), attributes_of(again.module)]
         for module, name in _that_count(made, used):
             raise create.refusal(model, net.module, module, f"changes its attribute {name!r} {CHANGES}")
         return digest_of(first for first, _ in results)
-    what = "training" if _are_same(*results[0]) else "tests"
+    what = "training" if same_in_tests else "tests"
     raise create.refusal(model, net.module, "", f"gives other results in {what} {KEEPS}")
 
 
@@ -174,7 +175,3 @@ def _that_count(made: Sequence[Attributes], used: Sequence[Attributes]) -> Itera
         values = [net.get(place) for net in used]
         if values[0] != values[1] and values != [net.get(place) for net in made]:
             yield place
-
-
-def _are_same(one: Tensor, two: Tensor) -> bool:
-    return torch.equal(bytes_of(one), bytes_of(two))

@@ -52,7 +52,6 @@ from fedmpi.config.fields import NotNegative, Share
 from fedmpi.data.batches import Draws, batch_bounds
 from fedmpi.data.subset import holdout_size, stratified_holdout
 from fedmpi.errors import ConfigError
-from fedmpi.learning.evaluate import num_correct
 from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
 from fedmpi.methods.protocol import ROUND, Method, copy_into
@@ -244,12 +243,17 @@ class Hermes(Method):
         )
         return training, validation if len(validation) else training
 
+    @torch.no_grad()
     def _accuracy(self, net: FlatNet, work: LocalWork, examples: np.ndarray) -> float:
         """Returns the accuracy of the net as it is, without augmentation."""
         as_stored = Draws(torch.tensor(examples)[None].to(net.device, non_blocking=True))
         bounds = batch_bounds(len(examples), self.context.train.batch_size)
-        batches = (work.data.train_batch(as_stored, 0, *piece) for piece in bounds)
-        return num_correct(net.module.eval(), batches) / len(examples)
+        net.module.eval()
+        correct = []
+        for piece in bounds:
+            inputs, targets = work.data.train_batch(as_stored, 0, *piece)
+            correct.append((net.module(inputs).argmax(1) == targets).sum())
+        return int(torch.stack(correct).sum()) / len(examples)
 
     def _masks(self, client: Client) -> Params:
         return {name: value for name, value in (client.memory or {}).items() if value.dtype is torch.bool}

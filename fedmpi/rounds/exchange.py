@@ -68,7 +68,9 @@ class Uploads:
         self._setup = setup
         self._published = published
         self._tasks = {task.client: task for task in tasks}
-        self._weights = relative_weights(method, tasks)
+        weights = {task.client: method.client_weight(task) for task in tasks}
+        largest = max(weights.values(), default=1.0)
+        self._weights = {client: weight / largest for client, weight in weights.items()}  # equal ones are exactly 1
         self._tensor_of = method.sums()
         specs = method.state_specs()
         self._specs = {name: specs[tensor] for name, tensor in self._tensor_of.items()}
@@ -244,13 +246,6 @@ class Reduce:
             if report.status == CONTRIBUTED and report.client not in own:
                 self._uploads.count(report)
         return self._uploads.results(state, reports)
-
-
-def relative_weights(method: Method, tasks: Sequence[Task]) -> dict[int, float]:
-    """Returns each client's planned weight, divided by the largest: equal ones are exactly 1."""
-    weights = {task.client: method.client_weight(task) for task in tasks}
-    largest = max(weights.values(), default=1.0)
-    return {client: weight / largest for client, weight in weights.items()}
 
 
 def upload_layout(method: Method, task: Task) -> Layout:
