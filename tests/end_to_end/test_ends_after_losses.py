@@ -37,6 +37,23 @@ def test_too_few_without_the_server(start: Start, run_dir: Path, every: int, cod
     assert ("stopped" in last_start(run_dir)) == (code == 75)
 
 
+@pytest.mark.nightly
+def test_too_few_after_a_takeover(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
+    """What was saved before rank 0 died counts, too: 75, even if the new server has not finished a round."""
+    words = (*TOPK, "output.checkpoint_every=2")
+    # Rank 0 dies in round 5; rank 2 when it trains in it again.
+    patch = """
+def trains(setup, task, published):
+    if task.round_number == 5 and (rank == 2 and setup.comm.size == 2 or rank == 0):
+        die()
+before(train_round, "simulate_client", trains)"""
+    more = ("rounds=100000", "mpi.min_ranks=2", "mpi.server_trains=true")
+    launched = start(3, *words, *more, run_dir=run_dir, patch=patch, options=ULFM)
+    assert launched.wait() == 75, launched.err
+    assert "lost rank 0 on" in launched.out and "mpi.min_ranks is 2\n" in launched.err
+    continues(run_dir, *words, "mpi.min_ranks=1")
+
+
 @pytest.mark.slow
 def test_the_server_dies_while_it_saves_the_end(start: Start, continues: Callable[..., str], run_dir: Path) -> None:
     """After the signal: rank 1 becomes the server and saves as well, and the job still ends with 75."""

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 from fast import fast
-from launched import mpirun
+from launched import RunMain, Start, mpirun
 from nightly.kill import Attack, Leg, case, combinations, quiet, run
+from small_runs import SMALL, finished, undisturbed
+
+from fedmpi.report.records import read_records
+from fedmpi.store.run_dir import RunDir
 
 SAVING = Attack(0, 4, "saving", 0.002)
 KILLED = {
@@ -40,3 +44,38 @@ def test_a_random_combination_comes_to_the_bits_of_a_quiet_one(tmp_path: Path) -
     expected = quiet(job, tmp_path)
     assert expected is not None, job
     assert run(job, tmp_path, 0, expected).problem == "", job
+
+
+# Rank 0 ends itself by SIGKILL in the middle of saving round 5.
+KILLED_WHILE_SAVING = """
+from pathlib import Path
+from fedmpi.store import files
+class Os:
+    def __getattr__(self, name):
+        return getattr(os, name)
+    def replace(self, source, target):
+        is_it = Path(target).name == "round-000005.h5"
+        if is_it and MOMENT == "half written":
+            os.truncate(source, os.path.getsize(source) // 2)
+        if is_it and MOMENT != "renamed":
+            die()
+        os.replace(source, target)
+        if is_it:
+            die()
+files.os = Os()"""
+UNEVEN = ("partition.name=class_dirichlet", "rounds=8", "evaluation.every=5", "output.progress=plain")
+MOMENTS = (("fedavg", "half written", 2), ("fedhm", "written", 1), ("fedhm", "renamed", 2), ("topk", "renamed", 2))
+
+
+@pytest.mark.parametrize(("method", "moment", "ranks"), fast(MOMENTS[1], of=MOMENTS, slow=MOMENTS[3:]))
+def test_kills_while_saving(
+    start: Start, run_main: RunMain, tmp_path: Path, method: str, moment: str, ranks: int
+) -> None:
+    """Killed with half of a temporary file, with a whole one, and between the rename and what follows it."""
+    run_dir, words = tmp_path / "run", (f"method.name={method}", *UNEVEN)
+    first = start(ranks, *words, run_dir=run_dir, patch=KILLED_WHILE_SAVING.replace("MOMENT", repr(moment)))
+    assert first.wait() != 0 and len(read_records(RunDir(run_dir))) == 5, first.err
+    code, out, errors = run_main(*SMALL, *words, "--run-dir", str(run_dir), "--resume")
+    assert code == 0 and f"resuming after round {5 if moment == 'renamed' else 4}" in out, errors
+    assert not list(run_dir.rglob("*.tmp")), "a temporary file was left"
+    assert finished(run_dir) == undisturbed(tmp_path, *words)

@@ -21,9 +21,25 @@ METHOD = (*TOPK, "output.checkpoint_every=2")
 ENDLESS = (*METHOD, "rounds=100000")
 
 
-# Workers and rank 0, in several stages, down to the last rank.
+# All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
 JOBS = (
     case("fedhm", Leg(3, (Attack(2, 2, "local_training", 0.003), Attack(0, 4, "svd", 0.001)))),
+    case(
+        "topk",
+        Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 4, "saving", 0.002), Attack(1, 5, "local_training", 0.01))),
+    ),
+    case(
+        "hermes",
+        Leg(
+            5,
+            (
+                Attack(4, 1, "communication", 0.0),
+                Attack(1, 3, "local_training", 0.0),
+                Attack(2, 3, "local_training", 0.0),
+                Attack(0, 3, "aggregation", 0.0),
+            ),
+        ),
+    ),
     case(
         "fedavg-reduce",
         Leg(4, (Attack(3, 2, "aggregation", 0.0), Attack(0, 6, "evaluation", 0.0), Attack(2, 7, "communication", 0.0))),
@@ -31,7 +47,7 @@ JOBS = (
 )
 
 
-@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS), ids=lambda job: job.name)
+@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS, slow=JOBS[3:4]), ids=lambda job: job.name)
 def test_the_others_go_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
     outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
     log = (tmp_path / "job-0.log").read_text(errors="replace")

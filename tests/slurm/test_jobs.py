@@ -153,6 +153,24 @@ def rank_of_job(job: str, rank: int) -> int:
 
 
 @pytest.mark.nightly
+def test_a_task_goes_back_into_the_queue_alone(cluster: Cluster) -> None:
+    """Of the task that has the array's own number: its requeue leaves the other one running."""
+    edits = {r"configs/fedhm_digits\.yaml": config_of(cluster, ENDLESS)}
+    job = cluster.submit(FILE, *LONG, "evaluation.every=20", edits=edits, options=("--array=1-2", "--ntasks=3"))
+    runs = {task: RunDir(cluster.project / "runs" / f"fedhm-seed{task - 1}") for task in (1, 2)}
+    wait_for(lambda: all(len(read_records(run)) >= 2 for run in runs.values()), cluster)
+    (namesake,) = (int(task["ArrayTaskId"]) for task in cluster.jobs(job) if task["JobId"] == job)
+    rounds, other = goes_back(cluster, f"{job}_{namesake}", runs[namesake]), runs[3 - namesake]
+    assert state_of(cluster, f"{job}_{3 - namesake}") == ("RUNNING", "0"), cluster.log()
+    done = len(read_records(other))
+    wait_for(lambda: len(read_records(other)) > done, cluster)
+    cluster.control("scancel", f"{job}_{3 - namesake}")
+    must_end_well(cluster, f"{job}_{namesake}")
+    assert len(finished(runs[namesake].path).records) == rounds
+    assert len(read_starts(runs[namesake])) == 2 and len(read_starts(other)) == 1
+
+
+@pytest.mark.nightly
 def test_with_srun(cluster: Cluster, tmp_path: Path) -> None:
     """The alternative that the file names."""
     if "pmix" not in cluster.control("srun", "--mpi=list"):
