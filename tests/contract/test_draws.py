@@ -111,3 +111,12 @@ def numbers(drawn: Any) -> Any:
     if not isinstance(drawn, dict):
         return drawn
     return {layer: [i for i in range(4 * len(bits)) if int(bits, 16) >> i & 1] for layer, bits in drawn.items()}
+
+
+def test_the_tier_of_each_client_is_on_record(tmp_path: Path) -> None:
+    """Six clients in blocks of three tiers all take part: two of each tier. FedHM draws nothing more."""
+    words = ("method.name=fedhm", "method.rank_ratio=[1,0.5,0.25]", "clients.count=6", "clients.per_round=6")
+    run_alone(tmp_path, *words, "rounds=1")
+    (record,) = read_records(RunDir(tmp_path))
+    tiers = ["1", "1", "0.5", "0.5", "0.25", "0.25"]
+    assert record["draws"] == [{"client": i, "phase": "train", "tier": tier} for i, tier in enumerate(tiers)]

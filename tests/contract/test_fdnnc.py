@@ -1,4 +1,4 @@
-"""FDNNC: eq. 6, an iteration of each pattern by hand, a whole run, who sends what (CEFO), what it costs,
+"""FDNNC: eq. 6, an iteration of each pattern by hand, its limits and whole runs, who sends what (CEFO), what it costs,
 which layers have factors, how large cohorts are."""
 
 from collections import OrderedDict
@@ -10,7 +10,7 @@ import pytest
 import torch
 from by_hand import after, numbers
 from narrow_nets import PLAIN, context, exchanged, flat
-from small_runs import small_setup
+from small_runs import finished, small_setup
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -177,6 +177,19 @@ def test_a_client_without_examples_sends_zeros() -> None:
 # An iteration by hand.
 
 
+def test_fedsgd_by_hand() -> None:
+    """1.0-BOTH-FULL with mse from W = 0, b = 0, where a = 1/2 and so delta = (1/2 - y) / 4, -1/8 or 1/8.
+
+    Client 0, x = (1, 0, 0), label 0: G_W = (-1/8, 1/8)^T x, G_b = (-1/8, 1/8).
+    Client 1, x = (2, 1, 0), label 1: G_W = (1/8, -1/8)^T x, G_b = (1/8, -1/8).
+    Means: rows +-(1/16, 1/16, 0), and 0. At lr 2: W = -+(1/8, 1/8, 0).
+    """
+    method = method_of((2, 0), 2, pattern="both", loss="mse")
+    device, start = Device(method, BIG), layer(method, w=[ZERO, ZERO])
+    state = iteration(method, start, lambda task, known: device.upload(known, [task.client]), lr=2.0)
+    assert numbers(state, "fc.weight") == [-0.125, -0.125, 0, 0.125, 0.125, 0] and numbers(state, "fc.bias") == [0, 0]
+
+
 def test_both_by_hand() -> None:
     """A big and a small device with the example x = (1, 0, 0), label 0, mse; W = A B^T and A B^T x + b = 0.
 
@@ -278,6 +291,24 @@ def test_only_big_devices_are_fedsgd(tmp_path: Path) -> None:
     for name, value in ours.items():
         torch.testing.assert_close(value, theirs[name], rtol=1e-5, atol=1e-7)
         assert not torch.equal(value, start[name])
+
+
+@pytest.mark.parametrize("pattern", ["switch", "bfirst", "both"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_both_nets_are_one_in_the_end(tmp_path: Path, pattern: str, share: float) -> None:
+    """SWITCH and BFIRST: W is A B^T to the bit, so both nets score alike (48 examples, 4 classes); so do they with
+    small devices alone. In BOTH, and with big ones alone, the small net is W's truncation."""
+    words = (*MLP, f"method.pattern={pattern}", "method.upload=half", f"method.big_share={share}")
+    state = after(tmp_path, *words, "method.switch_round=2", "evaluation.every=1").server
+    method = small_setup(tmp_path / "setup", *words, "method.switch_round=2").method
+    scores = finished(tmp_path).records[-1]["tiers"]
+    nets = published_for(method, state, (BIG, SMALL))
+    composed = nets["layers.0.v.weight"] @ nets["layers.0.u.weight"]
+    gap = float((composed - nets["layers.0.weight"]).norm() / nets["layers.0.weight"].norm())
+    if share == 0 or (share < 1 and pattern != "both"):
+        assert gap < 1e-6 and scores["big"]["accuracy"] == scores["small"]["accuracy"]
+    else:
+        assert gap > 0.01
 
 
 def test_devices_may_change_their_size(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
-"""FedBN: which part stays, by hand; a net without BatchNorm is refused."""
+"""FedBN: which part stays, by hand and in a run; a net without BatchNorm is refused."""
 
 from pathlib import Path
 
 import pytest
-from by_hand import Bench, numbers
+import torch
+from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import nn
 
@@ -29,6 +30,18 @@ def test_a_round_by_hand() -> None:
     assert set(one.method.regions(client)) == {"1.weight", "1.bias"}
     one.client(0, state, round_number=2)
     assert one.weights == [1.0, 1.0, 0.25]
+
+
+def test_the_servers_batchnorm_never_changes(tmp_path: Path) -> None:
+    """The clients' does, and no two have the same."""
+    start = small_setup(tmp_path / "start", "method.name=fedbn").method.initial_state()
+    left = after(tmp_path / "run", "method.name=fedbn")
+    norms = {name for name in start if "bn" in name or "shortcut.1" in name}
+    for name, value in left.server.items():
+        assert torch.equal(value, start[name]) == (name in norms), name
+    memories = list(left.memories.values())
+    assert len(memories) > 1 and all(set(memory) == norms for memory in memories)
+    assert not torch.equal(memories[0]["bn1.bias"], memories[1]["bn1.bias"])
 
 
 def test_a_net_without_batchnorm_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,11 @@
 """FedDyn: two clients by hand over two rounds; h is the mean of all clients' gradients."""
 
-from by_hand import PLAIN, Bench, numbers
+from pathlib import Path
+
+import pytest
+import torch
+from by_hand import PLAIN, Bench, after, numbers
+from fast import fast
 
 from fedmpi.methods.feddyn import FedDyn, FedDynOptions
 
@@ -25,3 +30,16 @@ def test_two_rounds_by_hand() -> None:
     assert two.method.published_specs({0}).keys() == {"weight"}
     _, upload = two.trained(0, state, round_number=2)
     assert numbers(upload) == [1063 / 1024] and numbers(two.memories[0]) == [1001 / 2048]
+
+
+@pytest.mark.parametrize("per_round", fast(2, of=[8, 2]))
+def test_h_is_the_mean_of_all_clients(tmp_path: Path, per_round: int) -> None:
+    """Over all 8 clients, zeros of those that never came; float32 rounds each term in each of three rounds."""
+    left = after(tmp_path, "method.name=feddyn", "method.alpha=0.1", f"clients.per_round={per_round}")
+    assert (len(left.memories) == 8) == (per_round == 8)
+    for name in (name for name in left.server if name.startswith("feddyn.h.")):
+        own = [memory[name.removeprefix("feddyn.h.")].double() for memory in left.memories.values()]
+        scale = max(float(each.abs().max()) for each in own)
+        assert scale > 0
+        expected = sum(own) / 8
+        torch.testing.assert_close(left.server[name].double(), expected, rtol=0, atol=2**-20 * max(scale, 0.1))

@@ -4,6 +4,7 @@ keeps what clients did not get: rounds without training, exact cases, what the r
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from narrow_nets import context_of
 from small_runs import one_round, small_setup
 
 from fedmpi import train_round
-from fedmpi.check.contract import published_for
+from fedmpi.check.contract import Trial, published_for
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank import factorized
 from fedmpi.lowrank.spectrum import effective_rank
@@ -86,6 +87,22 @@ def test_workers_know_how_long_the_factors_take(tmp_path: Path) -> None:
     method = small_setup(tmp_path, "method.name=fedhm", "method.dense_layers=1").method
     shapes = [layer.matrix_shape for layer in method.layers.values()]
     assert sum(method.late.values()) == sum(6 * min(rows, columns) * rows * columns for rows, columns in shapes) > 0
+
+
+def test_dense_tensors_are_the_alpha_mean(trial_of: Callable[[str], Trial]) -> None:
+    """Against a mean in float64: one rounding to float32 lies between, half a unit in the last place (2^-24).
+
+    The sums' own rounding, 2^-(k-2) with k = 61 - ceil(log2(4 * 64)) = 53, is far below.
+    """
+    (phase,) = trial_of("fedhm-dynamic").phases
+    means = phase.exchanged("gather").means
+    weights = {task.client: math.exp(phase.method.tiers[task.tier].capacity / 5) for task in phase.assignment.tasks}
+    total = sum(weights.values())
+    dense = [name for name in means if name.removesuffix(".weight") not in phase.method.layers]
+    assert len({task.tier for task in phase.assignment.tasks}) > 1 and len(dense) > 5
+    for name in dense:
+        expected = sum(weights[task.client] / total * upload[name].double() for task, upload in phase.uploads())
+        torch.testing.assert_close(means[name].double(), expected, rtol=2**-24, atol=2.0**-50, msg=name)
 
 
 @pytest.mark.parametrize("case", ["fedhm", "fedhm-dynamic", "fedhm-low-only"])
@@ -206,6 +223,13 @@ def test_a_start_without_spectral_initialization_has_the_rank_of_its_factors(tmp
         else:
             assert int(torch.linalg.matrix_rank(layer.unroll(value))) == layer.r(0.5) < min(layer.matrix_shape)
             assert float(value.std()) == pytest.approx(float(before[name].std()), rel=0.2)
+
+
+def test_effective_rank_by_hand() -> None:
+    """Of k equal values k; of 3, 1: exp(-3/4 ln 3/4 - 1/4 ln 1/4) = 4 / 3^(3/4)."""
+    assert effective_rank(torch.tensor([2.0, 2.0, 2.0, 0.0])) == pytest.approx(3, rel=1e-12)
+    assert effective_rank(torch.tensor([3.0, 1.0])) == pytest.approx(4 / 3**0.75, rel=1e-12)
+    assert effective_rank(torch.zeros(3)) == 0
 
 
 DELTA, ONE_STEP = "method.aggregation=delta", ("method.server.name=avgm", "method.server.beta=0")

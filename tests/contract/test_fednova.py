@@ -1,4 +1,4 @@
-"""FedNova: |a|_1 by hand and by the paper's formulas; two clients of one and two steps."""
+"""FedNova: |a|_1 by hand and by the paper's formulas; two clients of one and two steps; equal steps are FedProx."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import PLAIN, Bench, after, numbers
-from small_runs import small_setup
+from small_runs import one_round, small_setup
 
 import fedmpi
 from fedmpi.methods.fednova import STEPS, FedNova, FedNovaOptions, normalizer
 from fedmpi.methods.values import ClientLoad
+from fedmpi.rounds.state import ServerState
 
 
 @pytest.mark.parametrize(("momentum", "alpha", "steps"), [(0.5, 0.0, [1, 2.5, 4.25]), (0.0, 0.25, [1, 1.75, 2.3125])])
@@ -63,6 +64,28 @@ def test_who_has_no_step_and_who_is_restored() -> None:
     client, upload = idle.trained(0, idle.start(1.0))
     assert numbers(upload) == [0.0] and numbers(upload, STEPS) == [0.0]
     assert idle.method.upload(idle.trainer.net, replace(client, is_restored=True)) is None
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+def test_clients_of_equal_steps_make_the_round_of_fedprox(tmp_path: Path, mu: float) -> None:
+    """Up to float32: with the same |a|_1 for all, tau_eff and the division cancel."""
+    words = ("partition.name=iid", "rounds=1", f"method.mu={mu}")
+    ours = after(tmp_path / "ours", "method.name=fednova", *words).server
+    theirs = after(tmp_path / "theirs", "method.name=fedprox", *words).server
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6)
+
+
+def test_partial_work_is_normalized(tmp_path: Path) -> None:
+    """Clients do a part of their steps, and tau_eff is the weighted mean of what those that they did come to."""
+    words = ("method.name=fednova", "clients.work.partial=1", "train.local_epochs=3", "partition.name=class_dirichlet")
+    setup = small_setup(tmp_path, *words)
+    state, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
+    steps = {report.client: report.steps for report in result.reports}
+    assert len(set(steps.values())) > 1
+    sizes = {task.client: task.num_examples for task in result.tasks}
+    total = sum(sizes[client] * normalizer(number, 0.9, 0.0) for client, number in steps.items())
+    assert state.params[STEPS].item() == pytest.approx(total / sum(sizes.values()))
 
 
 def test_a_client_sends_one_number_more(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from narrow_nets import client_of, context, exchanged, filled, state_of
-from small_runs import one_round, small_setup
+from small_runs import one_round, small_config, small_setup
 
 from fedmpi.methods import fedopt
 from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
@@ -93,3 +93,9 @@ def test_moments_are_server_state_that_clients_do_not_get(tmp_path: Path) -> Non
     names = set(setup.method.state_specs())
     moments = {f"server.{moment}..{name}" for name in names for moment in ("m", "v")}
     assert state.params.keys() == names | moments and published.params.keys() == names
+
+
+def test_servers_have_hashes_of_their_own() -> None:
+    given = [small_config("method.name=fedavg", f"method.server.name={name}") for name in ("mean", "avgm", "adam")]
+    hashes = {config.hash() for config in given}
+    assert len(hashes) == 3 and small_config("method.name=fedavg").hash() in hashes

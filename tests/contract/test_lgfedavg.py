@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
-from by_hand import Bench, numbers
+import torch
+from by_hand import Bench, after, numbers
 from small_runs import small_setup
 from torch import nn
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
 from fedmpi.methods.values import ClientLoad, Costs
+from fedmpi.store.hdf5 import digest_of
 
 LG = "method.name=lgfedavg"
 FIRST, LAST = "0.weight", "1.weight"
@@ -76,3 +78,17 @@ def test_the_last_layers_are_global(tmp_path: Path, layers: int) -> None:
     whole = dict(method.net(0, empty=True).named_parameters())
     expected = 4 * sum(whole[name].numel() for name in specs)
     assert method.costs(ClientLoad(0)).down_bytes == method.costs(ClientLoad(0)).up_bytes == expected
+
+
+def test_phase_1_is_fedavg_and_local_tensors_never_change_in_phase_2(tmp_path: Path) -> None:
+    """Two rounds of phase 1 and two of phase 2: the server's local part is that of FedAvg after two rounds."""
+    theirs = after(tmp_path / "fedavg", "method.name=fedavg", "rounds=2").server
+    first = after(tmp_path / "first", LG, "method.pretrain_rounds=2", "rounds=2")
+    assert digest_of(first.server) == digest_of(theirs) and not first.memories
+    both = after(tmp_path / "both", LG, "method.pretrain_rounds=2", "rounds=4")
+    for name, value in both.server.items():
+        assert torch.equal(value, theirs[name]) == (not name.startswith("fc.")), name
+    assert 4 <= len(both.memories) <= 8
+    for memory in both.memories.values():
+        assert set(memory) == {name for name in theirs if not name.startswith("fc.")}
+        assert not torch.equal(memory["conv1.weight"], theirs["conv1.weight"])

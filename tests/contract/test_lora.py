@@ -357,6 +357,14 @@ def test_the_plan(aggregation: str, held: int) -> None:
         assert tier.down_bytes == 4 * (stack if held else adapter)
 
 
+def test_tiers_that_have_become_one_net_are_told_as_adapters() -> None:
+    method = method_of("flexlora")
+    tasks = [client(method, method.initial_state(), number, number).task for number in range(3)]
+    notes = method.diagnostics(change(9, 0, 0), {}, Contributions(Phase(), 1, 0.1, tasks))
+    (line,) = notes["conclusions"]
+    assert "only 0 of the energy of what the adapters change lies beyond the rank of tier 1" in line
+
+
 def test_band_factors_of_weights_by_norms() -> None:
     """B A is diag(3, 4, 12) at scales 2, 3 and 6: norms 26, 15 and 18 of 59."""
     method = method_of("hetlora")

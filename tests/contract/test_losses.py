@@ -13,6 +13,7 @@ from small_runs import small_setup
 
 from fedmpi.errors import RankLossError
 from fedmpi.mpi.communicator import SerialComm
+from fedmpi.rounds.exchange import Gather
 from fedmpi.rounds.state import Setup
 from fedmpi.running import resuming
 from fedmpi.store.hdf5 import digest_of
@@ -93,3 +94,11 @@ def test_a_loss_at_every_call(tmp_path: Path, case: str, every: int) -> None:
     for number in range(every // 2, quiet.num_calls, every):
         for after in (False, True):
             assert rounds(setup, LossyComm(number, after)) == expected, f"another result after a loss at call {number}"
+
+
+@pytest.mark.slow
+def test_a_loss_while_two_uploads_are_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on several ranks, where rank 0 receives one upload while it adds another."""
+    one = property(lambda gather: 1, lambda gather, most: None)
+    monkeypatch.setattr(Gather, "_most_under_way", one, raising=False)
+    test_a_loss_at_every_call(tmp_path, "fedhm, gather", 5)

@@ -4,6 +4,7 @@ its nets hold and cost; what clients draw. The paper's Table 1 is in tests/paper
 Kernels and the drawing itself: tests/unit/test_lowrank.py.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from narrow_nets import context, context_of, exchanged
 from small_runs import one_round, small_setup
 from torch import Tensor, nn
 
-from fedmpi.check.contract import published_for
+from fedmpi.check.contract import Trial, published_for
 from fedmpi.config.schema import Train
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Task
@@ -117,6 +118,22 @@ def test_narrow_by_hand() -> None:
     tested = [(net.name, net.index, net.capacity) for net in method.tested()]
     assert tested == [("server", 1, 1.0), ("0.666667", 0, 2 / 3)]
     assert [net.index for net in OrthDrop(context(OrthDropOptions(), one_layer)).tested()] == [2]
+
+
+@pytest.mark.parametrize("case", fast("prism", of=["prism", "prism-cut", "orthdrop"]))
+def test_what_nobody_holds_stays(trial_of: Callable[[str], Trial], case: str) -> None:
+    """To the bit: kernels that nobody drew, rows beyond q, cut inputs; what somebody holds has moved."""
+    (phase,) = trial_of(case).phases
+    num_left = num_moved = 0
+    for name, mean in phase.exchanged("gather").means.items():
+        held = torch.zeros(mean.shape, dtype=torch.bool)
+        for task in phase.assignment.tasks:
+            held[phase.method.regions(phase.client(task)).get(name, ...)] = True
+        before = phase.state.params[name]
+        assert torch.equal(mean[~held], before[~held]), name
+        num_left += int((~held).sum())
+        num_moved += int((mean != before)[held].sum())
+    assert num_moved > 1000 and (num_left > 0 or case == "orthdrop")
 
 
 # The server.

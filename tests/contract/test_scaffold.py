@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from by_hand import PLAIN, Bench, numbers
+from by_hand import PLAIN, Bench, after, numbers
+from fast import fast
 from small_runs import small_setup
 
 from fedmpi.federation.assignment import Task
@@ -51,6 +52,23 @@ def test_a_client_without_a_step_changes_no_control() -> None:
     _, upload = idle.trained(0, idle.start(1.0), round_number=2)
     assert numbers(upload) == [1.0] and numbers(upload, CONTROL) == [0.0]
     assert numbers(idle.memories[0], CONTROL) == [0.875]
+
+
+@pytest.mark.parametrize("per_round", fast(2, of=[8, 2]))
+def test_c_is_the_mean_of_all_clients(tmp_path: Path, per_round: int) -> None:
+    """Over all 8 clients, also when 2 take part (the others keep theirs, zeros to begin with).
+
+    c gains dc / 8 where c_i gains dc: in three rounds float32 rounds the sums of eight by some 2^-24 of
+    their size each time, and exact sums keep 2^-38 of terms up to 2^20.
+    """
+    left = after(tmp_path, "method.name=scaffold", f"clients.per_round={per_round}", "train.momentum=0")
+    controls = [name for name in left.server if name.startswith("control..")]
+    assert controls and (len(left.memories) == 8) == (per_round == 8)
+    for name in controls:
+        own = [memory[name].double() for memory in left.memories.values()]
+        scale = max(float(value.abs().max()) for value in own)
+        assert scale > 0
+        torch.testing.assert_close(left.server[name].double(), sum(own) / 8, rtol=0, atol=8 * 2**-24 * scale + 2**-36)
 
 
 def test_twice_the_bytes_and_what_is_warned_of(tmp_path: Path) -> None:

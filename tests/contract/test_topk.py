@@ -1,11 +1,11 @@
-"""Top-k: what is sent and what is held back, by hand and against sorting; bytes."""
+"""Top-k: what is sent and what is held back, by hand and against sorting; FedAvg at ratio 1; bytes."""
 
 import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
-from by_hand import Bench, numbers
+from by_hand import Bench, after, numbers
 from small_runs import run_alone, small_setup
 from torch import Tensor
 
@@ -138,6 +138,16 @@ def test_how_many_are_kept() -> None:
     for ratio, kept in ((0.1, {1: 1, 10: 1, 11: 2, 30: 3, 31: 4}), (0.07, {100: 7, 101: 8}), (1.0, {5: 5})):
         method = four(ratio=ratio).method
         assert {size: method._num_kept(size) for size in kept} == kept
+
+
+def test_ratio_1_is_fedavg(tmp_path: Path) -> None:
+    """After a round, up to rounding: theta_p - theta and theta + mean round once each, 2^-24 of their sizes."""
+    ours = after(tmp_path / "ours", "method.name=topk", "method.ratio=1", "rounds=1")
+    theirs = after(tmp_path / "theirs", "method.name=fedavg", "rounds=1").server
+    largest_entry = max(float(value.abs().max()) for value in theirs.values())
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours.server[name], value, rtol=0, atol=2**-23 * largest_entry)
+    assert all(not memory["residual"].any() for memory in ours.memories.values()) and len(ours.memories) == 4
 
 
 def test_bytes(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Order-free sums: equal bits for every order and split, hand-computed means, bounds that hold."""
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -35,8 +36,8 @@ def test_places_by_hand() -> None:
     """61 - ceil(log2(W B)): 64 is 2^6; 640 lies between 2^9 and 2^10; 1024 is 2^10. W B 2^k is at most 2^61."""
     cases = [(1.0, 64.0), (10.0, 64.0), (16.0, 64.0), (16.01, 64.0), (10.0, 128.0), (1.0, 2.0**100)]
     assert [scale_exponent(total, bound) for total, bound in cases] == [55, 51, 51, 50, 50, -39]
-    scaled = [Fraction(total * bound) * Fraction(2) ** scale_exponent(total, bound) for total, bound in cases]
-    assert all(2**60 < sum_at_most <= 2**61 for sum_at_most in scaled)
+    for total, bound in (*cases, *itertools.product((1.1, 3.0, 999.5, 1e6), (65.0, 1e5, 3.4e38 * 64))):
+        assert 2**60 < Fraction(total) * Fraction(bound) * Fraction(2) ** scale_exponent(total, bound) <= 2**61
     assert [bound_of(magnitude) for magnitude in (0.0, 0.5, 1.0, 2.0, 1e30)] == [64.0, 64.0, 64.0, 128.0, 6.4e31]
 
 
