@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from functools import cache
 
 import pytest
@@ -60,6 +61,38 @@ def test_no_two_runs_are_the_same() -> None:
     for run in RUNS:
         by_hash.setdefault((config(run).hash(), config(run).rounds), []).append(run)
     assert [same for same in by_hash.values() if len(same) > 1] == []
+
+
+PARTITIONS = {
+    "fedhm cifar.*_iid": {"name": "iid"},
+    "fedhm tinyimagenet_iid": {"name": "iid", "shuffle": True},  # its files are sorted by class
+    "fedhm .*_noniid": {"name": "dirichlet_feddf", "alpha": 0.5},
+    "prism .*_iid": {"name": "iid", "shuffle": True},
+    "prism .*_alpha1": {"name": "dirichlet_equal", "alpha": 1.0},
+    "prism .*_alpha01": {"name": "dirichlet_equal", "alpha": 0.1},
+    "hermes cifar10": {"name": "lottery"},
+    "fdnnc cifar10": {"name": "iid", "shuffle": True},
+}
+
+
+@pytest.mark.parametrize("paper", DIGESTS)
+def test_runs_are_what_their_names_say(paper: str) -> None:
+    """The digest does not look at names, by which cells of tables find their runs."""
+    names = {"slim": "fedavg", "lowrank": "fedhm", "twopercent": "fedhm", "full": "fedavg", "o2": "prism"}
+    for run in runs_of(paper):
+        _, setting, method = re.split(r"\.yaml@|/", run)
+        found, data, first = config(run), setting.partition("_")[0], method.partition("_")[0]
+        assert (found.data.name, found.method.name) == (data, names.get(first, paper if paper == "fdnnc" else first))
+        place = re.sub(r"_(dynamic|epochs\d+|active\d+|timed)$", "", setting)
+        key = f"{paper} {place if paper in ('fedhm', 'prism') else data}"
+        promised = next((of for pattern, of in PARTITIONS.items() if re.fullmatch(pattern, key)), {"name": "natural"})
+        assert {name: getattr(found.partition, name) for name in promised} == promised
+        if paper == "fedhm":
+            assert found.clients.tier_assignment == ("dynamic" if setting.endswith("_dynamic") else "fixed")
+        if paper == "fdnnc":
+            assert method == f"{found.method.pattern}_{found.method.upload}_{100 * found.method.big_share:g}"
+        if paper == "prism" and (share := re.search(r"_0([2468])$", method)):
+            assert found.method.keep_ratio == (int(share[1]) / 10,)
 
 
 # `fedmpi plan`.

@@ -376,15 +376,15 @@ def test_clients_that_are_late_move_and_train_nothing(tmp_path: Path, own_file: 
 
 
 def test_a_round_by_hand(own_file: str) -> None:
-    """Two phases: 5 s, then 3 s; who is done before waits at 1 W. The server adds up 3 * (0 + state) bytes."""
+    """Two phases: 5 s, then 3 s; who is done before waits at 1 W. The server adds up 3 * (1,000 + state) bytes."""
     fleet = fleet_of("method.name=fedavg", *own_file.split())
     tasks = []
     for client, phase in ((0, "a"), (1, "a"), (2, "b")):
         tasks.append(Task(client, 0, 1, phase, 10, 0.0))
     turns = [Spent(5 * 10**9, 7), Spent(10**9, 0), Spent(3 * 10**9, 0)]
-    record, since = fleet.round_record(tasks, turns, 0, Spent(1, 2))
+    record, since = fleet.round_record(tasks, turns, 1_000, Spent(1, 2))
     state_bytes = sum(spec.num_bytes for spec in fleet.method.state_specs().values())
-    of_server = server_ns(fleet.server, [], 3 * state_bytes)
+    of_server = server_ns(fleet.server, [], 3 * (1_000 + state_bytes))
     assert since.ns == 1 + 8 * 10**9 + of_server
     assert since.uj == 2 + 7 + 4 * 10**6 + of_server * 300_000 // 10**6
     assert record["simulated_total_s"] == since.ns / 1e9 and record["devices"]["slowest"] == 0
@@ -443,12 +443,16 @@ MISTAKES: dict[str, tuple[str, str]] = {
     "negative": (f"{HEAD}\n{ROW.replace('0.005', '-1')}", "latency_ms is '-1'; allowed: a number from 0 to"),
     "empty cell": (f"{HEAD}\n\n{ROW.replace(',1,4,', ',,4,')}", "line 3: lanes is ''; allowed:"),
     "semicolons": (f"{HEAD}\n{ROW}".replace(",", ";"), "has the columns class;gmacs_per_s;"),
+    "short": (f"{HEAD}\nslow,1", "line 2: other than 13 cells"),
     "long": (f"{HEAD}\n{ROW},7", "line 2: other than 13 cells"),
     "twice": (f"{HEAD},lanes\n{ROW},7", "wait_w,lanes; expected a CSV file"),
     "half a lane": (
         HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,2.5"),
         "lanes is '2.5'; allowed: a whole number from 1 to",
     ),
+    "no lane": (HEAD + "\n" + ROW.replace("slow,1,1", "slow,1,0"), "lanes is '0'; allowed: a whole number from 1 to"),
+    "underscore": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1_0,"), "gmacs_per_s is '1_0'; allowed:"),
+    "infinite": (HEAD + "\n" + ROW.replace("slow,1,", "slow,inf,"), "gmacs_per_s is 'inf'; allowed:"),
     "letters": (HEAD + "\n" + ROW.replace("slow,1,", "slow,1aa,"), "gmacs_per_s is '1aa'; allowed:"),
     "digits": (HEAD + "\n" + ROW.replace("slow,1,", "slow,\u0661,"), "gmacs_per_s is '\u0661'; allowed:"),
     "picture": ("\udc89PNG\n\udcff", "expected a CSV file with the columns class,gmacs_per_s,"),
@@ -556,6 +560,13 @@ def test_the_plan_has_the_runs_simulated_hours(tmp_path: Path, case: str, deadli
     assert (plan.run_s, plan.run_j) == (records[-1]["simulated_total_s"], records[-1]["simulated_total_j"])
     late = sum(len(record["devices"].get("late", ())) for record in records)
     assert plan.late_share == late / sum(len(record["cohort"]) for record in records)
+
+
+def test_the_plan_has_the_runs_hours_where_clients_hold_out(tmp_path: Path) -> None:
+    words = ("method.name=fedavg", *UNEVEN, "rounds=2", "devices.name=lognormal", "evaluation.on=validation")
+    run_alone(tmp_path / "run", *words)
+    plan = forecast(small_config(*words), 1).devices
+    assert plan is not None and plan.run_s == finished(tmp_path / "run").records[-1]["simulated_total_s"]
 
 
 def test_a_plan_without_the_data_takes_the_mean(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from grids import BETTER, FILE, WORSE, final_runs, grid_of, made, runs_in_this_process, write_config
+from grids import BETTER, FILE, WORSE, Ended, final_runs, grid_of, made, runs_in_this_process, write_config
 from small_runs import small_config
 
 from fedmpi import methods
@@ -287,6 +287,17 @@ def test_records_alone_continue_a_grid_elsewhere(tmp_path: Path, short: Short) -
     short.runs.clear()
     assert replace(short, out=tmp_path / "elsewhere")()[0] == 0 and len(short.runs) == 2
     assert short.text("values.csv") == whole.text("values.csv")
+
+
+def test_where_trials_fail_no_final_run_starts(short: Short, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all fail there is nothing to report; each is tried again."""
+    works = launch._started
+    for num_left in (4, 2):
+        monkeypatch.setattr(launch, "_started", lambda *_: Ended(1))
+        code, printed, error = short()
+        assert code == 1 and printed.count("exit code 1") == num_left and not error, error
+        monkeypatch.setattr(launch, "_started", works)
+        short.make_some(2)
 
 
 PRINTED = """

@@ -96,6 +96,14 @@ def test_squeue_knows_the_end_of_the_job(tmp_path: Path, answer: str, end: str, 
     assert out == (f"{stale if end == 'stale' else end}" or "none") + "\n"
 
 
+def test_what_users_set_for_squeue_does_not_bend_its_answer(tmp_path: Path) -> None:
+    """It would hide the job, or print the time in another way; the job's own commands keep it."""
+    mine = {"SQUEUE_STATES": "PD", "SQUEUE_FORMAT": "%i", "SLURM_TIME_FORMAT": "relative"}
+    answer = 'env | grep -q ^SQUEUE_ && exit; [ "$SLURM_TIME_FORMAT" = standard ] && echo 2030-01-01T00:00:00'
+    script = "echo $SLURM_JOB_END_TIME $SQUEUE_STATES $SLURM_TIME_FORMAT"
+    assert ended(tmp_path, script, {**JOB, **mine}, squeue=answer)[1] == "1893456000 PD relative\n"
+
+
 @pytest.mark.parametrize(
     ("command", "more", "scontrol", "code", "said"),
     [

@@ -118,6 +118,23 @@ def test_a_narrow_net_has_the_leading_numbers_of_every_head_by_hand() -> None:
     assert parts["class_token"] == (slice(0, 1), slice(0, 1), slice(0, 2))
 
 
+def test_the_narrow_net_is_the_wide_one_with_zeros_elsewhere() -> None:
+    """Without norms (they see zeros, too) and with the wide net's queries enlarged by what its larger heads divide
+    more: zeros then stay zeros in every layer. This fails for any other choice of entries, or of heads."""
+    nets = [create.build(SMALL, IMAGES, seed, width) for seed, width in enumerate((1.0, 0.5))]
+    for net in nets:
+        for name in [name for name, part in net.named_modules() if isinstance(part, nn.LayerNorm)]:
+            net.set_submodule(name, nn.Identity())
+    wide, narrow = nets
+    parts = nested.nested_parts(wide, narrow)
+    with torch.no_grad():
+        for (name, value), whole in zip(filled(narrow).named_parameters(), wide.parameters(), strict=True):
+            enlarged = (8 / 4) ** 0.5 if ".query." in name else 1.0
+            whole.zero_()[parts.get(name, ...)] = value * enlarged
+        torch.testing.assert_close(wide(BATCH), narrow(BATCH), rtol=1e-4, atol=1e-4)
+        assert narrow(BATCH).std(0).max() > 0.05
+
+
 # Costs.
 
 

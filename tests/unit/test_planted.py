@@ -9,6 +9,8 @@ import pytest
 from golden_file import Told
 
 from fedmpi.errors import UserError
+from fedmpi.report.events import Events
+from fedmpi.report.observer import Started
 from fedmpi.report.records import Records, read_records
 from fedmpi.results.run import Run
 from fedmpi.store import files, manifest
@@ -60,8 +62,17 @@ def _writes_a_record(run: RunDir, plant: Callable[[Path], None]) -> None:
     records.round_done({"round": 1})
 
 
+def _writes_an_event(run: RunDir, plant: Callable[[Path], None]) -> None:
+    events = Events()
+    events.run_started(Started({}, run.path, 0))
+    (path,) = run.tensorboard_dir.iterdir()
+    path.unlink()
+    plant(path)
+    events.round_done({"round": 1, "loss": 1.0})
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("write", [_takes_the_lock, _writes_a_record])
+@pytest.mark.parametrize("write", [_takes_the_lock, _writes_a_record, _writes_an_event])
 def test_nothing_is_written_through_what_is_planted(
     run: RunDir, plant: Callable[[str, Path], None], write: Callable[..., None], shape: str
 ) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedmpi.methods.protocol import copy_into
-from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, first_mismatch, max_magnitudes
+from fedmpi.tensors import ALIGN_BYTES, Layout, Spec, first_mismatch, max_magnitudes, specs_of
 
 SPECS = {
     "kernel": Spec((2, 3, 5, 5), channels_last=True),
@@ -52,6 +52,13 @@ def test_channels_last_lies_as_o_h_w_i() -> None:
     assert kernel[1, 2, 3, 4] == ((1 * 5 + 3) * 5 + 4) * 3 + 2 == 134
     assert kernel.is_contiguous(memory_format=torch.channels_last) and not kernel.is_contiguous()
     assert torch.equal(kernel, flat.view(2, 5, 5, 3).permute(0, 3, 1, 2))
+
+
+def test_specs_of_a_net() -> None:
+    named = [("conv", torch.zeros(2, 3, 1, 1)), ("fc", torch.zeros(4, 5, dtype=torch.float64))]
+    for channels_last in (True, False):
+        expected = {"conv": Spec((2, 3, 1, 1), torch.float32, channels_last), "fc": Spec((4, 5), torch.float64, False)}
+        assert specs_of(named, channels_last=channels_last) == expected
 
 
 def test_copy_goes_by_name_and_keeps_the_target_s_layout() -> None:
