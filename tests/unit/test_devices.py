@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import get_args
 
 import method_cases
+import numpy as np
 import pytest
 from fast import fast
 from small_runs import finished, run_alone, small_config, small_setup
@@ -32,9 +33,10 @@ from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.assignment import Task
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.methods.protocol import all_nets
-from fedmpi.methods.values import ClientLoad, Training
+from fedmpi.methods.values import Client, ClientLoad, Training
 from fedmpi.models.trial import examples_of
 from fedmpi.report.records import read_records
+from fedmpi.results import page
 from fedmpi.results.frame import grouped, panels, spent
 from fedmpi.results.run import Run
 from fedmpi.results.show import figure_of
@@ -375,6 +377,19 @@ def test_clients_that_are_late_move_and_train_nothing(tmp_path: Path, own_file: 
     assert sum(tier.client_rounds for tier in plan.tiers) == moved_bytes / (2 * each)
 
 
+def test_widths_that_are_drawn_decide_who_is_late(own_file: str) -> None:
+    """FjORD's widths are known before the training, so an estimate is as long as the turn."""
+    words = [*method_cases.CASES["fjord"], *own_file.split()]
+    fleet = fleet_of(*words)
+    tasks = [Task(client, 0, 1, "train", 15, 0.0, cohort_size=4) for client in range(8)]
+    loads = [ClientLoad.of(Client(task, {}, np.arange(15), 0)) for task in tasks]
+    turns = [fleet.turn(task, load, fleet.method.costs(load)).ns for task, load in zip(tasks, loads, strict=True)]
+    assert len(set(turns)) > 2
+    for turn in turns:
+        strict = fleet_of(*words, f"devices.deadline_s={turn / 1e9}")
+        assert [strict.is_late(task) for task in tasks] == [other > turn for other in turns]
+
+
 def test_a_round_by_hand(own_file: str) -> None:
     """Two phases: 5 s, then 3 s; who is done before waits at 1 W. The server adds up 3 * (1,000 + state) bytes."""
     fleet = fleet_of("method.name=fedavg", *own_file.split())
@@ -524,6 +539,16 @@ def test_where_time_and_energy_show(tmp_path: Path, capsys: pytest.CaptureFixtur
     (events,) = (tmp_path / "run" / "tensorboard" / "simulated").iterdir()
     times = [event.wall_time for event in EventFileLoader(str(events)).Load() if event.step]
     assert times == [record["simulated_total_s"] for record in records]
+
+
+def test_the_pages_turns_are_those_of_all_rounds() -> None:
+    """Client 1 is the slowest of both rounds, client 2 is late in the second."""
+    records = [
+        {"cohort": [0, 1, 2], "devices": {"seconds": [1.0, 3.0, 2.0], "slowest": 1, "late": []}},
+        {"cohort": [1, 2], "devices": {"seconds": [5.0, 0.0], "slowest": 1, "late": [2]}},
+    ]
+    turns = [[0, 1, False, False], [1, 3, True, False], [2, 2, False, False], [1, 5, True, False], [2, 0, False, True]]
+    assert page._turns(records).to_numpy().tolist() == turns
 
 
 def test_a_figure_by_a_clock_that_did_not_run_is_refused(tmp_path: Path) -> None:

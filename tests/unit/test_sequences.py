@@ -63,6 +63,12 @@ def test_a_run_learns_and_says_it(tmp_path: Path) -> None:
     assert metadata(net)["output"].startswith(f"float32 (batch, {LENGTH}, 3): for each token a logit for each class")
 
 
+def test_clients_with_nets_of_their_own(tmp_path: Path) -> None:
+    """Their accuracy, too, is a share of tokens, of which an example has several."""
+    run_alone(tmp_path / "run", *LEARNS, "method.name=standalone", "evaluation.on=validation")
+    assert 0.5 < Run(tmp_path / "run").records[-1]["clients"]["accuracy"] <= 1
+
+
 @pytest.mark.parametrize(("large", "dtype"), [(0, "int16"), (32_763, "int16"), (32_764, "int32"), (2**31 - 7, "int32")])
 def test_tokens_are_stored_narrow(tmp_path: Path, large: int, dtype: str) -> None:
     np.savez(tmp_path / "mine.npz", **parity(large=large))
