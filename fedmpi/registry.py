@@ -94,8 +94,6 @@ _ADAPTERS = {
     "data": "fedmpi.data.own:options_of_data",
     "partition": "fedmpi.data.own:options_of_partition",
 }
-
-
 _IDENTIFIERS = r"[^\W\d]\w*(\.[^\W\d]\w*)*"
 
 

@@ -142,7 +142,11 @@ def load(
     if of_run:
         top = _confirmed(tree, top, where, trains)
     tree = tree.with_top(top)
-    config = _validated(tree, problems)
+    config = None
+    try:
+        config = Config.model_validate(tree.value)
+    except ValidationError as error:
+        problems += explain.problems(Config, error, tree.value)
     words = frozenset(key for key, _ in leaves(top.value))
     everything = frozenset(key for key, _ in leaves(tree.value))
     # Words that name another method or other data make a new experiment, of which the default config says nothing.
@@ -157,15 +161,6 @@ def load(
     config._where = where
     config._choices = words if is_new else everything
     return config
-
-
-def _validated(tree: Tree, problems: list[Problem]) -> Config | None:
-    """Returns the config; None where it adds problems."""
-    try:
-        return Config.model_validate(tree.value)
-    except ValidationError as error:
-        problems += explain.problems(Config, error, tree.value)
-        return None
 
 
 def _override_tree(overrides: Sequence[Override], problems: list[Problem]) -> Tree:

@@ -339,8 +339,6 @@ class Devices(Section):
 
 NAMED_SECTIONS = ("data", "partition", "model", "method")
 """Sections whose `name` selects their options (`fedmpi.registry`); the other sections stand in this file."""
-
-
 _OTHER_CODE = (("method", "aggregate"), ("clients", "sampling"), ("train", "loss"), ("data", "tokenizer"))
 _CODE_OF_TRAINING = (("output", "observers"), ("evaluation", "metrics"))
 """The keys of lists of the user's code, which only a run that trains imports."""
@@ -469,14 +467,10 @@ class Config(Section):
         return frozenset(keys)
 
 
-def is_setting(path: tuple[Any, ...]) -> bool:
-    """Returns whether the value at this path of a config decides results and is no seed."""
-    return path != ("seed",) and path[:2] not in Config.free_keys()
-
-
 def settings(values: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the text of each setting of a config's plain values, by its dotted key."""
-    return {dotted(path): flow(value) for path, value in leaves(values) if is_setting(path)}
+    """Returns the text of each of a config's plain values that decides results and is no seed, by its dotted key."""
+    without = {("seed",), *Config.free_keys()}
+    return {dotted(path): flow(value) for path, value in leaves(values) if path[:2] not in without}
 
 
 def canonical(value: Any) -> Any:

@@ -14,7 +14,7 @@ from fedmpi.config import explain, yaml_text
 from fedmpi.config.address import is_address
 from fedmpi.config.load import one_config
 from fedmpi.data import files
-from fedmpi.data.dataset import DataOptions, load_data
+from fedmpi.data.dataset import load_data
 from fedmpi.data.files import FetchedOptions, PreparedOptions
 from fedmpi.data.partition import Partition, make_partition
 from fedmpi.data.subset import Ints
@@ -76,17 +76,15 @@ def list_sets(arguments: argparse.Namespace) -> None:
     folder = data_options("cifar10", arguments.words).root
     print(f"data sets; files below {folder}")
     for name, section in registry.built_in("data"):
-        if "path" in section.model_fields:
-            state = "yours: data.path=..."
-        else:
-            state = state_of(section(root=folder) if issubclass(section, FetchedOptions) else section())
-        print(f"  {name:14}{state:26}{explain.summary(section)}")
+        print(f"  {name:14}{_state(section, folder):26}{explain.summary(section)}")
 
 
-def state_of(options: DataOptions) -> str:
-    """Returns `ready`, `needs no files`, `here, to be prepared` or `to fetch`."""
-    if not isinstance(options, FetchedOptions):
+def _state(section: Any, folder: str) -> str:
+    if "path" in section.model_fields:
+        return "yours: data.path=..."
+    if not issubclass(section, FetchedOptions):
         return "needs no files"
+    options = section(root=folder)
     if isinstance(options, PreparedOptions) and options.path.is_file():
         return "ready"
     if not options.are_here():

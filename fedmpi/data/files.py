@@ -184,11 +184,6 @@ def fetch(path: str, data_dir: Path, *, force: bool = False) -> None:
     raise DownloadError(str(target), f"not loaded: {store.get_url(path)}: {problem}")
 
 
-def is_archive(path: Path) -> bool:
-    """Returns whether a file's content (not its name) is a .zip or a .tar (plain, .gz, .bz2 or .xz)."""
-    return zipfile.is_zipfile(path) or tarfile.is_tarfile(path)
-
-
 def install(archive: Path) -> list[Path]:
     """Unpacks beside the archive, whole or not at all, in place of what has the same names; returns the new paths."""
     targets = []
@@ -262,11 +257,11 @@ def _originals(options: PreparedOptions, given: Path | None) -> Iterator[Path]:
         yield given
     elif not given.is_file():  # a pipe or a device could be read for ever
         raise DataError(str(given), "no such file or folder")
-    elif not is_archive(given):
-        yield given.parent
-    else:
+    elif zipfile.is_zipfile(given) or tarfile.is_tarfile(given):
         with unpacked(given, options.path.parent) as folder:
             yield folder
+    else:
+        yield given.parent
 
 
 def save(options: PreparedOptions, dataset: Dataset) -> None:

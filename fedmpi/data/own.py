@@ -400,24 +400,21 @@ class FunctionPartition(_Function, PartitionOptions):
         return np.concatenate(parts).astype(np.int64), np.array([len(part) for part in parts], dtype=np.int64)
 
 
-def options_of_data(name: str, named: object) -> type[Section]:
-    """Returns the options class of the data set that a config calls `name`. Raises `UnknownError`."""
-    return _options_of(name, named, DataOptions, "read", FunctionData)
-
-
-def options_of_partition(name: str, named: object) -> type[Section]:
-    """Returns the options class of the partition that a config calls `name`. Raises `UnknownError`."""
-    return _options_of(name, named, PartitionOptions, "divide", FunctionPartition)
-
-
 def _options_of(
-    name: str, named: object, base: type[Section], needed: str, of_function: type[Section]
+    name: str, named: object, *, base: type[Section], needed: str, of_function: type[Section]
 ) -> type[Section]:
+    """Returns the options class of the data set or partition that a config calls `name`. Raises `UnknownError`."""
     if isinstance(named, type) and issubclass(named, base) and getattr(named, needed) is not getattr(base, needed):
         return named
     if inspect.isfunction(named):
         return _of_function(name, named, of_function)
     raise UnknownError(f"{name!r} is neither a subclass of {base.__name__} with `{needed}` nor a function")
+
+
+options_of_data = functools.partial(_options_of, base=DataOptions, needed="read", of_function=FunctionData)
+options_of_partition = functools.partial(
+    _options_of, base=PartitionOptions, needed="divide", of_function=FunctionPartition
+)
 
 
 @functools.cache

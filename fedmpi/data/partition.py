@@ -95,10 +95,6 @@ class Partition:
         """Examples per client, int64 (clients,)."""
         return np.diff(self.offsets)
 
-    def size(self, client: int) -> int:
-        """Returns how many examples one client has."""
-        return int(self.offsets[client + 1] - self.offsets[client])
-
     def client(self, client: int) -> Ints:
         """Returns the numbers of the examples of one client, a read-only view."""
         return self.indices[self.offsets[client] : self.offsets[client + 1]]

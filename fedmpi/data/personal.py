@@ -56,7 +56,6 @@ def some(tests: Partition, num_clients: int, seed: int) -> Partition:
 
 
 def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
-    """Returns the clients to test, in order."""
     clients = np.flatnonzero(has_tests)
     if not 0 < num_clients < len(clients):
         return clients

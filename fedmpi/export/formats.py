@@ -41,8 +41,6 @@ class Pt2:
     needs = "torch alone"
     loading = "torch.export.load({path!r}).module()"
     """Code that gives the net."""
-    is_exact = True
-    """Whether the file runs in torch, and so must give the very predictions."""
 
     def pack(self, trained: TrainedNet) -> bytes:
         """Returns the file. Raises `ConfigError` where the net has no such form, or a package is missing."""
@@ -81,7 +79,6 @@ class Onnx(Pt2):
     name = "onnx"
     needs = "onnxruntime and numpy"
     loading = "onnxruntime.InferenceSession({path!r}), then run(None, {{'input': x}})[0]"
-    is_exact = False
 
     def pack(self, trained: TrainedNet) -> bytes:
         for package in ("onnx", "onnxscript", "onnxruntime"):

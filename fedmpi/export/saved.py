@@ -78,8 +78,6 @@ def chosen_round(folder: RunDir, which: str, records: Mapping[int, Mapping[str, 
         if best is None:
             raise RunDirError("--round", f"best, but none of the saved rounds was tested; {shown}")
         return best
-    if not which.isdecimal():
-        raise RunDirError("--round", f"expected best, last or a round's number, got {which!r}; {shown}")
-    if int(which) not in saved:
-        raise RunDirError("--round", f"round {int(which)} is not saved; {shown}")
+    if not which.isdecimal() or int(which) not in saved:
+        raise RunDirError("--round", f"expected best, last or the number of a saved round, got {which!r}; {shown}")
     return int(which)

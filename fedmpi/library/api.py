@@ -18,8 +18,7 @@ from fedmpi.config.load import ARGUMENTS, Override
 from fedmpi.config.schema import NAMED_SECTIONS, Config, named_in_full
 from fedmpi.config.yaml_text import dotted
 from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, StartupError, TooFewRanksError
-from fedmpi.library.boundary import as_a_command
-from fedmpi.library.run import Run, StrPath
+from fedmpi.library.run import Run, StrPath, as_a_command
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.results.grid_file import load_address
 from fedmpi.running.advice import Advice
@@ -72,11 +71,9 @@ def run(
     saved; where none is, it begins the run there and says so. `init_from`, as `RUN` or `RUN@ROUND`, begins a new run
     with a saved state of another. `progress` False prints warnings only. Every rank gets the finished run.
 
-    Ctrl-C, or a notebook's interrupt, raises `Interrupted`, whose text says what is saved and how to continue. Under
-    mpirun it ends all ranks. SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False.
-
-    Raises UserError for mistakes, RoundError for a failure in a round, whose text has round, client, stage, cause and
-    the call that continues, TooFewRanksError. Where one of several ranks fails, all end.
+    SIGUSR1 and a time limit stop the run after a round: then `Run.is_finished` is False. Raises Interrupted for Ctrl-C
+    or a notebook's interrupt, UserError for mistakes, RoundError for a failure in a round, and TooFewRanksError. Where
+    one of several ranks fails, all end.
     """
     directory = None if run_dir is None else os.fspath(run_dir)
     other = None if init_from is None else os.fspath(init_from)

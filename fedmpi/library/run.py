@@ -1,9 +1,13 @@
-"""A run as a value: what its directory shows, and its trained nets."""
+"""A run as a value: what its directory shows, and its trained nets; and what each call of `fedmpi` puts back."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -13,21 +17,44 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, InstanceOf, validate_call
 from torch import nn
 
+from fedmpi.data import own
 from fedmpi.data.partition import Partition, class_counts
 from fedmpi.errors import ConfigError, UserError
 from fedmpi.export.command import check_file, write
 from fedmpi.export.formats import FormatName, format_of
 from fedmpi.export.nets import TrainedNet, cut_net, net_of, tier_name
 from fedmpi.export.saved import Round, saved_round
-from fedmpi.library.boundary import as_a_command
+from fedmpi.learning.determinism import settings_kept
 from fedmpi.report.records import scalars, score_of, scores_of
 from fedmpi.results import run as reader
 from fedmpi.results.show import figure_of
+from fedmpi.running.stopping import ENDING, SIGNAL
 from fedmpi.store.files import user_path
 from fedmpi.store.run_dir import RunDir
 
 StrPath = Annotated[str | os.PathLike[str], AfterValidator(user_path)]
 """A path; `~` is the home folder."""
+
+
+@contextmanager
+def as_a_command() -> Iterator[None]:
+    """Looks anew at the user's data. Puts signal handlers, environment variables, filters of warnings and torch's
+    settings (threads, determinism, precision, default dtype and device) back after the block.
+    """
+    own.forget()
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (SIGNAL, *ENDING)}
+    try:
+        with warnings.catch_warnings(), settings_kept():
+            yield
+    finally:
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+        if threading.current_thread() is threading.main_thread():  # no other can have changed a handler
+            for number, handler in handlers.items():
+                if handler is not None:  # None was not set by Python
+                    signal.signal(number, handler)
 
 
 class Score(NamedTuple):

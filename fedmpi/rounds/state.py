@@ -224,8 +224,9 @@ def personal_task(setup: Setup, client: int, round_number: int) -> Task:
     tier = chosen.tier(client, round_number)
     if tier is None:
         tier = chosen.block_tier(client, round_number)
-    cost = setup.macs[tier] * (setup.personal_tests.size(client) + setup.partition.size(client))
-    return Task(client, tier, round_number, "test", setup.partition.size(client), cost)
+    num_examples = len(setup.partition.client(client))
+    cost = setup.macs[tier] * (len(setup.personal_tests.client(client)) + num_examples)
+    return Task(client, tier, round_number, "test", num_examples, cost)
 
 
 def is_evaluated(config: Config, round_number: int) -> bool:

@@ -59,7 +59,7 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str, bn: str) 
             expected[client] = right / len(own)
     found = dict(zip(scores.clients.tolist(), scores.accuracy.tolist(), strict=True))
     assert len(expected) > 4 and {client: found[client] for client in expected} == expected
-    assert set(found) == {client for client in range(8) if setup.personal_tests.size(client)}
+    assert set(found) == {client for client in range(8) if len(setup.personal_tests.client(client))}
     other = score_clients(small_setup(tmp_path, *words, "evaluation.bn=batch"), 1, state, published)
     assert ((other.accuracy != scores.accuracy).sum() > 4) == (bn == "restat"), "the policies cannot be told apart here"
 

@@ -261,7 +261,6 @@ def _split(alpha: float, of_class: list[Ints], members: int, generator: np.rando
 
 
 def _too_few(options: ClassDirichlet | DirichletFeddf, num_clients: int, least: int) -> ConfigError:
-    """Returns the error of a division whose every draw leaves a client with too few examples."""
     found = f"no draw of {MAX_DRAWS} gave each of {num_clients} clients {least} examples"
     todo = f"raise partition.alpha (now {options.alpha:g}) or lower clients.count"
     return ConfigError(f"partition.name={options.name}", f"{found}; {todo}")

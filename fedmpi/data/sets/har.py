@@ -29,7 +29,6 @@ from fedmpi.errors import DataError
 
 Floats: TypeAlias = NDArray[np.float32]
 
-
 NUM_ACTIVITIES, AXES, FEATURES = 6, 6, 561
 WINDOW, STEP = 128, 64
 TEST_SHARE = 0.2

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.dataset import DataInfo, Dataset
+from fedmpi.data.dataset import PARTS, DataInfo, Dataset
 from fedmpi.data.files import CountedOptions, find, guarded, read_text, track
 from fedmpi.data.sets.steps import ByName, Examples, by_names, first_of_test, windows
 from fedmpi.errors import DataError
@@ -41,12 +41,11 @@ MIN_CHARS = 500
 """Roles with fewer characters are left out."""
 
 
-def leaf_users(folder: Path, examples: Callable[[Any, Any], Examples]) -> tuple[ByName, ByName]:
-    """Returns the users with examples in LEAF's JSON files train/*.json and test/*.json below `folder`. Raises
-    DataError. `examples` makes arrays of a user's x and y."""
-    train: ByName = {}
-    test: ByName = {}
-    for part, users in (("train", train), ("test", test)):
+def _from_leaf(folder: Path, examples: Callable[[Any, Any], Examples]) -> Dataset:
+    """Makes a data set of LEAF's JSON files train/*.json and test/*.json below `folder`. Raises DataError. `examples`
+    makes arrays of a user's x and y."""
+    parts: dict[str, ByName] = {part: {} for part in PARTS}
+    for part, users in parts.items():
         for path in track(sorted(folder.rglob(f"{part}/*.json")), "reading files"):
             with guarded(path, "write it again by LEAF's preprocess.sh", "is not a JSON file of LEAF"):
                 for name, user in json.loads(path.read_bytes())["user_data"].items():
@@ -54,7 +53,7 @@ def leaf_users(folder: Path, examples: Callable[[Any, Any], Examples]) -> tuple[
                         raise ValueError(f"{name} is in another file, too")
                     if user["x"] or user["y"]:
                         users[name] = examples(user["x"], user["y"])
-    return train, test
+    return by_names(folder, parts["train"], parts["test"])
 
 
 class Femnist(CountedOptions):
@@ -68,7 +67,7 @@ class Femnist(CountedOptions):
     def prepare(self, folder: Path) -> Dataset:
         """Returns images uint8 (N, 28, 28, 1), writer after writer in the order of their names. Raises DataError."""
         if any(folder.rglob("train/*.json")):
-            return by_names(folder, *leaf_users(folder, _images))
+            return _from_leaf(folder, _images)
         path = find(folder, "fed_emnist_train.h5", "fed_emnist.tar.bz2, or that with LEAF's train/*.json")
         train, test = (_writers(path.with_name(f"fed_emnist_{part}.h5")) for part in ("train", "test"))
         return by_names(folder, train, test)
@@ -113,7 +112,7 @@ class Shakespeare(CountedOptions):
     def prepare(self, folder: Path) -> Dataset:
         """Returns the examples by role, in the order of the roles' names. Raises DataError."""
         if self.form == "leaf":
-            return by_names(folder, *leaf_users(folder, _of_leaf))
+            return _from_leaf(folder, _of_leaf)
         path = find(folder, "input.txt", "tinyshakespeare")
         train: ByName = {}
         test: ByName = {}

@@ -256,12 +256,10 @@ class HuggingFace(_Columns):
 
 
 def _tables_in(folder: Path) -> list[Path]:
-    """Returns the tables of a folder, sorted by name."""
     return sorted(path for path in folder.iterdir() if path.suffix in TABLE_ENDINGS and not path.name.startswith("."))
 
 
 def _table_of(path: Path) -> DataFrame:
-    """Reads a CSV or parquet file. Raises DataError."""
     import pandas
 
     with guarded(path, f"data.path is a file *{' or *'.join(TABLE_ENDINGS)}, or a folder of them", "cannot be read"):
