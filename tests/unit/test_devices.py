@@ -588,7 +588,9 @@ def test_the_plan_has_the_runs_simulated_hours(tmp_path: Path, case: str, deadli
 
 
 def test_the_plan_has_the_runs_hours_where_clients_hold_out(tmp_path: Path) -> None:
-    words = ("method.name=fedavg", *UNEVEN, "rounds=2", "devices.name=lognormal", "evaluation.on=validation")
+    """Where the partition alone would say other sizes."""
+    words = ("method.name=fedavg", "partition.name=iid", "rounds=2")
+    words = (*words, "devices.name=lognormal", "evaluation.on=validation")
     run_alone(tmp_path / "run", *words)
     plan = forecast(small_config(*words), 1).devices
     assert plan is not None and plan.run_s == finished(tmp_path / "run").records[-1]["simulated_total_s"]

@@ -118,7 +118,7 @@ def test_adamw_is_torch_s_to_rounding(own: object, channels_last: bool) -> None:
         copy_into(flat.params, values)
 
 
-def test_oneparameter_by_hand() -> None:
+def test_one_parameter_by_hand() -> None:
     """x = 1, gradient 1 twice, lr and momentum 1/2, decay 1/4: v = 1.25, x = 0.375; v = 0.625 + 1.09375, x = -0.484375.
 
     Without decay, as in the group of `own_decay`: v = 1, x = 0.5; v = 1.5, x = -0.25.

@@ -6,7 +6,7 @@ import pytest
 
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.mpi.placement import Device
-from fedmpi.running import made_with
+from fedmpi.running import made_with, start
 
 CPU = Device("cpu", "cpu", "CPU")
 
@@ -59,6 +59,8 @@ def test_the_rarest_come_first() -> None:
     values = made_with.values_of_ranks(Ranks(["x", "x", "y", "x", None, "x"]), {})
     some = "rank 0 (a), rank 1 (a), rank 3 (a) and 1 more"
     assert made_with.differences(values) == {"cpu": f"y on rank 2 (a); x on {some}"}
+    for ranks in ("xxyx", "yx"):  # whichever node is first
+        assert start._computed_with(Ranks(ranks), ("cpu", "cpu"), CPU) == {"cpu": "x and y"}
 
 
 @pytest.mark.parametrize("values", [["x"], ["x", "x"], ["x", None], [None, None]])
