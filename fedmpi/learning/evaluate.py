@@ -122,11 +122,6 @@ class EvaluationPlan:
     keeps_logits: bool = False
     """True if metrics need the logits of all test examples."""
 
-    @property
-    def num_counted(self) -> int:
-        """Returns what scores on all test examples are a mean over."""
-        return self.scoring.num_counted(np.arange(self.num_test))
-
 
 def my_units(
     costs: Sequence[float], bounds: Sequence[Bounds], worker: int | None, num_workers: int, late: Collection[int] = ()
@@ -193,10 +188,11 @@ def test_nets(
 def _scores(plan: EvaluationPlan, totals: Tensor, statistics: Mapping[int, Tensor], bits: Tensor) -> list[TierScore]:
     """Returns the score of each tier out of its points and losses (tiers, 2)."""
     scores = []
+    num_counted = plan.scoring.num_counted(np.arange(plan.num_test))
     for tier, (points, loss) in enumerate(totals.tolist()):
-        mean_loss = loss / plan.num_counted if loss < StatisticSum.LARGEST else float("inf")
+        mean_loss = loss / num_counted if loss < StatisticSum.LARGEST else float("inf")
         logits = bits[tier].int().view(torch.float32) if plan.keeps_logits else None
-        score = plan.scoring.score(points, plan.num_counted)
+        score = plan.scoring.score(points, num_counted)
         scores.append(TierScore(score, mean_loss, statistics.get(tier), logits))
     return scores
 

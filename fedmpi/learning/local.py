@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
@@ -134,7 +134,7 @@ class LocalTrainer:
             self._last_finite.copy_(net.parameter)
         num_left_out = net.scale.num_left_out if net.scale else None
         num_epochs, num_examples = draws.examples.shape
-        batches = list(product(range(num_epochs), self.bounds(num_examples)))[: draws.steps]
+        batches = list(product(range(num_epochs), batches_of(self.train, num_examples)))[: draws.steps]
         losses = torch.zeros(len(batches), device=draws.examples.device)
         for step, (epoch, bounds) in enumerate(batches):
             losses[step] = self.gradient(draws, epoch, bounds, backward, loss)
@@ -155,21 +155,14 @@ class LocalTrainer:
         (0-dim)."""
         inputs, targets = self.data.train_batch(draws, epoch, *bounds)
         self.net.gradient.zero_()
-        with self._autocast(inputs.device):
+        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.train.precision)
+        with torch.autocast(inputs.device.type, dtype=dtype) if dtype else nullcontext():
             return backward(self.net, inputs, targets, loss)
-
-    def bounds(self, num_examples: int) -> list[tuple[int, int]]:
-        """Returns where the batches of each epoch begin and end."""
-        return batches_of(self.train, num_examples)
 
     def restore_last_finite(self) -> None:
         """Restores the last parameters whose loss was finite (under `upload_last_finite`)."""
         assert self._last_finite is not None
         self.net.parameter.copy_(self._last_finite)
-
-    def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.train.precision)
-        return torch.autocast(device.type, dtype=dtype) if dtype else nullcontext()
 
 
 def batches_of(train: Train, num_examples: int) -> list[tuple[int, int]]:

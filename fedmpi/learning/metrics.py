@@ -1,8 +1,5 @@
 """Scores of a tested net beside accuracy and loss (`evaluation.metrics`), from its logits of all test examples; the
 trials of a user's metrics and loss.
-
-Each rank fills in the logits of the batches that it tests, bit by bit; an integer sum brings them together, and rank 0
-computes. So the scores do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from torch import Tensor
 
 from fedmpi import registry, seeds
 from fedmpi.errors import ConfigError, UnknownError, one_line, users_code
-from fedmpi.learning.kept_values import variables_of
+from fedmpi.learning.twice import variables_of
 from fedmpi.models import trial
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
 Metric = Callable[[np.ndarray, np.ndarray], Any]
 """targets (classes int64 (N,), else float32 (N, outputs)), outputs float32 (N, outputs) -> a number."""
-_EXAMPLES = 10
 
 
 def f1_macro(labels: np.ndarray, logits: np.ndarray) -> float:
@@ -94,7 +90,7 @@ def named(names: Sequence[str]) -> dict[str, Metric]:
 
 def check(names: Sequence[str], info: DataInfo) -> None:
     """Tries each metric of the user's on random outputs. Raises `ConfigError` unless it gives a number."""
-    count = max(_EXAMPLES, 2 * info.num_classes)
+    count = max(10, 2 * info.num_classes)
     for name, metric in named(names).items():
         if name not in BUILT_IN:
             what = f"gives no number for {count} examples"

@@ -7,12 +7,18 @@ the number of ranks, and nobody would notice.
 
 The check takes two steps with two real examples each, through the same `LocalTrainer` as the run. Its second pass uses
 a net that is built anew and trains another client first, so that it also finds what a net keeps from its first batch.
+A counter in a plain attribute changes no result for a while, so the attributes are compared, too.
 """
 
+import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
+from hashlib import blake2b
+from numbers import Number
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +29,6 @@ from fedmpi.data.batches import Draws
 from fedmpi.errors import ConfigError, UserError, as_one_line
 from fedmpi.learning import bn
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.kept_values import attributes_of, digest_of
 from fedmpi.learning.local import LocalTrainer, loss_of, plain_step
 from fedmpi.models import create
 from fedmpi.models.trial import fault_of_net
@@ -41,6 +46,8 @@ KEEPS = (
 CHANGES = (
     "in training, which the next client on the same rank would inherit; take a layer that keeps nothing between batches"
 )
+
+_OF_TORCH = frozenset(vars(nn.Module()))
 
 Attributes = dict[tuple[str, str], object]
 
@@ -175,3 +182,44 @@ def _that_count(made: Sequence[Attributes], used: Sequence[Attributes]) -> Itera
         values = [net.get(place) for net in used]
         if values[0] != values[1] and values != [net.get(place) for net in made]:
             yield place
+
+
+def attributes_of(net: nn.Module) -> Attributes:
+    """Returns the plain attributes by module and name, those of the modules' own classes, too."""
+    kept: Attributes = {}
+    for module, part in net.named_modules():
+        for name, value in {**vars(type(part)), **vars(part)}.items():
+            if name not in _OF_TORCH:
+                kept[module, name] = _comparable(value)
+    return kept
+
+
+def variables_of(function: Callable[..., Any]) -> object:
+    """Returns the variables from outside that a function reads, and its defaults; of another object its attributes."""
+    if not inspect.isfunction(function):
+        return _comparable(getattr(function, "__dict__", {}))
+    outside = inspect.getclosurevars(function)
+    return _comparable([outside.nonlocals, outside.globals, function.__defaults__, function.__kwdefaults__])
+
+
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """Returns a digest of the bytes of these tensors."""
+    digest = blake2b(digest_size=8)
+    for tensor in tensors:
+        digest.update(bytes_of(tensor).cpu().numpy().data)
+    return digest.hexdigest()
+
+
+def _comparable(value: object) -> object:
+    """Returns a value that equals another one if both hold the same; only the type of what is not plain."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.shape, blake2b(value.tobytes(), digest_size=8).hexdigest()
+    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
+        return tuple(value.shape), digest_of([value])
+    if isinstance(value, Mapping):
+        return [(_comparable(key), _comparable(entry)) for key, entry in value.items()]
+    if isinstance(value, (list, tuple, deque)):
+        return [_comparable(entry) for entry in value]
+    if isinstance(value, Set):
+        return sorted(repr(entry) for entry in value if isinstance(entry, (str, Number)))
+    return repr(value) if isinstance(value, (str, bytes, Number, np.generic)) else type(value).__name__

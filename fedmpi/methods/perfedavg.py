@@ -35,7 +35,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from fedmpi.config.fields import Count, NotNegative, Positive
 from fedmpi.config.schema import Config
 from fedmpi.learning.flat import FlatNet
-from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, plain_step
+from fedmpi.learning.local import LocalTrainer, Loss, TrainOutcome, batches_of, plain_step
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, LocalWork, MethodContext, MethodOptions, Training
 
@@ -100,7 +100,7 @@ class PerFedAvg(Method):
         generators = work.generator, client.generator("inner"), client.generator("curvature")
         outer, inner, curvature = (work.draws(trainer, client.examples, each) for each in generators)
         epochs = range(len(outer.examples))
-        batches = ((epoch, *bounds) for epoch in epochs for bounds in trainer.bounds(len(client.examples)))
+        batches = ((epoch, *bounds) for epoch in epochs for bounds in batches_of(trainer.train, len(client.examples)))
         start = net.parameter.clone()
 
         def step(net: FlatNet, inputs: Tensor, targets: Tensor, loss: Loss) -> Tensor:

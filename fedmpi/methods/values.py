@@ -21,7 +21,7 @@ from fedmpi.data.batches import DeviceData, Draws
 from fedmpi.errors import UnknownError
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import equal_blocks
-from fedmpi.learning.local import Backward, LocalTrainer, Loss, num_steps, plain_step
+from fedmpi.learning.local import Backward, LocalTrainer, Loss, batches_of, num_steps, plain_step
 from fedmpi.methods import aggregate, robust
 from fedmpi.tensors import Params
 
@@ -185,7 +185,7 @@ class LocalWork:
 
     def draws(self, trainer: LocalTrainer, examples: np.ndarray, generator: torch.Generator | None = None) -> Draws:
         """Draws what is random in this work on `examples` (int64 (n,)), by another generator if one is given."""
-        num_batches = len(trainer.bounds(len(examples)))
+        num_batches = len(batches_of(trainer.train, len(examples)))
         steps = num_steps(num_batches, self.epochs, self.steps, self.share)
         epochs = -(-steps // num_batches) if num_batches else self.epochs
         return replace(self.data.draws(examples, epochs, generator or self.generator), steps=steps)

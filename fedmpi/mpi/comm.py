@@ -32,7 +32,7 @@ import torch
 from fedmpi.clock import Traffic
 from fedmpi.errors import FAILED, RankLossError
 from fedmpi.mpi.communicator import Communicator, Loss, Value, Wait
-from fedmpi.mpi.launch import code_in_order, end_launcher, library_version, outlives_ranks
+from fedmpi.mpi.launch import code_in_order, end_launcher, library_version
 from fedmpi.mpi.library import MPI
 from fedmpi.tensors import ALIGN_BYTES
 
@@ -44,6 +44,8 @@ _LAST_POLL_S = 5e-3
 _PIECE_BYTES = 64 * 2**20
 # Give up after this many failures of MPI in a row without a lost rank.
 _MAX_FRUITLESS_RECOVERIES = 3
+# `mpirun --with-ft ulfm` sets it.
+_OUTLIVES_RANKS = "OMPI_MCA_mpi_ft_enable"
 # MPI_Abort of several ranks at once hangs now and then.
 _ABORT_S = 8.0
 
@@ -66,17 +68,11 @@ def _may_lose_ranks(collective: Collective) -> Collective:
     return cast(Collective, call)
 
 
-@functools.cache
-def _block() -> Any:
-    """Returns the MPI type of an aligned block of bytes: with it counts of large messages fit into 32 bits."""
-    return MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
-
-
 class Comm(Communicator):
     """The ranks of this job; after `recover` those that are left."""
 
     def __init__(self) -> None:
-        self.recovers = outlives_ranks()
+        self.recovers = os.environ.get(_OUTLIVES_RANKS, "").lower() in ("1", "true")
         self.traffic = Traffic()
         self.library = library_version()
         self.started_as: int = MPI.COMM_WORLD.Get_rank()
@@ -87,8 +83,9 @@ class Comm(Communicator):
         self.host = MPI.Get_processor_name()
         # Of each rank the host, and the lowest rank on its node.
         self._places: list[tuple[str, int]] = MPI.COMM_WORLD.allgather((self.host, first_rank))
+        # The type of an aligned block of bytes: with it counts of large messages fit into 32 bits.
+        self._block = MPI.BYTE.Create_contiguous(ALIGN_BYTES).Commit()
         self._num_fruitless = 0
-        self._while_waiting: Callable[[], None] | None = None
         # Buffers of requests that a loss has cut off belong to MPI for ever, so the requests are kept.
         self._pending: dict[int, Any] = {}
         self._abandoned: list[Any] = []
@@ -127,7 +124,7 @@ class Comm(Communicator):
 
     @_may_lose_ranks
     def start_bcast(self, buffer: torch.Tensor) -> Wait:
-        message = [buffer.numpy(), buffer.nbytes // ALIGN_BYTES, _block()]
+        message = [buffer.numpy(), buffer.nbytes // ALIGN_BYTES, self._block]
         if self.is_root:
             requests = [self._mpi.Isend(message, rank) for rank in range(1, self.size)]
         else:
@@ -138,8 +135,7 @@ class Comm(Communicator):
     @_may_lose_ranks
     def bcast_object(self, value: Value) -> Value:
         with self._moving():
-            received: Value = self._mpi.bcast(value)
-        return received
+            return self._mpi.bcast(value)
 
     @_may_lose_ranks
     def reduce_sum(self, buffer: torch.Tensor) -> None:
@@ -163,7 +159,7 @@ class Comm(Communicator):
     @_may_lose_ranks
     def start_send(self, sender: int, num_bytes: int, message: torch.Tensor, received: torch.Tensor) -> Wait:
         octets = received if self.is_root else message
-        block = [octets[:num_bytes].numpy(), num_bytes // ALIGN_BYTES, _block()]
+        block = [octets[:num_bytes].numpy(), num_bytes // ALIGN_BYTES, self._block]
         requests = []
         if sender == self.rank == 0:
             received[:num_bytes].copy_(message[:num_bytes])
@@ -187,8 +183,7 @@ class Comm(Communicator):
     @_may_lose_ranks
     def allgather_object(self, value: Value) -> list[Value]:
         with self._moving():
-            values: list[Value] = self._mpi.allgather(value)
-        return values
+            return self._mpi.allgather(value)
 
     def agree(self) -> None:
         if not self.recovers:
@@ -217,11 +212,11 @@ class Comm(Communicator):
             survivors = self._mpi.Shrink()
         survivors.Set_errhandler(MPI.ERRORS_RETURN)
         self._attach(survivors)
-        lost = tuple(member for member in before if member not in self.members)
+        lost = {member: self._places[member][0] for member in before if member not in self.members}
         self._num_fruitless = 0 if lost else self._num_fruitless + 1
         if self._num_fruitless > _MAX_FRUITLESS_RECOVERIES:
             raise MPI.Exception(MPI.ERR_OTHER)
-        return Loss(lost, tuple(self._places[rank][0] for rank in lost), before[0] in lost, noticed)
+        return Loss(lost, before[0] in lost, noticed)
 
     def _agreed(self, came_through: bool) -> bool:
         """Returns the same on all ranks: True if every rank came through, False if not or if one has died."""
@@ -280,9 +275,6 @@ class Comm(Communicator):
         os.write(2, b"fedmpi: not all ranks come to the end, so this rank ends the job\n")
         self.abort(FAILED)
 
-    def call_while_waiting(self, action: Callable[[], None] | None) -> None:
-        self._while_waiting = action
-
     def abort(self, code: int) -> NoReturn:
         is_on_one_host = len(self.here) == self.size
         if is_on_one_host and end_launcher():
@@ -295,8 +287,8 @@ class Comm(Communicator):
         with self.traffic.counted("idle"):
             pause_s = _FIRST_POLL_S
             while not request.Test():
-                if self._while_waiting is not None:
-                    self._while_waiting()
+                if self.while_waiting is not None:
+                    self.while_waiting()
                 time.sleep(pause_s)
                 pause_s = min(1.3 * pause_s, _LAST_POLL_S)
 

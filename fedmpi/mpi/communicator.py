@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,10 +27,9 @@ MAX_LIMIT_S = 1e8
 
 @dataclass(frozen=True)
 class Loss:
-    """Ranks that died, numbered as at the start of the job."""
+    """Ranks that died, numbered as at the start of the job, with their hosts."""
 
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
+    hosts: Mapping[int, str]
     server: bool
     """Whether the one that was the server is among them."""
     noticed: float
@@ -38,12 +37,12 @@ class Loss:
 
     def names(self) -> str:
         """Returns the lost ranks and their hosts, in words."""
-        return ", ".join(f"rank {rank} on {host}" for rank, host in zip(self.ranks, self.hosts, strict=True))
+        return ", ".join(f"rank {rank} on {host}" for rank, host in self.hosts.items())
 
     def entries(self, round_number: int) -> list[dict[str, Any]]:
         """Returns an entry for each rank, for records and the manifest; called when recovery is over."""
         rest = {"round": round_number, "recovery_s": time.perf_counter() - self.noticed}
-        return [{"rank": rank, "host": host, **rest} for rank, host in zip(self.ranks, self.hosts, strict=True)]
+        return [{"rank": rank, "host": host, **rest} for rank, host in self.hosts.items()]
 
 
 class Collectives:
@@ -123,10 +122,9 @@ class Communicator(Collectives):
     host: str
     patience_s: float = MAX_LIMIT_S
     """For how long this rank waits for others as it leaves."""
+    while_waiting: Callable[[], None] | None = None
+    """What this rank calls again and again while it waits for others. What it raises ends the wait."""
     traffic: Traffic
-
-    def call_while_waiting(self, action: Callable[[], None] | None) -> None:
-        """Lets this rank call `action` again and again while it waits for others. What it raises ends the wait."""
 
     def abort(self, code: int) -> None:
         """Ends every rank at once. The job's exit code may be 1 instead. One process raises SystemExit."""

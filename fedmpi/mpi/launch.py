@@ -83,11 +83,6 @@ def check_size(size: int, environment: Mapping[str, str] = os.environ) -> None:
         )
 
 
-def outlives_ranks(environment: Mapping[str, str] = os.environ) -> bool:
-    """Returns True if the job was started to outlive its ranks: `mpirun --with-ft ulfm`."""
-    return environment.get("OMPI_MCA_mpi_ft_enable", "").lower() in ("1", "true")
-
-
 def library_version() -> str:
     """Returns the first line of `MPI.Get_library_version()`; '' where mpi4py finds no MPI library. Does not start MPI:
     a login node may forbid that.

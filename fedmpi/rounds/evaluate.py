@@ -89,6 +89,7 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
     tests = setup.personal_tests
     if tests is None:
         return None
+    evaluation = setup.config.evaluation
     clients = (tests.sizes > 0).nonzero()[0]
     with setup.clock.stage("evaluation", round_number):
         tasks = [personal_task(setup, int(client), round_number) for client in clients]
@@ -100,15 +101,13 @@ def test_clients(setup: Setup, round_number: int, state: ServerState, published:
             own = torch.tensor(tests.client(task.client), device=setup.data.device)
             # One example has no batch statistics.
             has_restat = reestimates(setup.config, round_number) or len(own) == 1
-            batch_size = setup.config.evaluation.batch_size
             statistics_of = restat if has_restat else None
-            points[task.client] = points_of(net, setup.data, scoring, own, batch_size, statistics_of)
+            points[task.client] = points_of(net, setup.data, scoring, own, evaluation.batch_size, statistics_of)
         setup.comm.allreduce_sum(points.view(torch.int64))  # one rank fills in each: the bits of the others are 0
-    requested = setup.config.evaluation.clients or tests.num_clients
-    counted = [scoring.num_counted(tests.client(client)) for client in clients.tolist()]
-    pairs = zip(points[torch.from_numpy(clients)].tolist(), counted, strict=True)
-    scores = np.array([scoring.score(found, size) for found, size in pairs])
-    return ClientScores(clients, scores, max(0, requested - len(clients)), scoring.name)
+    requested = evaluation.clients or tests.num_clients
+    found = points.tolist()
+    scores = [scoring.score(found[client], scoring.num_counted(tests.client(client))) for client in clients.tolist()]
+    return ClientScores(clients, np.array(scores), max(0, requested - len(clients)), scoring.name)
 
 
 def client_net(setup: Setup, task: Task, published: Published) -> tuple[FlatNet, tuple[np.ndarray, int]]:

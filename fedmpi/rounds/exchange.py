@@ -2,8 +2,8 @@
 
 gather   Uploads travel. A worker starts to send a client's upload and trains its next client meanwhile. Rank 0 receives
          a wave of one client per worker, and adds the one before. It never holds a whole cohort.
-reduce   Each worker lifts and adds the uploads of its own clients. The sums (int64) travel once per phase.
-         Faster where each of several workers has many clients.
+reduce   Each worker lifts and adds the uploads of its own clients. The sums (int64) travel once per phase, which takes
+         as long for any number of clients. Faster where several workers have many clients each, or nothing travels.
 
 Both add the same whole numbers (`fedmpi.exactsum`) on the same kind of device, so the order does not matter. Another
 aggregate than the mean (`method.aggregate`) takes `gather`.
@@ -28,7 +28,6 @@ from fedmpi.federation.assignment import Assignment, Task, Wave
 from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client
 from fedmpi.rounds.state import CONTRIBUTED, ClientReport, Published, Setup, client_of
 from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
 
@@ -80,36 +79,30 @@ class Uploads:
         self.aggregate = new_aggregate(self._specs, bounds, total_weight, setup.device.server)
         self._senders = WeightSum(len(tasks))
 
-    def add(self, report: ClientReport, upload: Params) -> None:
-        """Adds one client's upload. Raises `RoundError`, which names the client."""
-        client = self._client(report)
+    def add(self, report: ClientReport, upload: Params | None) -> None:
+        """Adds one client's upload and counts its weight; None counts it alone, because another rank adds the upload.
+
+        Raises `RoundError`, which names the client.
+        """
+        task = self._tasks[report.client]
+        # With its new memory, as it is after its training.
+        version = self._published.version_after(task, report.memory_digest)
+        client = client_of(self._setup, task, self._published, version)
         regions = self._setup.method.regions(client)
-        try:
-            for name, value in self._setup.method.lift(upload, client):
-                self._add(report.client, name, value, regions.get(name))
-        except (Exception, SystemExit) as error:  # the clock would not know the client
-            raise RoundError(where("aggregation", client.task.round_number, report.client)) from error
-        self._count(report.client, regions)
+        if upload is not None:
+            try:
+                for name, value in self._setup.method.lift(upload, client):
+                    self._add(report.client, name, value, regions.get(name))
+            except (Exception, SystemExit) as error:  # the clock would not know the client
+                raise RoundError(where("aggregation", task.round_number, report.client)) from error
+        shaped = {name: (self._specs[name].shape, region) for name, region in regions.items()}
+        self._senders.add(self._weights[report.client], shaped)
 
     def _add(self, client: int, name: str, value: Tensor, region: Region | None) -> None:
         try:
             self.aggregate.add(client, name, value, self._weights[client], region)
         except ValueError as error:
             raise ConfigError("method.name", f"'{self._setup.method.options.name}' lifts {error}") from error
-
-    def count(self, report: ClientReport) -> None:
-        """Counts the weight of a client whose upload another rank has added."""
-        self._count(report.client, self._setup.method.regions(self._client(report)))
-
-    def _count(self, client: int, regions: Mapping[str, Region]) -> None:
-        shaped = {name: (self._specs[name].shape, region) for name, region in regions.items()}
-        self._senders.add(self._weights[client], shaped)
-
-    def _client(self, report: ClientReport) -> Client:
-        """Makes the client as it is after its training: with its new memory."""
-        task = self._tasks[report.client]
-        version = self._published.version_after(task, report.memory_digest)
-        return client_of(self._setup, task, self._published, version)
 
     def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
         """Returns what the clients' uploads make of `state`; an entry that no client sent keeps its value."""
@@ -136,14 +129,16 @@ class Gather:
         plan = published.plan
         self._comm = comm
         self._device = setup.device.server
-        self._layouts = {task.client: upload_layout(setup.method, task) for task in plan.tasks}
+        specs_of = setup.method.upload_specs
+        report = {_REPORT_NAME: Spec((_REPORT_BYTES,), torch.uint8)}
+        self._layouts = {task.client: Layout.of(report | specs_of(task.tier, task)) for task in plan.tasks}
         self._uploads = Uploads(setup, published) if comm.is_root else None
         self.reports: list[ClientReport] = []
         own = self._largest(plan.by_rank[comm.rank])
         largest = self._largest(plan.tasks) if comm.is_root else 0
         self._most_under_way = min(comm.size - 1, max(1, WAVE_BYTES // max(1, largest)))
         buffer = partial(host_buffer, is_pinned=setup.device.has_gpu)
-        self._outboxes = deque((_no_wait, buffer(own)) for _ in range(_UNDER_WAY))
+        self._outboxes: deque[tuple[Wait, Tensor]] = deque((lambda: None, buffer(own)) for _ in range(_UNDER_WAY))
         # Rank 0 adds one upload while the others move.
         self._inboxes = deque(buffer(largest) for _ in range(self._most_under_way + 1))
         self._under_way: deque[tuple[Wait, Layout, Tensor]] = deque()
@@ -244,25 +239,12 @@ class Reduce:
         own = {report.client for report in self.reports}
         for report in reports:
             if report.status == CONTRIBUTED and report.client not in own:
-                self._uploads.count(report)
+                self._uploads.add(report, None)
         return self._uploads.results(state, reports)
 
 
-def upload_layout(method: Method, task: Task) -> Layout:
-    """Returns the layout of a client's message: its report, then its upload."""
-    return Layout.of({_REPORT_NAME: Spec((_REPORT_BYTES,), torch.uint8), **method.upload_specs(task.tier, task)})
-
-
-def _no_wait() -> None:
-    pass
-
-
 def choose(kind: str, method: Method, assignment: Assignment) -> str:
-    """Returns `gather` or `reduce`; for `auto` the one that is faster for as many clients and workers.
-
-    Under `reduce` workers lift and add side by side, and one reduction follows, which takes as long for any number of
-    clients. So it is faster where several workers have many clients each, and where nothing travels.
-    """
+    """Returns `gather` or `reduce`; for `auto` the one that is faster for as many clients and workers."""
     if kind != "auto":
         return kind
     num_workers = sum(1 for tasks in assignment.by_rank[1:] if tasks)

@@ -1,12 +1,8 @@
-"""The broadcast: what rank 0 tells the clients, in one packed buffer, or in two.
+"""The broadcast before each phase (`train_round` says what it has). After round t it serves both the test of round t
+and the clients of round t + 1, so a factorization is computed once and never saved.
 
-After round t it serves both the test of round t and the clients of round t + 1, so a factorization is computed once and
-never saved. With the method's tensors travel the bounds that exact sums need and, if the method keeps client memories,
-the versions that the coming clients continue from.
-
-Tensors that take long to compute (`Method.late`) follow in a second buffer. Rank 0 computes it while the others train
-or test nets that need none of it; each of them takes it when it comes to the first net that does. Where every net needs
-it, the first buffer has the server's state, too, and each rank computes a part.
+Rank 0 computes what takes long (`Method.late`) while the others train or test nets that need none of it. Where every
+net needs it, the first buffer has the server's state, too, and each rank computes a part.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""What a rank is given once, the state that travels from round to round, and the plan of a phase.
-
-`Setup` never changes; `ServerState` is all that the next round needs beside the config (and so what
-a checkpoint holds); `plan_phase` is a pure function of (config, seed, round) that every rank
-computes for itself.
-"""
+"""What a rank is given once, the state that travels from round to round, and the plan of a phase."""
 
 from __future__ import annotations
 
@@ -93,8 +88,8 @@ class Setup(Federation):
 
 @dataclass(frozen=True)
 class ServerState:
-    """All that the next round needs beside the config: the method's tensors and the versions of client memories. Only
-    rank 0 has one with content.
+    """All that the next round needs beside the config, and so what a checkpoint holds: the method's tensors and the
+    versions of client memories. Only rank 0 has one with content.
     """
 
     params: Params = field(default_factory=dict)

@@ -62,7 +62,7 @@ class RunContext:
         """Continues with the ranks that are left. Raises `ServerLossError` if the server is lost."""
         comm = self.comm
         loss = comm.recover()
-        if loss.ranks:
+        if loss.hosts:
             self.losses.append(loss)
             if comm.is_root and not self.request.quiet:
                 then = f"; rank {comm.members[0]} is the server now" if loss.server else ""

@@ -78,8 +78,8 @@ class Server:
         self._memories = set(folder.memories()) if setup.method.keeps_memory else set()
         self._losses: list[Mapping[str, Any]] = []
         self._observers = Observers({**_own_observers(setup, folder), **observed})
-        stack.callback(setup.comm.call_while_waiting, None)
-        setup.comm.call_while_waiting(lock.beat)
+        stack.callback(setattr, setup.comm, "while_waiting", None)
+        setup.comm.while_waiting = lock.beat
 
     def announce(self, places: Sequence[str], warnings: Sequence[str], first_state: Mapping[str, Any]) -> None:
         """Says who computes where (`places`, of each rank), what to mind, where results go and how to continue.

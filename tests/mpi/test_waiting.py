@@ -53,11 +53,11 @@ def measured(comm: Communicator, collective: str, folder: Path) -> tuple[float, 
         if looked[-1] - looked[0] > LATE_S:
             (folder / str(comm.rank)).touch()
 
-    comm.call_while_waiting(look)
+    comm.while_waiting = look
     cpu, wall, idle = time.process_time(), time.perf_counter(), comm.traffic.seconds["idle"]
     WAITS[collective](comm)
     cpu, wall, idle = time.process_time() - cpu, time.perf_counter() - wall, comm.traffic.seconds["idle"] - idle
-    comm.call_while_waiting(None)
+    comm.while_waiting = None
     comm.wait_for_all()
     return cpu, wall, idle
 
