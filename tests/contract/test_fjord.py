@@ -171,7 +171,8 @@ def test_distillation_is_both_gradients_in_one_step(alpha: float, temperature: f
 
 def test_every_width_is_tested_and_channels_are_rounded_up() -> None:
     method = Fjord(context_of(FjordOptions(), ResNet18(), Info("image", (3, 32, 32), 10)))
-    assert [(net.name, net.index) for net in method.tested()][1:] == [("0.8", 1), ("0.6", 2), ("0.4", 3), ("0.2", 4)]
+    tested = [(net.name, net.index) for net in method.tested()]
+    assert tested == [("1", 0), ("0.8", 1), ("0.6", 2), ("0.4", 3), ("0.2", 4)]
     channels = [[stage[0].conv1.out_channels for stage in method.net(n, empty=True).stages] for n in range(5)]
     assert channels[1:] == [[52, 103, 205, 410], [39, 77, 154, 308], [26, 52, 103, 205], [13, 26, 52, 103]]
     assert params(method.net(0, empty=True)) == 11_173_962

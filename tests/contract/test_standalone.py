@@ -7,7 +7,7 @@ from by_hand import Bench, numbers
 from small_runs import run_alone, small_setup
 
 from fedmpi.methods.standalone import Standalone, StandaloneOptions
-from fedmpi.methods.values import ClientLoad, Costs
+from fedmpi.methods.values import ClientLoad, Contributions, Costs, Phase
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir
 
@@ -38,6 +38,7 @@ def test_epochs(tmp_path: Path, factor: str, per_round: int, local_epochs: int, 
     method = small_setup(tmp_path, ALONE, *words).method
     assert method.training.local_epochs == epochs and method.count_training(ClientLoad(0, 7)).examples == 7 * epochs
     assert (method.tested(), method.costs(ClientLoad(0))) == ((), Costs(0, 0)), "nothing is exchanged"
+    assert method.diagnostics({}, {}, Contributions(Phase(), 1, 0.1, [])) == {"local_epochs": epochs}
 
 
 @pytest.mark.slow
