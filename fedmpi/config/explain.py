@@ -70,7 +70,6 @@ def named_kinds(info: FieldInfo) -> dict[str, type[Section]]:
 
 
 def _sections_in(kind: Any) -> Iterator[type[Section]]:
-    """Yields the sections that a union of types has."""
     for member in get_args(kind):
         yield from [member] if is_section(member) else _sections_in(member)
 
@@ -187,7 +186,6 @@ def _unknown_name(section: str, name: Any, why: str) -> str:
 
 
 def _section_at(section: type[Section], values: Any, path: Path) -> type[Section]:
-    """Returns the class of the inner section at `path`."""
     for key in path:
         values = values[key]
         name = values.get("name") if isinstance(values, dict) else None

@@ -64,7 +64,6 @@ class Tree:
 
 
 def _paths(value: Any, above: Path = ()) -> Iterator[Path]:
-    """Yields the path of each key and item."""
     inner = dict(enumerate(value)) if isinstance(value, list) else value
     if isinstance(inner, Mapping):
         for key, item in inner.items():

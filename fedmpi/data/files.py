@@ -41,7 +41,6 @@ class FetchedOptions(DataOptions):
 
     @property
     def folder(self) -> Path:
-        """Returns `root`, with ~ replaced."""
         return Path(user_path(self.root))
 
     def files(self) -> tuple[str, ...]:

@@ -116,8 +116,7 @@ class FileOptions(ArrayOptions):
         return divided
 
     def parted(self, lengths: Mapping[str, int], whole: Arrays, **facts: Any) -> Arrays:
-        """Cuts arrays that hold parts one after the other: train and test, or the one part '', which is divided. Raises
-        DataError."""
+        """Cuts arrays that hold train and test, or the one part '' that is divided, in this order. Raises DataError."""
         arrays = dict(facts)
         start = 0
         for part, length in lengths.items():

@@ -102,14 +102,12 @@ def _accuracy(found: Accuracy) -> str:
 def _uncut(whole: TrainedNet, small: TrainedNet, form: Pt2) -> str:
     """Says what the net costs where nothing is cut, in a file of the same format, and how its answers differ."""
     method = whole.saved.setup.method
-    masks = whole.masks
-    assert isinstance(method, Hermes)
-    assert masks is not None
+    assert isinstance(method, Hermes) and whole.masks is not None
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, f"uncut.{form.name}")
         path.write_bytes(form.pack(whole))
         lines = _costs(path, whole, form)
-    kept = f"{100 * method.remaining_share(masks):.1f} % of the parameters remain"
+    kept = f"{100 * method.remaining_share(whole.masks):.1f} % of the parameters remain"
     return f"  uncut:\n{lines}\n{_rows(f'  cut        {kept}; {compared(small.net, whole).difference()}')}"
 
 
@@ -169,7 +167,6 @@ class Checked:
         return max(abs(self.correct - self.expected), self.num_other) <= self.num_allowed
 
     def verdict(self) -> str:
-        """Says it in words."""
         counts = f"{self.correct} of {self.num_tested} right, expected {self.expected}"
         return f"{'ok' if self.holds else 'FAIL'}: {counts}; {self.difference()}"
 
@@ -188,7 +185,6 @@ def check_file(path: Path, trained: TrainedNet, form: Pt2) -> Checked:
 
 @torch.no_grad()
 def compared(answers: Answers, trained: TrainedNet) -> Checked:
-    """Compares answers to the test examples with those of the net."""
     correct = 0
     num_other = 0
     largest = 0.0
