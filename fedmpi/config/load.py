@@ -188,7 +188,7 @@ def _settings(override: Override) -> dict[yaml_text.Path, Any]:
     else:
         key, value = override
     parts = tuple(part.strip() for part in str(key).split("."))
-    if not all(parts):
+    if not all(parts) or (isinstance(override, str) and "=" not in override):
         raise ValueError("expected section.key=value without blanks, as train.lr=0.1")
     return {path: to_jsonable_python(item, fallback=_of_object) for path, item in leaves(value, parts)}
 
