@@ -226,6 +226,8 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     arguments.file = Path(located(files[0])) if files else None
     name = "digits" if arguments.file is None else arguments.file.stem
     out = arguments.out or Path("runs") / f"grid-{name}"
+    if RunDir(out).holds_run():
+        raise RunDirError(str(out), "holds a run, and a grid has a folder for each of its runs; take another --out")
     grid = _simple_grid(arguments, out) if arguments.methods else read(arguments.file)
     seeds = tuple(dict.fromkeys([*grid.seeds, *(arguments.seeds or ())]))
     if grid.questions and seeds != grid.seeds:

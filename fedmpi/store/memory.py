@@ -4,6 +4,11 @@ The rank that trains a client reads it. A version (round, digest) is written onc
 names it only, and a lost client trains again from the version before. Nothing is cached in memory.
 """
 
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
 from fedmpi.errors import RunDirError
 from fedmpi.store import hdf5
 from fedmpi.store.files import write_atomic
@@ -34,7 +39,21 @@ class MemoryStore:
 
     def get(self, client: int, version: Version | None) -> Params | None:
         """Returns the parameters of that version, None for None. Raises RunDirError."""
-        return None if version is None else load(self.run_dir, client, version)
+        if version is None:
+            return None
+        _wait_until_visible(self.run_dir.memory_path(client, *version))
+        return load(self.run_dir, client, version)
+
+
+def _wait_until_visible(path: Path, patience_s: float = 10.0) -> None:
+    """Waits for a file of another node: a network file system may answer from its cache that it is missing, and asks
+    anew where its folder is listed."""
+    until_s = time.monotonic() + patience_s
+    while not path.exists() and time.monotonic() < until_s:
+        for folder in (path.parent.parent, path.parent):
+            with suppress(OSError):
+                os.listdir(folder)
+        time.sleep(0.1)
 
 
 def load(run_dir: RunDir, client: int, version: Version) -> Params:

@@ -375,3 +375,5 @@ def test_slurm_makes_the_trials_then_the_final_runs(short: Short) -> None:
     assert "#SBATCH --array=1,2,3,4\n" in text and text.count("/final-") == 8 and "/tuning-" not in text
     assert short("--jobs", 2)[0] == 0
     assert short("--slurm")[:2] == (0, "all runs are finished; no job is written\n")
+    run_dir = next(path for path in short.out.glob("final-*") if path.is_dir())
+    assert "holds a run, and a grid has a folder for each of its runs" in replace(short, out=run_dir).refused()

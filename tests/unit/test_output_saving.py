@@ -13,7 +13,7 @@ from fedmpi.errors import RunDirError
 from fedmpi.report.events import Events
 from fedmpi.report.observer import Observers, Started
 from fedmpi.report.records import Records
-from fedmpi.store import files
+from fedmpi.store import files, memory
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
 
@@ -66,3 +66,17 @@ def test_temporaries_of_dead_writers_go(run_dir: RunDir) -> None:
         path.touch()
     run_dir.clear_temporaries()
     assert all(path.exists() for path in stay) and not any(path.exists() for path in go)
+
+
+def test_a_memory_of_another_node_is_waited_for(
+    run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is listed for a file system that remembers that the file was missing."""
+    store = MemoryStore(run_dir)
+    version = store.put(7, 1, {})
+    folder = run_dir.memory_path(7, *version).parent
+    folder.rename(tmp_path / "elsewhere")
+    listed: list[Path] = []
+    monkeypatch.setattr(memory.os, "listdir", listed.append)
+    monkeypatch.setattr(memory.time, "sleep", lambda _: (tmp_path / "elsewhere").rename(folder))
+    assert store.get(7, version) == {} and listed == [folder.parent, folder]
