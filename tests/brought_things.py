@@ -1,7 +1,15 @@
-"""A model, a data set and a partition as a user brings them: plain functions, and a class of torch."""
+"""A model, a data set, a partition and a method as a user brings them: plain functions and classes."""
+
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
+
+from fedmpi.learning.local import TrainOutcome
+from fedmpi.methods.fedavg import FedAvg
+from fedmpi.methods.values import ClientLoad, Costs
 
 
 class Net(nn.Module):
@@ -20,6 +28,19 @@ class Watcher:
 
     def round_done(self, record: dict[str, float]) -> None:
         self.last = record["round"]
+
+
+class OtherNumbers(FedAvg):
+    """Counts with numpy and torch."""
+
+    def train(self, *arguments: Any) -> TrainOutcome:
+        outcome = super().train(*arguments)
+        counts = {"steps": np.int64(outcome.steps), "left_out": torch.tensor(outcome.left_out)}
+        return replace(outcome, loss=torch.tensor(outcome.loss, dtype=torch.float64), **counts)
+
+    def costs(self, load: ClientLoad) -> Costs:
+        costs = super().costs(load)
+        return Costs(np.int64(costs.down_bytes), np.int64(costs.up_bytes))
 
 
 class NotANet:

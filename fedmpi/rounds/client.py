@@ -44,15 +44,16 @@ def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[Cli
         upload, client = _upload(setup, trainer, client, published.bounds, outcome.finite)
         memory = {} if upload is None else method.remember(trainer.net, client)
         memory_digest = setup.memories.put(task.client, task.round_number, memory)[1] if memory else ""
-    report = ClientReport(
-        client=task.client,
-        status=DROPPED if upload is None else CONTRIBUTED,
-        steps=outcome.steps,
-        loss=outcome.loss,
-        restored=int(client.is_restored),
-        left_out=outcome.left_out,
-        memory_digest=memory_digest,
-    )
+        # A user's method may return numbers of numpy or torch, whose pickles are long.
+        report = ClientReport(
+            client=task.client,
+            status=DROPPED if upload is None else CONTRIBUTED,
+            steps=int(outcome.steps),
+            loss=float(outcome.loss),
+            restored=int(client.is_restored),
+            left_out=int(outcome.left_out),
+            memory_digest=memory_digest,
+        )
     return _finished(setup, client, report), upload
 
 
@@ -60,12 +61,12 @@ def _finished(setup: Setup, client: Client, report: ClientReport) -> ClientRepor
     """Adds what the client has moved and, where devices have a clock, what that has taken."""
     load = ClientLoad.of(client)
     costs = setup.method.costs(load)
-    up_bytes = costs.up_bytes if client.task.arrives else 0
-    report = replace(report, down_bytes=costs.down_bytes, up_bytes=up_bytes)
+    up_bytes = int(costs.up_bytes) if client.task.arrives else 0
+    report = replace(report, down_bytes=int(costs.down_bytes), up_bytes=up_bytes)
     if setup.fleet is None:
         return report
     spent = setup.fleet.turn(client.task, load, costs)
-    return replace(report, simulated_ns=spent.ns, simulated_uj=spent.uj)
+    return replace(report, simulated_ns=int(spent.ns), simulated_uj=int(spent.uj))
 
 
 def _seed(client: Client, purpose: str) -> int:

@@ -191,6 +191,10 @@ class Gather:
             if packed is not outbox:
                 outbox[: layout.num_bytes].copy_(packed)
         octets = pickle.dumps(astuple(report))
+        if len(octets) > _REPORT_BYTES:
+            raise RuntimeError(
+                f"client {report.client}: a report takes at most {_REPORT_BYTES} bytes pickled: {report}"
+            )
         outbox[: len(octets)].copy_(torch.frombuffer(bytearray(octets), dtype=torch.uint8))
 
     def _receive_all_but(self, number: int) -> None:

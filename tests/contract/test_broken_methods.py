@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from small_runs import one_round, small_setup
+from small_runs import finished, one_round, run_alone, small_setup, undisturbed
 
 from fedmpi.check import __main__ as check
+from fedmpi.check.bits import difference
 from fedmpi.errors import ConfigError, RoundError, StartupError
 from fedmpi.main import main
 from fedmpi.rounds.state import ServerState
@@ -33,6 +34,20 @@ def test_what_does_not_fit_is_a_failure_with_its_place(
     assert isinstance(cause, ConfigError) and cause.where == "method.name"
     (line,) = cause.problems
     assert f"broken_methods:{name}" in line and odd in line
+
+
+@pytest.mark.parametrize("exchange", ["gather", "reduce"])
+def test_numbers_of_numpy_and_torch_are_reported_as_python_s(exchange: str, tmp_path: Path) -> None:
+    run_alone(tmp_path, "method.name=brought_things:OtherNumbers", f"mpi.exchange={exchange}", "rounds=2")
+    assert difference(finished(tmp_path), undisturbed(tmp_path, "method.name=fedavg", "rounds=2")) == ""
+
+
+def test_a_report_that_does_not_fit_names_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedmpi.rounds.exchange._REPORT_BYTES", 8)
+    setup = small_setup(tmp_path, "method.name=fedavg", "mpi.exchange=gather")
+    with pytest.raises(RoundError) as caught:
+        one_round(setup, 1, ServerState(setup.method.initial_state()))
+    assert re.match(r"client \d+: a report takes at most 8 bytes", str(caught.value.__cause__))
 
 
 @pytest.mark.parametrize(
