@@ -18,7 +18,7 @@ from fedmpi.learning.local import LocalTrainer, loss_of
 from fedmpi.methods.protocol import Method
 from fedmpi.methods.values import Client, ClientLoad, LocalWork
 from fedmpi.rounds.state import CONTRIBUTED, DROPPED, LOST, ClientReport, Published, Setup, client_of
-from fedmpi.tensors import Params, first_mismatch
+from fedmpi.tensors import Params, first_mismatch, max_magnitudes
 
 
 def simulate_client(setup: Setup, task: Task, published: Published) -> tuple[ClientReport, Params | None]:
@@ -127,5 +127,5 @@ def _bounded_upload(method: Method, net: FlatNet, client: Client, bounds: Mappin
     limits = torch.tensor(list(bounds.values()), dtype=torch.float64).to(net.device, non_blocking=True)
     is_good = (largest <= limits).all()  # False for NaN, too
     if method.keeps_memory:
-        is_good &= net.parameter.isfinite().all()
+        is_good &= max_magnitudes(net.params.values()).isfinite().all()
     return upload if bool(is_good) else None

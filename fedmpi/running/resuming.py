@@ -15,7 +15,7 @@ from fedmpi.data.dataset import DataInfo, place_of
 from fedmpi.devices.profiles import PATH
 from fedmpi.errors import RunDirError
 from fedmpi.methods.protocol import renumbered
-from fedmpi.mpi.communicator import Communicator
+from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report.records import Best, read_records
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import ServerState, Setup
@@ -60,7 +60,8 @@ def _problem(config: Config, info: DataInfo, snapshot: Snapshot) -> str:
 def share(config: Config, comm: Communicator, run_dir: RunDir, saved: Snapshot | None) -> tuple[int, bool]:
     """Returns, on all ranks, how many rounds rank 0 has found, and whether their tests end the run (`stop`)."""
     done = saved.round if saved else 0
-    best = Best.of(record for record in read_records(run_dir) if record["round"] <= done) if saved else Best()
+    records = together(comm, lambda: read_records(run_dir) if saved else [])
+    best = Best.of(record for record in records if record["round"] <= done)
     return comm.bcast_object((done, bool(best.why_over(config.stop))))
 
 

@@ -207,3 +207,17 @@ def test_a_gradient_that_diverged_is_dropped(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(setup.method, "train", bad_train)
     _, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
     assert {report.client for report in result.reports if report.status == DROPPED} == {bad}
+
+
+def test_a_client_that_diverged_leaves_nothing_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A norm of NaN clips the whole gradient, and the bytes between tensors with it, which no next client fills."""
+    setup = small_setup(tmp_path, "method.name=topk", "train.clip_norm=1", "train.on_divergence=drop")
+    bad = plan_phase(setup, 1, setup.method.phases(1)[0]).tasks[0].client
+    train = setup.method.train
+
+    def bad_train(trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
+        return train(trainer, client, replace(work, lr=1e30) if client.task.client == bad else work)
+
+    monkeypatch.setattr(setup.method, "train", bad_train)
+    _, _, result = one_round(setup, 1, ServerState(setup.method.initial_state()))
+    assert {report.client for report in result.reports if report.status == DROPPED} == {bad}
