@@ -3,13 +3,12 @@
 Rank 0 is the server, the others simulate clients; alone, rank 0 does both. All ranks make the same collective calls in
 the same order, whatever `is_root` is.
 
-What is sent. Before each phase rank 0 broadcasts what the clients need in one packed buffer: the method's published
-    tensors, bounds for the sums, and versions of client memories; tensors that take long to compute (factors of
-    weights) follow in a second one, which each worker takes when it comes to the first net that needs them, so that
-    dense nets train, and are tested, while rank 0 factorizes; if none is dense, the first buffer has the state, too,
-    and each rank factorizes some layers, or a GPU of rank 0 all (`rounds/publish.py`). The test of a round uses the
-    broadcast for the next one. Then each client's upload travels to rank 0 with a report of 256 bytes, or each worker's
-    sums and reports do (`rounds/exchange.py`). Client memories travel as files of the run directory
+What is sent. Before each phase rank 0 broadcasts the method's published tensors, bounds for the sums, and versions of
+    client memories. Tensors that take long to compute (factors of weights) follow in a second broadcast. A worker waits
+    for them at its first net that needs them, so dense nets train while rank 0 factorizes. If every net needs them, all
+    ranks get the state and factorize some layers each, unless rank 0 has a GPU (`rounds/publish.py`). The test of a
+    round uses the broadcast for the next one. Then each client's upload travels to rank 0 with a report, or each
+    worker's sums and reports do (`rounds/exchange.py`). Client memories travel as files of the run directory
     (`store/memory.py`). A test adds up its counts (`rounds/evaluate.py`). Every rank computes the cohort, the tiers and
     who simulates whom (`rounds/state.py`).
 What is summed. Weight times upload in the server's coordinates (the method's `lift`), as whole numbers: int64 sums of

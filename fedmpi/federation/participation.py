@@ -55,7 +55,7 @@ class Participation:
     availability: Availability | None = None
     function: Callable[[int, int], Iterable[Any]] | None = None
     of_device: Callable[[int, int], int | None] | None = None
-    """`tier` where devices decide it (`clients.tier_assignment=fits`, `devices.too_small=drop`)."""
+    """Returns a client's tier in a round, from its device's memory. None: tiers do not depend on devices."""
 
     @classmethod
     def of(

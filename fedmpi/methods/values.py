@@ -207,7 +207,7 @@ class ClientLoad:
     """Share of the round's local work that the client does."""
     task: Task | None = None
     is_first: bool = False
-    """Whether a plan knows that the client takes part for the first time, so that it remembers nothing."""
+    """True in a plan if the client has no memory yet."""
 
     @classmethod
     def of(cls, client: Client) -> ClientLoad:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Wait
 
 WAVE_BYTES = 128 * 2**20
-"""Rank 0 has uploads of so many bytes under way, or one: its memory would else grow with the workers."""
+"""Rank 0 receives at most so many bytes at once, or one upload: else its memory would grow with the workers."""
 MANY_CLIENTS = 8
 """From so many clients a worker on, `auto` reduces (`jobs/bench/scaling.py`; `jobs/RESULTS.md`, Scale)."""
 # A worker may have two uploads under way while it trains on. With one, a worker whose client was short would wait for

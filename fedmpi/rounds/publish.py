@@ -121,7 +121,7 @@ def _own_part(setup: Setup, num_ranks: int) -> set[str]:
 def _all_wait(setup: Setup, nets: Collection[int]) -> bool:
     """Returns whether no net can do without what is late and takes long, so that all ranks compute parts of it.
 
-    Not where rank 0 has a GPU for it, whose bits are others; all ranks know its kind, whatever device is their own.
+    False if rank 0 factorizes on a GPU, because its bits differ from a CPU's. All ranks know the kind of its device.
     """
     method = setup.method
     is_on_cpu = setup.computed_with["server_device"] == "cpu"

@@ -101,8 +101,8 @@ class Published:
     """What rank 0 broadcast for a phase, on this rank's training device.
 
     `bounds` has B of each server tensor, `versions` those of the clients' memories, `plan` the clients of the phase.
-    `nets` are those that it is for. `late` are tensors that nobody has yet; `publish_late` sends them, and after `wait`
-    they are in `params`.
+    `nets` are those that it is for. `late` names the tensors that `publish_late` sends. Call `wait` before you
+    read them from `params`.
     """
 
     params: Params

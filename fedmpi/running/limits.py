@@ -21,7 +21,7 @@ from fedmpi.running.advice import Advice
 
 _MARGIN_S = 10.0
 SUSPENDED_AFTER_S = 3.0
-"""So long after the watchdog's last look the process was suspended, as by Slurm, so all limits begin anew."""
+"""If the watchdog has not looked for so long, the process was suspended (Slurm does this), so all limits begin anew."""
 OTHER_ENDS_S = 5.0
 """For the rank that failed first to end the job: mpirun is silent if only one rank ends it."""
 
@@ -70,7 +70,7 @@ class Limits:
         self._begin(longer_s, limit_s + longer_s)  # others may still be in the round
 
     def _begin(self, limit_s: float, others_s: float) -> None:
-        """Begins a part of the run that may take `limit_s` of this rank's work and `others_s`, and more, a wait."""
+        """Allows this rank `limit_s` of work from now on, and `others_s` plus a margin of waiting."""
         self._part = self._worked_s(), limit_s, others_s + _MARGIN_S
         self._comm.patience_s = min(others_s + _MARGIN_S, MAX_LIMIT_S)
 
