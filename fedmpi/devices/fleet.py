@@ -87,7 +87,7 @@ class Fleet:
         return cls(config, method, nets, listed, digest)
 
     def check(self) -> None:
-        """Raises `ConfigError` if a device is too small and `too_small` is not `drop`, or if no device is large enough."""
+        """Raises `ConfigError` if a device is too small and is not dropped, or if no device is large enough."""
         clients = range(self.config.clients.count)
         if self.config.devices.too_small == "drop":
             if all(self.tier(client, 1) is None for client in clients):
