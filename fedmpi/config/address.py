@@ -35,7 +35,8 @@ def located(word: str) -> str:
 
 def similar_config(word: str) -> str:
     """Returns the config whose name is like `word`: one in the folder that `word` names, else a shipped one; or ''."""
-    known = {path.relative_to(CONFIGS).with_suffix("").as_posix(): path.name for path in CONFIGS.rglob("*.yaml")}
+    shipped = (path.relative_to(CONFIGS) for path in CONFIGS.rglob("*.yaml"))
+    known = {path.with_suffix("").as_posix(): path.as_posix() for path in shipped}
     with contextlib.suppress(OSError, ValueError):
         known |= {
             path.stem: str(path) for path in Path(word).parent.iterdir() if is_address(path.name) and path.exists()

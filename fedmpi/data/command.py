@@ -11,7 +11,7 @@ import numpy as np
 from fedmpi import registry
 from fedmpi.command.manners import Parser, run_command
 from fedmpi.config import explain, yaml_text
-from fedmpi.config.address import is_address
+from fedmpi.config.address import is_address, located
 from fedmpi.config.load import one_config
 from fedmpi.data import files
 from fedmpi.data.dataset import load_data
@@ -66,8 +66,9 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def data_options(name: str, overrides: Sequence[str]) -> Any:
     """Returns the options of the data set of this name, or of the config that is named. Raises ConfigError."""
-    if is_address(name):
-        return load_address(name, overrides).data
+    address = located(name)
+    if is_address(address):
+        return load_address(address, overrides).data
     return load_address(None, [*_FIT_ALL_DATA, f"data.name={name}", *overrides]).data
 
 
