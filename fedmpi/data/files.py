@@ -220,6 +220,10 @@ def _extract(archive: Path, folder: Path) -> None:
     # Python 3.11.2, as in Debian 12, has no filters.
     safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(archive) as tar:
+        for member in tar:
+            inside = (folder / member.name).resolve().is_relative_to(folder.resolve())
+            if not inside or not (member.isfile() or member.isdir()):
+                raise ValueError(f"{member.name} is no file within it")
         tar.extractall(folder, **safely)
 
 
