@@ -437,12 +437,13 @@ class Config(Section):
         theirs = self._deciding(saved)
         changed = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
         # A section of another name has other keys: its name says it all.
-        renamed = [key[:-1] for key in changed if key[-1] == "name"]
-        return [
-            f"{dotted(key)}: run has {found(theirs.get(key))}, you ask {found(ours.get(key))}"
-            for key in changed
-            if key[-1] == "name" or not any(key[: len(section)] == section for section in renamed)
-        ]
+        renamed = {key[:-1] for key in changed if key[-1] == "name"}
+        lines = []
+        for key in changed:
+            sections = {key[:length] for length in range(len(key))}
+            if key[-1] == "name" or not sections & renamed:
+                lines.append(f"{dotted(key)}: run has {found(theirs.get(key))}, you ask {found(ours.get(key))}")
+        return lines
 
     def _deciding(self, plain: Mapping[str, Any]) -> dict[tuple[str, ...], Any]:
         free_keys = set(self.free_keys())

@@ -47,7 +47,7 @@ def eligible_clients(blocks: Sequence[int], tiers: Collection[int] | None) -> li
 def sample_among(
     count: int, can_take_part: Callable[[int], bool], size: int, *, seed: int, round_number: int, phase: str
 ) -> list[int]:
-    """Draws `size` clients uniformly from those that can take part, or takes all of these if they are fewer; sorted.
+    """Draws `size` of the clients that can take part, uniformly, or all if there are fewer. Returns them sorted.
 
     Asks clients in random order until `size` can: O(size / their share) of them.
     """

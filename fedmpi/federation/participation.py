@@ -114,7 +114,7 @@ class Participation:
         return [(client, own) for client in cohort if (own := self.tier(client, round_number)) is not None]
 
     def _of_list(self, size: int, round_number: int, phase: str, can_take_part: Callable[[int], bool]) -> list[int]:
-        """Returns `size` clients, sorted, of a list of those that are there and can take part."""
+        """Lists the clients that are there and can take part, and draws `size` of them. Returns these sorted."""
         number = self.config.clients.count
         present = self.availability.in_round(round_number) if self.availability else np.arange(number)
         pool = [client for client in present.tolist() if can_take_part(client)]
