@@ -10,12 +10,12 @@ from fedmpi.train_round import train_round as one_round
 __all__ = ["SMALL", "Finished", "finished", "one_round", "run_all", "small_config", "small_setup"]
 
 
-def run_alone(folder: Path, *overrides: str, **options: Any) -> None:
+def run_alone(folder: Path, *overrides: str, **options: Any) -> Finished:
     """Makes the run in this process; `options` are those of `run_all`."""
     run_all(small_config(*overrides), SerialComm(), folder, **options)
+    return finished(folder)
 
 
 def undisturbed(folder: Path, *overrides: str) -> Finished:
     """What these overrides come to in one go, in this process."""
-    run_alone(folder / "undisturbed", *overrides)
-    return finished(folder / "undisturbed")
+    return run_alone(folder / "undisturbed", *overrides)

@@ -10,13 +10,12 @@ import pytest
 import small_data
 from hypothesis import given
 from hypothesis import strategies as st
-from small_runs import run_all, small_config
+from small_runs import run_alone
 
 from fedmpi.data.dataset import load_data
 from fedmpi.data.files import save
 from fedmpi.data.partition import saved
 from fedmpi.errors import UserError
-from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store import checkpoint
 from fedmpi.store.memory import MemoryStore
 from fedmpi.store.run_dir import RunDir
@@ -28,7 +27,7 @@ File = tuple[Path, Callable[[], object]]
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, File]:
     folder = tmp_path_factory.mktemp("runs")
-    run_all(small_config("method.name=topk", "rounds=2"), SerialComm(), folder / "topk")
+    run_alone(folder / "topk", "method.name=topk", "rounds=2")
     run = RunDir(folder / "topk")
     newest = run.checkpoints()[0][1]
     client, version = next(iter(checkpoint.load(newest).clients.items()))

@@ -14,14 +14,13 @@ from examples.principal_kernels import drawn
 from export_nets import Plain
 from fast import fast
 from own_data import save_npz
-from small_runs import run_all, small_config
+from small_runs import run_alone
 
 from fedmpi.export.__main__ import main
 from fedmpi.export.command import check_file
 from fedmpi.export.formats import FORMATS
 from fedmpi.export.nets import TrainedNet, cut_net, factorized_layers, net_of_client, net_of_tier
 from fedmpi.export.saved import saved_round
-from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.evaluate import test_tiers as score_tiers
 from fedmpi.store.run_dir import RunDir
@@ -75,7 +74,7 @@ def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
             words = TOKENS.get(name) or PICTURES.get(name) or (f"method.name={name}", *METHODS[name], UNEVEN)
             rounds = ("rounds=1",) if name == "torchvision" else ()
             tokens = ("data.name=npz", f"data.path={_texts(folder)}") if name in TOKENS else ()
-            run_all(small_config(*tokens, *words, *rounds), SerialComm(), folder / name)
+            run_alone(folder / name, *tokens, *words, *rounds)
         return folder / name
 
     return run
@@ -217,10 +216,9 @@ def test_costs_of_both_are_printed_where_a_net_is_cut(
 @pytest.mark.slow
 def test_the_best_saved_round_stays(tmp_path: Path) -> None:
     words = ("method.name=fedhm", UNEVEN, "rounds=7", "output.keep_checkpoints=1", "train.lr=0.3")
-    run_all(small_config(*words), SerialComm(), tmp_path)
     means = {
         record["round"]: sum(scores["accuracy"] for scores in record["tiers"].values()) / len(record["tiers"])
-        for record in read_records(RunDir(tmp_path))
+        for record in run_alone(tmp_path, *words).records
     }
     best = max(means, key=lambda number: (means[number], -number))
     assert best != 7, "a run whose last round is the best says nothing"
@@ -262,9 +260,8 @@ def test_the_file_loads_as_it_is_printed(
 def test_another_accuracy_than_the_records_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1 where the file does not give what the records say."""
     monkeypatch.chdir(tmp_path)
-    run_all(small_config("method.name=fedavg", "rounds=1", "evaluation.bn=restat"), SerialComm(), tmp_path / "run")
+    (record,) = run_alone(tmp_path / "run", "method.name=fedavg", "rounds=1", "evaluation.bn=restat").records
     folder = RunDir(tmp_path / "run")
-    (record,) = read_records(folder)
     found = f'"accuracy": {record["tiers"]["1"]["accuracy"]}'
     text = folder.records_path.read_text()
     assert found in text

@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_runs import run_all, small_config
+from small_runs import run_alone
 from syrupy.assertion import SnapshotAssertion
 
 from fedmpi.export.__main__ import main
-from fedmpi.mpi.communicator import SerialComm
 from fedmpi.store.run_dir import RunDir
 
 MISTAKES = """
@@ -60,7 +59,7 @@ def test_messages(
         "empty": ("method.name=fedavg",),
     }
     for name, settings in words.items():
-        run_all(small_config(*settings, "rounds=1"), SerialComm(), tmp_path / name)
+        run_alone(tmp_path / name, *settings, "rounds=1")
     RunDir(Path("damaged")).checkpoint_path(1).write_bytes(b"no checkpoint")
     RunDir(Path("empty")).checkpoint_path(1).unlink()
     capsys.readouterr()
@@ -89,7 +88,7 @@ def test_a_file_that_no_runtime_loads_is_not_left(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     net = "model.name=export_nets:Projected"
-    run_all(small_config("method.name=fedavg", net, "rounds=1"), SerialComm(), tmp_path / "run")
+    run_alone(tmp_path / "run", "method.name=fedavg", net, "rounds=1")
     capsys.readouterr()
     assert main(["run", net, "--tier", "1", "--format", "onnx"]) == 2
     out, err = capsys.readouterr()

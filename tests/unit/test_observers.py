@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from launched import rejoined
-from small_runs import finished, run_all, small_config
+from small_runs import run_all, run_alone, small_config
 
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.main import parse, read_config
@@ -56,10 +56,10 @@ def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 def test_hooks_in_order_and_after_a_resume(tmp_path: Path, heard: list[object]) -> None:
     watched = (*QUIET, "output.observers=[watch_it:Notes]")
-    run_all(small_config(*watched), SerialComm(), tmp_path / "run")
+    run_alone(tmp_path / "run", *watched)
     ended = ("ended", 2, "", True)
     assert heard == [("started", 0, 2, "run"), ("round", 1, True), ("round", 2, True), ended]
-    run_all(small_config(*watched, "rounds=3"), SerialComm(), tmp_path / "run", resume=True)
+    run_alone(tmp_path / "run", *watched, "rounds=3", resume=True)
     assert heard[4:] == [("started", 2, 3, "run"), ("round", 3, True), ("ended", 3, "", True)]
 
 
@@ -67,14 +67,13 @@ def test_one_that_raises_is_reported_once_and_changes_nothing(
     tmp_path: Path, heard: list[object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = "output.observers=[watch_it:Fails,watch_it:CannotBeMade,watch_it:Notes]"
-    run_all(small_config(*QUIET, words), SerialComm(), tmp_path / "watched")
+    watched = run_alone(tmp_path / "watched", *QUIET, words)
     said = rejoined(capsys.readouterr().err)
     assert heard.count("fails") == 1 and ("round", 2, True) in heard
     assert said.count("warning: the observer watch_it:Fails ") == 1 and "round_done raised ValueError: first" in said
     assert "Fails.run_start is never called; did you mean run_started?" in said
     assert said.count("warning: the observer watch_it:CannotBeMade ") == 1 and "OSError: no licence" in said
-    run_all(small_config(*QUIET), SerialComm(), tmp_path / "alone")
-    assert finished(tmp_path / "watched") == finished(tmp_path / "alone")
+    assert watched == run_alone(tmp_path / "alone", *QUIET)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +88,7 @@ def test_a_class_that_is_none_is_refused_before_anything_starts(
     tmp_path: Path, heard: list[object], place: str, why: str
 ) -> None:
     with pytest.raises(StartupError, match=why):
-        run_all(small_config(f"output.observers=[{place}]"), SerialComm(), tmp_path / "run")
+        run_alone(tmp_path / "run", f"output.observers=[{place}]")
     assert not (tmp_path / "run").exists() and not heard
 
 
@@ -108,7 +107,7 @@ def test_only_rank_0_imports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_what_only_a_run_directory_names_is_not_imported(tmp_path: Path, heard: list[object]) -> None:
     """Neither by a resume nor by `--init-from`; the hash and the resume do not mind other observers."""
     named = "output.observers=[watch_it:Notes]"
-    run_all(small_config(*QUIET, named), SerialComm(), tmp_path / "run")
+    run_alone(tmp_path / "run", *QUIET, named)
     for words in (["--run-dir", str(tmp_path / "run"), "--resume"], ["--init-from", str(tmp_path / "run")]):
         with pytest.raises(ConfigError, match=r"config.yaml: .*output.observers=\[watch_it:Notes\]"):
             read_config(parse(words))

@@ -9,7 +9,6 @@ import pytest
 from launched import unfolded
 from small_runs import one_round, run_alone, small_config, small_setup
 
-from fedmpi.check.small import finished
 from fedmpi.errors import ConfigError, StartupError
 from fedmpi.federation.participation import Participation, draw_by_size, read_availability
 from fedmpi.learning.local import num_steps, step_sizes
@@ -147,8 +146,7 @@ def test_rounds_in_which_nobody_is_there_or_nothing_arrives(tmp_path: Path, caps
     file.write_text("".join(f"{client},1,1\n{client},3,3\n" for client in range(8)))
     words = ("method.name=scaffold", f"clients.availability={file}", "clients.dropout=0.97", "seed=1", "rounds=4")
     words += ("train.momentum=0", "output.keep_checkpoints=5")
-    run_alone(tmp_path / "run", *words)
-    records = finished(tmp_path / "run").records
+    records = run_alone(tmp_path / "run", *words).records
     lost = [len(record["dropouts"]) for record in records]
     assert [len(record["cohort"]) for record in records] == [4, 0, 4, 0] and max(lost) == 4
     assert all(record["train_loss"] is None for record, number in zip(records, lost, strict=True) if number in (0, 4))

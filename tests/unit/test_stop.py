@@ -7,7 +7,6 @@ import pytest
 from small_runs import run_alone, small_config
 from written_runs import a_run
 
-from fedmpi.check.small import finished
 from fedmpi.config.schema import Stop
 from fedmpi.report.records import Best
 from fedmpi.results.archive import fingerprint
@@ -43,12 +42,12 @@ def test_the_reason_names_the_score() -> None:
 
 
 def test_a_run_ends_at_its_target_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_alone(tmp_path / "long", *FEDAVG)
-    accuracies = [record["tiers"]["1"]["accuracy"] for record in Run(tmp_path / "long").records]
+    straight = run_alone(tmp_path / "long", *FEDAVG)
+    accuracies = [record["tiers"]["1"]["accuracy"] for record in straight.records]
     target = max(accuracies[:4])
     ends = accuracies.index(target) + 1
     words = (*FEDAVG, f"stop.accuracy={target!r}")
-    run_alone(tmp_path / "run", *words)
+    whole = run_alone(tmp_path / "run", *words)
     run = Run(tmp_path / "run")
     assert run.is_finished and run.state == "finished" and run.done == ends < 9
     assert run.why_over.startswith(f"accuracy {target:.4f} in round {ends}, ")
@@ -56,30 +55,23 @@ def test_a_run_ends_at_its_target_and_says_so(tmp_path: Path, capsys: pytest.Cap
     assert json.loads((run.path / "report/summary.json").read_text())["ended"] == run.why_over
     assert f"The run ended early: {run.why_over}." in page_of(run)
     assert f"ended early: {run.why_over}" in capsys.readouterr().out
-    records = [{**record, "seconds": None} for record in run.records]
-    run_alone(run.path, *words, "output.progress=plain", resume=True)
+    assert run_alone(run.path, *words, "output.progress=plain", resume=True) == whole
     assert f"nothing left to do: {ends} rounds done; accuracy " in " ".join(capsys.readouterr().out.split())
-    assert [{**record, "seconds": None} for record in Run(run.path).records] == records
-    whole = finished(run.path)
     RunDir(run.path).checkpoint_path(ends).unlink()  # killed between its last record and its last save
-    run_alone(run.path, *words, resume=True)
-    assert finished(run.path) == whole
-    run_alone(run.path, *FEDAVG, resume=True)
-    went_on = finished(run.path)
-    straight = finished(tmp_path / "long")
+    assert run_alone(run.path, *words, resume=True) == whole
+    went_on = run_alone(run.path, *FEDAVG, resume=True)
     assert (went_on.server, len(went_on.records)) == (straight.server, 9)
 
 
 def test_patience_counts_from_the_records(tmp_path: Path) -> None:
     """The first start of two rounds leaves its tests to the second one, which ends where a run in one go does."""
-    words = ("method.name=standalone", "rounds=30", "train.lr=1e-9", "clients.per_round=2")
-    run_alone(tmp_path / "straight", *words, "stop.patience=3")
-    run_alone(tmp_path / "parts", *words[:1], "rounds=2", *words[2:], "stop.patience=3")
-    run_alone(tmp_path / "parts", *words, "stop.patience=3", resume=True)
-    straight = Run(tmp_path / "straight")
+    words = ("method.name=standalone", "train.lr=1e-9", "clients.per_round=2", "stop.patience=3")
+    straight = run_alone(tmp_path / "straight", *words, "rounds=30")
+    run_alone(tmp_path / "parts", *words, "rounds=2")
+    assert run_alone(tmp_path / "parts", *words, "rounds=30", resume=True) == straight
     accuracies = [record["clients"]["accuracy"] for record in straight.records]
-    assert straight.is_finished and 4 <= straight.done == accuracies.index(max(accuracies)) + 4 < 30
-    assert finished(tmp_path / "parts") == finished(tmp_path / "straight")
+    assert 4 <= len(accuracies) == accuracies.index(max(accuracies)) + 4 < 30
+    assert Run(tmp_path / "straight").is_finished
 
 
 def test_a_grid_takes_it_for_finished_and_knows_another_stop(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from small_runs import run_alone, small_config
 from torch import nn
 
 import fedmpi
-from fedmpi.check.small import finished
 from fedmpi.config.address import CONFIGS
 from fedmpi.config.load import load
 from fedmpi.config.schema import Train
@@ -26,8 +25,8 @@ from fedmpi.running.forecast import forecast
 from fedmpi.store import manifest
 from fedmpi.store.run_dir import RunDir
 
-MLP = ("model.name=mlp", "train.masked_loss=false", "model.hidden=[8]", "rounds=2", "train.lr=0.02")
-MLP = (*MLP, "partition.name=iid", "output.report=true")
+MLP = """model.name=mlp model.hidden=[8] train.masked_loss=false train.lr=0.02 rounds=2
+    partition.name=iid output.report=true""".split()
 NUMBERS = "data.name=other_tasks:numbers"
 LEARNS = ("rounds=4", "train.local_epochs=4", "train.schedule.milestones=[]", "clients.per_round=8")
 TARGETS = np.array([[1.0], [2.0], [3.0], [6.0]], np.float32)
@@ -83,12 +82,12 @@ def test_losses() -> None:
 @pytest.mark.parametrize("method", ["fedavg", "fedhm", "heterofl"])
 def test_nets_learn_numbers_and_labels(tmp_path: Path, method: str) -> None:
     words = (*MLP, f"method.name={method}", *LEARNS)
-    run_alone(tmp_path / "numbers", *words, "data.name=other_tasks:numbers", "evaluation.metrics=[mse,mae]")
-    scores = [next(iter(record["tiers"].values())) for record in Run(tmp_path / "numbers").records]
+    run = run_alone(tmp_path / "numbers", *words, NUMBERS, "evaluation.metrics=[mse,mae]")
+    scores = [next(iter(record["tiers"].values())) for record in run.records]
     assert scores[-1]["loss"] == pytest.approx(scores[-1]["mse"]) and scores[-1]["mse"] < scores[0]["mse"]
     assert scores[-1]["r2"] == pytest.approx(1 - scores[-1]["mse"] / numbers()["test_y"].var()) and scores[-1]["r2"] > 0
-    run_alone(tmp_path / "tags", *words, "data.name=other_tasks:tags", "evaluation.metrics=[f1_macro]", "train.lr=0.1")
-    scores = [next(iter(record["tiers"].values())) for record in Run(tmp_path / "tags").records]
+    words = (*words, "data.name=other_tasks:tags", "evaluation.metrics=[f1_macro]", "train.lr=0.1")
+    scores = [next(iter(record["tiers"].values())) for record in run_alone(tmp_path / "tags", *words).records]
     whole = round(scores[-1]["accuracy"] * tags()["test_y"].size)
     assert scores[-1]["accuracy"] == whole / tags()["test_y"].size > 0.5 and scores[-1]["loss"] < scores[0]["loss"]
 
@@ -125,8 +124,8 @@ def test_validation_data_and_a_share_for_tests(tmp_path: Path) -> None:
     words = ("data.name=npz", f"data.path={tmp_path / 'mine.npz'}", "data.test_share=0.2", "evaluation.on=validation")
     info = small_config(*MLP, "method.name=fedavg", *words, "data.num_train=40").data.used()
     assert (info.task, info.num_classes, info.num_train, info.num_test) == ("regression", 1, 40, 18)
-    run_alone(tmp_path / "run", *MLP, "method.name=fedavg", *words, "data.num_train=40")
-    assert "r2" in Run(tmp_path / "run").records[-1]["tiers"]["1"]
+    run = run_alone(tmp_path / "run", *MLP, "method.name=fedavg", *words, "data.num_train=40")
+    assert "r2" in run.records[-1]["tiers"]["1"]
 
 
 def test_where_it_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,9 +154,8 @@ def test_a_loss_of_classes_and_its_own_default(tmp_path: Path) -> None:
     words = ("method.name=fedavg", "rounds=2", "train.masked_loss=false")
     assert small_config(*words).hash() == small_config(*words, "train.loss=auto").hash()
     assert small_config(*words).hash() != small_config(*words, "train.loss=other_tasks:smooth").hash()
-    run_alone(tmp_path / "plain", *words)
-    run_alone(tmp_path / "smooth", *words, "train.loss=other_tasks:smooth")
-    assert finished(tmp_path / "plain").server != finished(tmp_path / "smooth").server
+    smooth = run_alone(tmp_path / "smooth", *words, "train.loss=other_tasks:smooth")
+    assert run_alone(tmp_path / "plain", *words).server != smooth.server
 
 
 def test_masked_loss_is_off_where_nothing_can_be_masked() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_runs import finished, run_all, small_config, small_setup
+from small_runs import run_alone, small_config, small_setup
 
 from fedmpi.data.dataset import Dataset, load_data
 from fedmpi.data.partition import Partition
@@ -78,9 +78,7 @@ def test_no_bit_depends_on_the_test_data(method: str, tmp_path: Path, monkeypatc
         return replace(whole, test_x=noise, test_y=np.zeros_like(whole.test_y))
 
     def run(folder: str, *more: str) -> object:
-        config = small_config(f"method.name={method}", "rounds=2", *more)
-        run_all(config, SerialComm(), tmp_path / folder)
-        return finished(tmp_path / folder)
+        return run_alone(tmp_path / folder, f"method.name={method}", "rounds=2", *more)
 
     before, on_test = run("before", *ON_VALIDATION), run("on_test")
     monkeypatch.setattr(Synthetic, "read", replaced)
