@@ -15,7 +15,7 @@ from fedmpi.config.yaml_text import leaves, parse
 reference = runpy.run_path(str(CONFIGS.with_name("jobs") / "reference.py"))["reference"]
 UNSET = {"evaluation.on", "method.aggregate", "clients.availability", "train.loss"}
 UNSET |= {f"method.aggregate.{key}" for key in ("name", "trim", "attackers", "selected", "bound")}
-"""What a grid itself sets where it tunes on validation data, aggregates (test_robust.py has them), a user's file."""
+"""What a grid itself sets where it tunes on validation data, aggregates (test_aggregate.py has them), a user's file."""
 
 
 def test_readme_is_what_the_schema_says() -> None:
