@@ -1,6 +1,7 @@
 """Hermes: which groups it prunes and when, training under a mask, both aggregations by hand, bytes, Table 3's sizes."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -97,56 +98,53 @@ def test_group_lasso_is_the_gradient_of_equation_3() -> None:
     assert not bool(grads["fc.weight"][1:].any()) and 0 <= float(grads["fc.weight"][0, 0]) <= 2
 
 
-# Aggregation. Each client holds some of the rows of a first layer 1 -> 4; the second layer is everybody's.
-
-ROWS = {0: (True, True, False, False), 1: (True, False, True, False)}
-STATE = {"0.weight": torch.tensor([[10.0], [20.0], [30.0], [40.0]]), "2.weight": torch.tensor([[1.0, 1.0, 1.0, 1.0]])}
+# Aggregation.
 
 
-def aggregated(
-    bench: Bench, state: Params, uploads: dict[int, tuple[tuple[bool, ...], float]], round_number: int
-) -> Params:
-    """The state after clients with these rows have sent this number in all of them, and 2 in the second layer."""
-    tasks = []
-    for number, (rows, value) in uploads.items():
+def aggregated(bench: Bench, state: Params, round_number: int, sent: dict[int, Params]) -> tuple[Params, float]:
+    """The state after a round in which clients have sent this, and the share of the numbers that the record says they
+    keep. Rows and columns of zeros are those that a client has pruned."""
+    for number, upload in sent.items():
         client = bench.client(number, state, round_number)
-        net, mask = bench.trainer.net, torch.tensor(rows)
-        net.params["0.weight"][:] = value * mask[:, None]
-        net.params["2.weight"][:] = 2.0
-        client.scratch["out.0"] = mask
-        bench.memories[number] = {n: v.clone() for n, v in bench.method.remember(net, client).items()}
-        tasks.append(client.task)
-    sent = {
-        number: {"0.weight": value * torch.tensor(rows)[:, None], "2.weight": torch.full((1, 4), 2.0)}
-        for number, (rows, value) in uploads.items()
-    }
-    clients = [bench.client(number, state, round_number) for number in uploads]
+        for name, value in upload.items():
+            bench.trainer.net.params[name].copy_(value)
+        weights = {name: value for name, value in upload.items() if name.endswith("weight")}
+        first, *_, last = weights
+        client.scratch.update({f"out.{name[0]}": value.any(1) for name, value in weights.items() if name != last})
+        client.scratch.update({f"in.{name[0]}": value.any(0) for name, value in weights.items() if name != first})
+        remembered = bench.method.remember(bench.trainer.net, client)
+        bench.memories[number] = {name: value.clone() for name, value in remembered.items()}
+    clients = [bench.client(number, state, round_number) for number in sent]
     results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
-    contributions = Contributions(Phase(), round_number, 0.1, tasks, results.shares)
-    assert bench.method.diagnostics(state, {}, contributions)["mask_share"] == pytest.approx(
-        sum(4 + sum(rows) for rows, _ in uploads.values()) / 8 / len(uploads)
-    )
-    return bench.method.update(state, results.means, contributions)
+    contributions = Contributions(Phase(), round_number, 0.1, [client.task for client in clients], results.shares)
+    share = bench.method.diagnostics(state, {}, contributions)["mask_share"]
+    return bench.method.update(state, results.means, contributions), share
+
+
+def rows(*numbers: float) -> Params:
+    """An upload of 1 -> 4 -> 1: these in the first layer, 2 everywhere in the second."""
+    return {"0.weight": torch.tensor(numbers)[:, None], "2.weight": torch.full((1, 4), 2.0)}
 
 
 def test_all_by_hand() -> None:
-    """Round 1, clients 0 and 1: only row 0 is everybody's, (2 + 6) / 2; the others keep their theta.
+    """Each client holds some of the rows of a first layer 1 -> 4; the second layer is everybody's.
 
+    Round 1, clients 0 and 1: only row 0 is everybody's, (2 + 6) / 2; the others keep their theta.
     Each continues with its own rows beside it: client 0 with 2, client 1 with 6, client 2 with theta. In round 2
     client 1 takes part alone with 8 and writes rows 0 and 2. In round 3 client 0, which was away, finds a newer
     row 0 but nothing newer in row 1; a client that was there in round 2 finds theta equal to its own.
     """
-    bench = Bench(
-        Hermes, HermesOptions(accuracy_threshold=1.0, **PLAINLY), [[1.0]], [0], [[0]] * 3, net=lambda: chain(1, 4)
-    )
-    state = {**bench.method.initial_state(), **{name: value.clone() for name, value in STATE.items()}}
-    state = aggregated(bench, state, {0: (ROWS[0], 2.0), 1: (ROWS[1], 6.0)}, 1)
+    options = HermesOptions(accuracy_threshold=1.0, **PLAINLY)
+    bench = Bench(Hermes, options, [[1.0]], [0], [[0]] * 3, net=lambda: chain(1, 4))
+    state = bench.start(10.0, 20.0, 30.0, 40.0, 1.0, 1.0, 1.0, 1.0)
+    state, share = aggregated(bench, state, 1, {0: rows(2.0, 2.0, 0.0, 0.0), 1: rows(6.0, 0.0, 6.0, 0.0)})
+    assert share == (2 + 4) / 8
     assert numbers(state, "0.weight") == [4.0, 20.0, 30.0, 40.0]
     assert numbers(state, "round..0.weight") == [1, 0, 0, 0] and numbers(state, "round..2.weight") == [1] * 4
     for number, expected in enumerate([[4.0, 2.0, 0.0, 0.0], [4.0, 0.0, 6.0, 0.0], [4.0, 20.0, 30.0, 40.0]]):
         bench.client(number, state, 2)
         assert numbers(bench.trainer.net.params, "0.weight") == expected
-    state = aggregated(bench, state, {1: (ROWS[1], 8.0)}, 2)
+    state, _ = aggregated(bench, state, 2, {1: rows(8.0, 0.0, 8.0, 0.0)})
     assert numbers(state, "0.weight") == [8.0, 20.0, 8.0, 40.0]
     assert numbers(state, "round..0.weight") == [2, 0, 2, 0]
     for number, expected in enumerate([[8.0, 2.0, 0.0, 0.0], [8.0, 0.0, 8.0, 0.0]]):
@@ -168,24 +166,12 @@ def test_both_axes_by_hand(intersection: str, weighting: str, first: float, seco
     net = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
     options = HermesOptions(intersection=intersection, weighting=weighting, accuracy_threshold=1.0, **PLAINLY)
     bench = Bench(Hermes, options, [[1.0]], [0], [[0], [0, 0, 0]], net=lambda: net)
-    units = {0: ([True, True, True], [True, False]), 1: ([True, True, False], [True, True])}
     sent = {
         0: tree([[1.0], [3.0], [9.0]], [[1.0, 3.0, 9.0], [0.0, 0.0, 0.0]], [[1.0, 0.0]], 3.0),
         1: tree([[5.0], [7.0], [0.0]], [[5.0, 7.0, 0.0], [8.0, 8.0, 0.0]], [[5.0, 8.0]], 7.0),
     }
     theta = tree([[10.0], [20.0], [30.0]], [[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]], [[10.0, 40.0]], 20.0)
-    state = {**bench.method.initial_state(), **theta}
-    for number, (one, two) in units.items():
-        client = bench.client(number, state, 1)
-        for name, value in sent[number].items():
-            bench.trainer.net.params[name].copy_(value)
-        masks = {"out.0": one, "in.2": one, "out.2": two, "in.4": two}
-        client.scratch.update({family: torch.tensor(mask) for family, mask in masks.items()})
-        bench.memories[number] = {n: v.clone() for n, v in bench.method.remember(bench.trainer.net, client).items()}
-    clients = [bench.client(number, state, 1) for number in units]
-    results = exchanged(bench.method, state, *((client, sent[client.task.client]) for client in clients))
-    contributions = Contributions(Phase(), 1, 0.1, [client.task for client in clients], results.shares)
-    state = bench.method.update(state, results.means, contributions)
+    state, _ = aggregated(bench, {**bench.method.initial_state(), **theta}, 1, sent)
     alone = (30.0, 40.0, 50.0, 40.0) if intersection == "all" else (9.0, 8.0, 8.0, 8.0)
     expected = tree(
         [[first], [second], [alone[0]]],
@@ -305,26 +291,43 @@ def num_left(method: Hermes, params: Params, masks: Params) -> int:
     return int(sum(value.sum() for value in whole.values()))
 
 
+def prunings(method: Hermes, params: Params, masks: Params) -> Iterator[tuple[Params, Params]]:
+    """Yields the masks before and after each pruning, until the target: they only shrink, the share never falls below
+    max(0.8 rho, 0.3), and every layer keeps a group."""
+    share = 1.0
+    for _ in range(9):
+        new = method.pruned(params, masks)
+        assert all(bool((mask <= masks.get(family, mask)).all()) and bool(mask.any()) for family, mask in new.items())
+        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
+        yield masks, new
+        masks, share = new, method.remaining_share(new)
+    assert 0.3 <= share < 0.32
+
+
 @pytest.mark.parametrize("axes", ["output", "both"])
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_pruning_equals_its_naive_version(tmp_path: Path, axes: str, order: str) -> None:
-    """On a small ResNet, until the target; masks only shrink, the share never falls below what was asked, and every
-    layer keeps a group, the last one all its outputs."""
+    """On a small ResNet; the last layer keeps all its outputs."""
     method, params = resnet(tmp_path, axes, order, "method.share_of=mask")
     layers = method.structure.layers
-    old = {f"out.{name}": torch.ones(layers[name].num_outputs, dtype=torch.bool) for name in layers if name != "fc"}
+    whole = {f"out.{name}": torch.ones(layers[name].num_outputs, dtype=torch.bool) for name in layers if name != "fc"}
     if axes == "both":
-        old |= {f"in.{n}": torch.ones(layers[n].num_inputs, dtype=torch.bool) for n in layers if n != "conv1"}
-    total, share = sum(value.numel() for value in params.values()), 1.0
-    for _ in range(9):
-        new = method.pruned(params, old)
+        whole |= {f"in.{n}": torch.ones(layers[n].num_inputs, dtype=torch.bool) for n in layers if n != "conv1"}
+    total = sum(value.numel() for value in params.values())
+    for old, new in prunings(method, params, whole):
         least = max(Fraction(3, 10) * total, num_left(method, params, old) * Fraction(4, 5))
         expected = naive_pruning(method, params, old, least)
         assert list(new) == list(old) and all(torch.equal(new[family], expected[family]) for family in old)
-        assert all(bool((new[family] <= old[family]).all()) and bool(new[family].any()) for family in old)
-        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
-        old, share = new, method.remaining_share(new)
-    assert 0.3 <= share < 0.32
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+@pytest.mark.parametrize("axes", ["output", "both"])
+def test_what_remains_is_the_size_of_the_cut_net(tmp_path: Path, axes: str, order: str) -> None:
+    """On a small ResNet: cutting a net by the masks leaves what was counted."""
+    method, params = resnet(tmp_path, axes, order)
+    for _, new in prunings(method, params, {}):
+        size = sum(value.numel() for value in cut(method.context.make(), new).parameters())
+        assert size == round(method.remaining_share(new) * method.structure.num_params)
 
 
 def test_the_last_group_of_a_layer_stays() -> None:
@@ -404,25 +407,6 @@ def test_how_much_of_the_cut_net_the_mask_keeps(cell: str, words: tuple[str, ...
     left = num_left(method, params, masks) / method.structure.num_params
     assert 0.3 <= method.remaining_share(masks) < 0.302
     assert 0 <= method.remaining_share(masks) - left <= fewer and (left < 0.3) == (fewer > 0)
-
-
-@pytest.mark.parametrize("order", ["post", "pre"])
-@pytest.mark.parametrize("axes", ["output", "both"])
-def test_what_remains_is_the_size_of_the_cut_net(tmp_path: Path, axes: str, order: str) -> None:
-    """On a small ResNet, from pruning to pruning: nothing less than max(0.8 rho, 0.3) is left, masks only shrink, and
-    cutting a net by them leaves what was counted."""
-    method, params = resnet(tmp_path, axes, order)
-    masks: Params = {}
-    share = 1.0
-    for _ in range(8):
-        new = method.pruned(params, masks)
-        small = cut(method.context.make(), new)
-        size = sum(value.numel() for value in small.parameters())
-        assert size == round(method.remaining_share(new) * method.structure.num_params)
-        assert all(bool((mask <= masks.get(family, mask)).all()) and bool(mask.any()) for family, mask in new.items())
-        assert max(0.8 * share, 0.3) <= method.remaining_share(new) <= share
-        masks, share = new, method.remaining_share(new)
-    assert 0.3 <= share < 0.32
 
 
 def test_without_the_clip_the_last_pruning_goes_below_the_target() -> None:
