@@ -66,7 +66,7 @@ CASES = {case: (f"method.name={case.partition('-')[0]}", *more.split()) for case
 # test_scaffold.py, test_fednova.py and test_lora.py have what these keep.
 MOVES_WITHOUT_TRAINING = {
     *("fedhm", "fedhm-dynamic", "fedhm-low-only", "fedhm-adamw", "fedhm-delta", "fedhm-delta-low", "fedhm-coverage"),
-    *("fdnnc", "fdnnc-both", "scaffold", "scaffold-gradient", "fednova", "fednova-prox"),
+    *("fdnnc", "fdnnc-both", "scaffold", "fednova", "fednova-prox"),
     *("lora-fedit", "lora-fedex"),
 }
 """Cases in which a round without training changes the state."""

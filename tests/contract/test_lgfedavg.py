@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import Bench, after, numbers
+from narrow_nets import chain
 from small_runs import small_setup
-from torch import nn
 
 from fedmpi.federation.assignment import Task
 from fedmpi.methods.lgfedavg import LGFedAvg, LGFedAvgOptions
@@ -14,18 +14,13 @@ from fedmpi.methods.values import ClientLoad, Costs
 from fedmpi.store.hdf5 import digest_of
 
 LG = "method.name=lgfedavg"
-FIRST, LAST = "0.weight", "1.weight"
-
-
-def chain() -> nn.Module:
-    """x -> b a x."""
-    return nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
+FIRST, LAST = "0.weight", "2.weight"
 
 
 def bench(pretrain_rounds: int = 0) -> Bench:
-    """Two clients, f_0 = (b a)^2 / 2 and f_1 = (b a - 2)^2 / 2, a step of 1/4 each; b is global."""
+    """x -> b a x. Two clients, f_0 = (b a)^2 / 2 and f_1 = (b a - 2)^2 / 2, a step of 1/4 each; b is global."""
     options = LGFedAvgOptions(pretrain_rounds=pretrain_rounds)
-    return Bench(LGFedAvg, options, [[1.0], [1.0]], [0, 2], [[0], [1]], net=chain)
+    return Bench(LGFedAvg, options, [[1.0], [1.0]], [0, 2], [[0], [1]], net=lambda: chain(1, 1, act=False))
 
 
 def test_two_rounds_by_hand() -> None:

@@ -6,23 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 from by_hand import Bench, after, numbers
+from narrow_nets import chain
 from small_runs import small_setup
-from torch import nn
 
 from fedmpi.methods.moon import Moon, MoonOptions
 from fedmpi.methods.values import ClientLoad
 from fedmpi.store.hdf5 import digest_of
 
 
-def chain() -> nn.Module:
-    """x -> two numbers, the representation -> one."""
-    return nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 1, bias=False))
-
-
 def bench(mu: float = 2.0) -> Bench:
-    """One client, one example x = 1 of label 0; tau = 1/2."""
+    """One client, one example x = 1 of label 0; x -> two numbers, the representation -> one; tau = 1/2."""
     options = MoonOptions(mu=mu, temperature=0.5)
-    return Bench(Moon, options, [[1.0]], [0], [[0]], net=chain)
+    return Bench(Moon, options, [[1.0]], [0], [[0]], net=lambda: chain(1, 2, act=False))
 
 
 def test_a_step_by_hand() -> None:
@@ -33,11 +28,11 @@ def test_a_step_by_hand() -> None:
     of length 1 in that direction, and (0, 1) away. So the gradient is mu p / tau (0, 1), and the step 1/4 of it.
     """
     one = bench()
-    one.memories[0] = {"0.weight": torch.tensor([[0.0], [1.0]]), "1.weight": torch.zeros(1, 2)}
+    one.memories[0] = {"0.weight": torch.tensor([[0.0], [1.0]]), "2.weight": torch.zeros(1, 2)}
     _, upload = one.trained(0, one.start(1.0, 0.0, 0.0, 0.0))
     p = 1 / (1 + math.e**2)
     assert numbers(upload, "0.weight") == pytest.approx([1.0, -2.0 * p / 0.5 / 4], abs=1e-6)
-    assert numbers(upload, "1.weight") == [0.0, 0.0]
+    assert numbers(upload, "2.weight") == [0.0, 0.0]
     assert numbers(one.memories[0], "0.weight") == numbers(upload, "0.weight")
 
 

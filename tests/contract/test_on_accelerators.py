@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_hand import newest
 from fast import fast
+from launched import unfolded
 from method_cases import CASES
 from pretend import device
 from pretend.device import Event, of
@@ -29,7 +31,6 @@ MORE_WAITS_IN_TRAINING = {
     "scaffold": 1,  # the control variate comes from the memory
     "feddyn": 1,  # so does the linear term
     "moon": 1,  # and the client's net of before
-    "scaffold-gradient": 2,  # and the gradient is that of a training of its own
 }
 MORE_WAITS = {
     **dict.fromkeys(("prism", "prism-cut", "prism-tiers"), 1),  # the singular values that it draws by
@@ -169,3 +170,18 @@ def test_a_test_waits_once_for_each_net(tmp_path: Path, bn: str, limit: int) -> 
     waits = of(events, "wait", within="learning.evaluate.test_nets")
     found = [event for event in waits if not any(name.endswith(".narrow") for name in event.where)]
     assert len(found) <= limit, places(found)
+
+
+@pytest.mark.slow
+def test_a_resume_where_there_is_no_accelerator_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The pretend accelerator has the CPU's bits, so the run is that of the CPU all the same."""
+    words = ("method.name=fedavg", "mpi.device=auto")
+    with with_accelerators(), device.log.kept() as events:
+        run_alone(tmp_path / "run", *words, "rounds=1")
+    assert of(events, "up", within="rounds.exchange._receive_all_but")
+    assert newest(tmp_path / "run").versions["server_device"] == "cuda"
+    capfd.readouterr()
+    run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
+    said = unfolded(capfd.readouterr().err)
+    assert "begun with device cuda, now cpu; server_device cuda, now cpu: bits may differ from now on" in said
+    assert difference(finished(tmp_path / "run"), undisturbed(tmp_path, *words, "rounds=2")) == ""
