@@ -14,8 +14,7 @@ from fedmpi.mpi.communicator import Communicator, together
 from fedmpi.report import observer
 from fedmpi.rounds.state import ServerState, Setup
 from fedmpi.running import resuming, start
-from fedmpi.running.advice import Advice
-from fedmpi.running.folder import RunRequest, claim
+from fedmpi.running.folder import Advice, RunRequest, claim
 from fedmpi.running.losses import RunContext, continue_round, end_together
 from fedmpi.running.server import Server, Times
 from fedmpi.running.stopping import GO_ON, OVER, Stopping
@@ -109,9 +108,9 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
     number = rounds.start
     vote = GO_ON
     stops = ""
-    few = context.too_few() if rounds else ""
+    few = ""
     published = None
-    while number in rounds and vote != OVER and not stops and not few:
+    while number in rounds and vote == GO_ON and not (few := context.too_few()):
         try:
             context.round_number = number
             context.limits.of_a_round()
@@ -121,7 +120,7 @@ def _train(context: RunContext, setup: Setup, server: Server | None, rounds: ran
             setup.comm.agree()
         except RankLossError:
             context.recover()
-            few = context.too_few()
+            vote = GO_ON  # the round counts for nothing
             setup = continue_round(context, setup, server)
             published = None  # some ranks may lack it, or it lies on another device
             continue

@@ -118,7 +118,7 @@ def command(
 PROGRAM = """
 import os, signal, sys, time
 from fedmpi import experiment, train_round
-from fedmpi.running import folder, limits, losses, resuming, server, start
+from fedmpi.running import folder, losses, resuming, server, start
 from fedmpi.clock import Traffic
 from fedmpi.errors import RunDirError
 from fedmpi.mpi.launch import claimed
@@ -141,7 +141,7 @@ clocks = []
 before(Traffic, "__init__", lambda traffic: clocks.append(traffic))
 
 def hours_go_by():
-    limits.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
+    losses.SUSPENDED_AFTER_S = float("inf")  # they are not those of a process that was suspended
     for traffic in clocks:
         traffic.now = lambda: time.perf_counter() + 36_000
 

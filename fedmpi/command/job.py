@@ -15,9 +15,7 @@ from fedmpi.command.manners import describe_failure, say
 from fedmpi.config.schema import Config
 from fedmpi.errors import FAILED, UserError
 from fedmpi.mpi.communicator import Communicator
-from fedmpi.running.advice import Advice
-from fedmpi.running.folder import RunRequest
-from fedmpi.running.limits import OTHER_ENDS_S
+from fedmpi.running.folder import OTHER_ENDS_S, Advice, RunRequest
 from fedmpi.running.stopping import Stopping, seconds_left
 
 

@@ -21,8 +21,7 @@ from fedmpi.errors import ConfigError, Interrupted, RoundError, RunDirError, Sta
 from fedmpi.library.run import Run, StrPath, as_a_command
 from fedmpi.mpi.launch import check_launch, claimed
 from fedmpi.results.grid_file import load_address
-from fedmpi.running.advice import Advice
-from fedmpi.running.folder import RunRequest
+from fedmpi.running.folder import Advice, RunRequest
 from fedmpi.running.forecast import Forecast, forecast
 from fedmpi.running.stopping import ending_with
 

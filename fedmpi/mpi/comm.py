@@ -208,7 +208,7 @@ class Comm(Communicator):
         self._abandoned += [self._mpi, *self._pending.values()]
         self._pending.clear()
         with self.traffic.counted("idle"):
-            # Nothing can interrupt it, and it waits for a rank that hangs: `running.limits` and `leave` set a limit.
+            # Nothing can interrupt it, and it waits for a rank that hangs: `running.losses` and `leave` set a limit.
             survivors = self._mpi.Shrink()
         survivors.Set_errhandler(MPI.ERRORS_RETURN)
         self._attach(survivors)

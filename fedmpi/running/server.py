@@ -25,8 +25,7 @@ from fedmpi.report.records import CLIENTS, TIERS, Best, Record, Records, read_re
 from fedmpi.report.terminal import warn, wrapped
 from fedmpi.rounds.state import CONTRIBUTED, DROPPED, RoundResult, ServerState, Setup
 from fedmpi.running import made_with
-from fedmpi.running.advice import Advice
-from fedmpi.running.folder import RunRequest, slurm_job
+from fedmpi.running.folder import Advice, RunRequest, slurm_job
 from fedmpi.running.remarks import defaults, remarks
 from fedmpi.running.resuming import snapshot_of
 from fedmpi.store import checkpoint, manifest

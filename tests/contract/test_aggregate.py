@@ -21,8 +21,7 @@ from fedmpi.methods.fedavg import FedAvg, FedAvgOptions
 from fedmpi.mpi.communicator import SerialComm
 from fedmpi.report.records import read_records
 from fedmpi.rounds.state import CONTRIBUTED, DROPPED
-from fedmpi.running.advice import launch_command
-from fedmpi.running.folder import config_of
+from fedmpi.running.folder import config_of, launch_command
 from fedmpi.running.forecast import forecast
 from fedmpi.store import checkpoint
 from fedmpi.store.run_dir import RunDir

@@ -96,7 +96,7 @@ def test_the_end_may_take_longer_than_a_round(start: Start, run_dir: Path, end: 
         "save": ("stop_early", ("rounds=100000", "mpi.min_ranks=3", "output.checkpoint_every=1000"), 75),
     }[end]
     patch = f"""
-limits._MARGIN_S = 1.0  # others are waited for for 7 s
+losses._MARGIN_S = 1.0  # others are waited for for 7 s
 before(server.Server, "{name}", lambda *arguments: time.sleep(10))
 if {end == "save"} and rank == 2:
     before(train_round, "simulate_client", lambda setup, task, _: die() if task.round_number == 3 else None)"""

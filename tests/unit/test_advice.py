@@ -9,7 +9,7 @@ from small_runs import small_config
 
 from fedmpi.config.load import load
 from fedmpi.errors import DivergenceError, RunDirError
-from fedmpi.running.advice import Advice, launch_command
+from fedmpi.running.folder import Advice, launch_command
 from fedmpi.store.run_dir import RunDir
 
 

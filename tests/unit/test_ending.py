@@ -14,7 +14,7 @@ from fedmpi.report.records import incidents
 from fedmpi.results import show
 from fedmpi.results.page import page_of
 from fedmpi.results.run import Run
-from fedmpi.running.advice import Advice
+from fedmpi.running.folder import Advice
 from fedmpi.store import manifest
 from fedmpi.store.lock import RunLock
 from fedmpi.store.run_dir import RunDir

@@ -7,7 +7,7 @@ import pytest
 from hand_clock import HandClock
 
 from fedmpi.clock import Traffic
-from fedmpi.running.limits import Limits
+from fedmpi.running.losses import Limits
 
 
 class Watched(Limits):
