@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, cycle
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,7 +29,7 @@ from fedmpi.methods import aggregate
 from fedmpi.methods.aggregate import ExactMean
 from fedmpi.methods.protocol import Method, copy_into
 from fedmpi.rounds.state import CONTRIBUTED, ClientReport, Published, Setup, client_of
-from fedmpi.tensors import Layout, Params, Region, Spec, host_buffer, to_device
+from fedmpi.tensors import Layout, Params, Region, host_buffer, to_device
 
 if TYPE_CHECKING:
     from fedmpi.mpi.communicator import Wait
@@ -41,7 +41,6 @@ MANY_CLIENTS = 8
 # A worker may have two uploads under way while it trains on. With one, a worker whose client was short would wait for
 # the slowest of its wave.
 _UNDER_WAY = 2
-_REPORT_NAME = "#report"
 _REPORT_BYTES = 256
 """What a pickled `ClientReport` takes at most."""
 
@@ -78,12 +77,15 @@ class Uploads:
         new_aggregate = aggregate.named(method.options.aggregate)
         self.aggregate = new_aggregate(self._specs, bounds, total_weight, setup.device.server)
         self._senders = WeightSum(len(tasks))
+        self.reports: list[ClientReport] = []
 
     def add(self, report: ClientReport, upload: Params | None) -> None:
-        """Adds one client's upload and counts its weight; None counts it alone, because another rank adds the upload.
-
-        Raises `RoundError`, which names the client.
+        """Keeps the report of a client; if it contributed, adds its upload and counts its weight. None counts the
+        weight alone, because another rank adds the upload. Raises `RoundError`, which names the client.
         """
+        self.reports.append(report)
+        if report.status != CONTRIBUTED:
+            return
         task = self._tasks[report.client]
         # With its new memory, as it is after its training.
         version = self._published.version_after(task, report.memory_digest)
@@ -104,7 +106,7 @@ class Uploads:
         except ValueError as error:
             raise ConfigError("method.name", f"'{self._setup.method.options.name}' lifts {error}") from error
 
-    def results(self, state: Params, reports: Sequence[ClientReport]) -> Results:
+    def results(self, state: Params) -> Results:
         """Returns what the clients' uploads make of `state`; an entry that no client sent keeps its value."""
         old = {name: state[tensor] for name, tensor in self._tensor_of.items()}
         if hasattr(self.aggregate, "begin"):
@@ -114,14 +116,15 @@ class Uploads:
         for name, value in old.items():
             result = self.aggregate.result(name, self._senders.of(name), value)
             means[name] = aggregate.checked(rule, name, result, value)
-        by_client = sorted(reports, key=lambda report: report.client)
+        by_client = sorted(self.reports, key=lambda report: report.client)
         return Results(tuple(by_client), means, self._senders.share)
 
 
 class Gather:
     """Uploads travel to rank 0 in waves, while workers train on.
 
-    Every rank calls `post` once per wave, then `finish`. After a loss of ranks the exchange is dropped.
+    A message is a client's report, then its upload. Every rank calls `post` once per wave, then `finish`. After a loss
+    of ranks the exchange is dropped.
     """
 
     def __init__(self, setup: Setup, published: Published) -> None:
@@ -130,21 +133,21 @@ class Gather:
         self._comm = comm
         self._device = setup.device.server
         specs_of = setup.method.upload_specs
-        report = {_REPORT_NAME: Spec((_REPORT_BYTES,), torch.uint8)}
-        self._layouts = {task.client: Layout.of(report | specs_of(task.tier, task)) for task in plan.tasks}
+        self._layouts = {task.client: Layout.of(specs_of(task.tier, task)) for task in plan.tasks}
         self._uploads = Uploads(setup, published) if comm.is_root else None
-        self.reports: list[ClientReport] = []
+        self.num_done = 0
+        """Clients whose results rank 0 has received."""
         own = self._largest(plan.by_rank[comm.rank])
         largest = self._largest(plan.tasks) if comm.is_root else 0
         self._most_under_way = min(comm.size - 1, max(1, WAVE_BYTES // max(1, largest)))
         buffer = partial(host_buffer, is_pinned=setup.device.has_gpu)
         self._outboxes: deque[tuple[Wait, Tensor]] = deque((lambda: None, buffer(own)) for _ in range(_UNDER_WAY))
         # Rank 0 adds one upload while the others move.
-        self._inboxes = deque(buffer(largest) for _ in range(self._most_under_way + 1))
+        self._inboxes = cycle([buffer(largest) for _ in range(self._most_under_way + 1)])
         self._under_way: deque[tuple[Wait, Layout, Tensor]] = deque()
 
     def _largest(self, tasks: Sequence[Task]) -> int:
-        return max((self._layouts[task.client].num_bytes for task in tasks), default=0)
+        return _REPORT_BYTES + max((self._layouts[task.client].num_bytes for task in tasks), default=0)
 
     def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         """Sends the result of this rank's client of the wave, if it has one; copies what it needs."""
@@ -156,9 +159,8 @@ class Gather:
             if task is None:
                 continue
             layout = self._layouts[task.client]
-            inbox = self._inboxes[0]
-            self._inboxes.rotate()
-            wait = self._comm.start_send(sender, layout.num_bytes, outbox, inbox)
+            inbox = next(self._inboxes)
+            wait = self._comm.start_send(sender, _REPORT_BYTES + layout.num_bytes, outbox, inbox)
             if sender == self._comm.rank:
                 sent = wait
             if self._comm.is_root:
@@ -166,36 +168,32 @@ class Gather:
                 self._receive_all_but(self._most_under_way)
         self._outboxes.append((sent, outbox))
 
-    @property
-    def num_done(self) -> int:
-        """Returns how many clients' results rank 0 has received."""
-        return len(self.reports)
-
     def finish(self, state: Params) -> Results:
         """Waits for what is under way; rank 0 gets all reports and the means."""
         self._receive_all_but(0)
         for sent, _ in self._outboxes:
             sent()
-        self._inboxes.clear()  # the means take as much memory
-        return Results() if self._uploads is None else self._uploads.results(state, self.reports)
+        del self._inboxes  # the means take as much memory
+        return Results() if self._uploads is None else self._uploads.results(state)
 
     def _pack(self, outbox: Tensor, report: ClientReport, upload: Params | None) -> None:
-        layout = self._layouts[report.client]
-        if upload is not None:
-            device = next((value.device for value in upload.values()), outbox.device)
-            # A GPU's tensors are packed there, so that they cross to the host in one piece.
-            packed = outbox if device.type == "cpu" else layout.new_buffer(device)
-            views = layout.views(packed)
-            del views[_REPORT_NAME]
-            copy_into(views, upload)
-            if packed is not outbox:
-                outbox[: layout.num_bytes].copy_(packed)
         octets = pickle.dumps(astuple(report))
         if len(octets) > _REPORT_BYTES:
             raise RuntimeError(
                 f"client {report.client}: a report takes at most {_REPORT_BYTES} bytes pickled: {report}"
             )
         outbox[: len(octets)].copy_(torch.frombuffer(bytearray(octets), dtype=torch.uint8))
+        if not upload:
+            return
+        layout = self._layouts[report.client]
+        on_host = outbox[_REPORT_BYTES:][: layout.num_bytes]
+        device = next(iter(upload.values())).device
+        if device.type == "cpu":
+            copy_into(layout.views(on_host), upload)
+        else:  # packed there, so that it crosses to the host in one piece
+            packed = layout.new_buffer(device)
+            copy_into(layout.views(packed), upload)
+            on_host.copy_(packed)
 
     def _receive_all_but(self, number: int) -> None:
         """Waits on rank 0 until at most `number` uploads are under way, and adds those that have arrived."""
@@ -203,48 +201,36 @@ class Gather:
             wait, layout, inbox = self._under_way.popleft()
             wait()
             report = ClientReport(*pickle.loads(inbox[:_REPORT_BYTES].numpy().data))
-            self.reports.append(report)
-            if report.status == CONTRIBUTED:
-                upload = layout.views(inbox[: layout.num_bytes].to(self._device))
-                del upload[_REPORT_NAME]
-                assert self._uploads is not None
-                self._uploads.add(report, upload)
+            upload = layout.views(inbox[_REPORT_BYTES:][: layout.num_bytes].to(self._device))
+            assert self._uploads is not None
+            self._uploads.add(report, upload)
+            self.num_done += 1
 
 
-class Reduce:
+class Reduce(Uploads):
     """Workers lift and add; the sums travel once. Every rank calls `post` once per wave, then `finish`."""
 
-    def __init__(self, setup: Setup, published: Published) -> None:
-        self._comm = setup.comm
-        self._device = setup.device.server
-        self._uploads = Uploads(setup, published)
-        self.reports: list[ClientReport] = []
-        self.num_done = 0
-        """Clients of the waves so far: rank 0 receives nothing of them before the end."""
+    num_done = 0
+    """Clients of the waves so far: rank 0 receives nothing of them before the end."""
 
     def post(self, wave: Wave, result: tuple[ClientReport, Params | None] | None) -> None:
         self.num_done += sum(task is not None for task in wave)
-        if result is None:
-            return
-        report, upload = result
-        self.reports.append(report)
-        if upload is not None:
-            self._uploads.add(report, to_device(upload, self._device))
+        if result is not None:
+            report, upload = result
+            self.add(report, to_device(upload or {}, self._setup.device.server))
 
     def finish(self, state: Params) -> Results:
-        sums = self._uploads.aggregate
-        assert isinstance(sums, ExactMean), "MethodOptions.problems refuses another one with mpi.exchange=reduce"
-        on_host = sums.buffer.cpu()
-        self._comm.reduce_sum(on_host)
-        sums.buffer.copy_(on_host)
-        reports = list(chain.from_iterable(self._comm.allgather_object(self.reports)))
-        if not self._comm.is_root:
+        assert isinstance(self.aggregate, ExactMean), "MethodOptions.problems refuses another with mpi.exchange=reduce"
+        comm = self._setup.comm
+        on_host = self.aggregate.buffer.cpu()
+        comm.reduce_sum(on_host)
+        self.aggregate.buffer.copy_(on_host)
+        of_ranks = comm.allgather_object(self.reports)
+        if not comm.is_root:
             return Results()
-        own = {report.client for report in self.reports}
-        for report in reports:
-            if report.status == CONTRIBUTED and report.client not in own:
-                self._uploads.add(report, None)
-        return self._uploads.results(state, reports)
+        for report in chain.from_iterable(of_ranks[1:]):
+            self.add(report, None)
+        return self.results(state)
 
 
 def choose(kind: str, method: Method, assignment: Assignment) -> str:
