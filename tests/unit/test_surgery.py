@@ -277,7 +277,7 @@ def test_what_additions_tie_together_stays_in_step() -> None:
     """The stream of a ResNet's first stage has channels as long as one of its writers keeps them, zeros elsewhere."""
     net = build(*CUT_NETS["resnet"])
     structure = groups.follow(net)
-    stream = next(space for space in structure.spaces() if "conv1" in space)
+    stream = next(space for space in structure.spaces if "conv1" in space)
     assert stream == {"conv1", "stages.0.0.conv2", "stages.0.1.conv2"}
     first, second = torch.arange(8) < 2, torch.arange(8) >= 5
     masks = {"out.conv1": first, "out.stages.0.0.conv2": second, "out.stages.0.1.conv2": first}

@@ -11,6 +11,7 @@ channel is exactly zero from there on, and `surgery.cutting` can leave it out.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor, fx, nn
@@ -67,6 +68,7 @@ class Structure:
     def num_params(self) -> int:
         return sum(map(math.prod, self.shapes.values()))
 
+    @cached_property
     def spaces(self) -> list[frozenset[str]]:
         """Groups layers by the space of channels that they write: those that additions tie together share one."""
         spaces: list[frozenset[str]] = []
@@ -77,7 +79,7 @@ class Structure:
 
     def fixed(self) -> frozenset[str]:
         """Returns what writes the data's channels or the classes', or is added to them: the cut net has them all."""
-        return frozenset().union(*(space for space in self.spaces() if space & {INPUT, *self.outputs}))
+        return frozenset().union(*(space for space in self.spaces if space & {INPUT, *self.outputs}))
 
 
 class _Tracer(fx.Tracer):
@@ -180,7 +182,7 @@ def kept_entries(structure: Structure, masks: Masks) -> Kept:
         rows = masks.get(f"out.{name}")
         kept |= {f"{name}.weight": (rows, masks.get(f"in.{name}")), f"{name}.bias": (rows,)}
     for name, sources in structure.norms.items():
-        entries = _any_writer(masks, sources)
+        entries = any_writer(masks, sources)
         kept |= {f"{name}.weight": (entries,), f"{name}.bias": (entries,)}
     return {name: axes for name, axes in kept.items() if name in structure.shapes and any(map(_lost, axes))}
 
@@ -189,7 +191,7 @@ def _lost(axis: Tensor | None) -> bool:
     return axis is not None and not bool(axis.all())
 
 
-def _any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
+def any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
     """Returns the channels that at least one of the writers keeps; None for all."""
     families = [masks.get(f"out.{writer}") for writer in sorted(writers)]
     present = [family for family in families if family is not None]

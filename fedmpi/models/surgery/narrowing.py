@@ -15,17 +15,16 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from fedmpi import seeds
+from fedmpi.models.surgery.scaler import Norm, norm_layers
 from fedmpi.models.trial import WEIGHTED
 from fedmpi.models.width import Width
 
 Sizes = Mapping[str, tuple[int, int]]
 """Of each layer by its dotted name: how many outputs and inputs it has in the narrow net."""
 
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 # Of the largest output: float32 is off by 1e-6, a wrong channel by its share of a layer.
 TOLERANCE = 1e-4
 
@@ -43,7 +42,7 @@ def leading_sizes(whole: nn.Module, examples: Tensor, classifier: str, width: Wi
     _refuse_other_parameters(whole)
     _fill(whole)
     narrow = copy.deepcopy(whole)
-    for norm in (part for net in (whole, narrow) for part in net.modules() if isinstance(part, NORMS)):
+    for norm in [*norm_layers(whole), *norm_layers(narrow)]:
         vars(norm)["forward"] = partial(_affine, norm)
     sizes = _fit_when_called(narrow, width, classifier)
     with torch.no_grad(), seeds.global_generators(0):
@@ -70,7 +69,7 @@ def narrowed(net: nn.Module, sizes: Sizes) -> nn.Module:
     for name, (outputs, inputs) in sizes.items():
         part = net.get_submodule(name)
         fan_in = _fan_in(part)
-        _resize(part, outputs, inputs)
+        resize(part, outputs, inputs)
         if isinstance(part, WEIGHTED) and not part.weight.is_meta:
             for value in part.parameters():
                 value.data.mul_(math.sqrt(fan_in / _fan_in(part)))
@@ -83,7 +82,7 @@ def _fan_in(part: nn.Module) -> int:
 
 def _refuse_other_parameters(net: nn.Module) -> None:
     for name, part in net.named_modules():
-        is_known = type(part) in (*WEIGHTED, nn.Embedding) or isinstance(part, NORMS)
+        is_known = type(part) in (*WEIGHTED, nn.Embedding) or isinstance(part, Norm)
         said = f"module {name!r} ({type(part).__name__})" if name else f"the net itself ({type(part).__name__})"
         if not is_known and any(True for _ in part.parameters(recurse=False)):
             raise NarrowingError(f"{said} has parameters of a kind that cannot be cut")
@@ -119,10 +118,10 @@ def _fit_when_called(net: nn.Module, width: Width, last: str) -> dict[str, tuple
     def fit(name: str, part: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         if name not in sizes:
             sizes[name] = _size(part, inputs[0], Width() if name == last else width)
-            _resize(part, *sizes[name])
+            resize(part, *sizes[name])
 
     for name, part in net.named_modules():
-        if isinstance(part, (*WEIGHTED, nn.Embedding, *NORMS)):
+        if isinstance(part, (*WEIGHTED, nn.Embedding, Norm)):
             part.register_forward_pre_hook(partial(fit, name))
     return sizes
 
@@ -142,7 +141,8 @@ def _size(part: nn.Module, x: Tensor, width: Width) -> tuple[int, int]:
     return inputs, inputs
 
 
-def _resize(part: nn.Module, outputs: int, inputs: int) -> None:
+def resize(part: nn.Module, outputs: int, inputs: int) -> None:
+    """Cuts a layer or norm to its leading outputs and inputs, in place; statistics stay."""
     shape: tuple[int, ...] = (outputs,)
     if isinstance(part, _ConvNd):
         part.groups = 1 if part.groups == 1 else inputs
