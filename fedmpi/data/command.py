@@ -16,7 +16,7 @@ from fedmpi.config.load import one_config
 from fedmpi.data import files
 from fedmpi.data.dataset import load_data
 from fedmpi.data.files import FetchedOptions, PreparedOptions
-from fedmpi.data.partition import Partition, make_partition
+from fedmpi.data.partition import Partition, class_counts, make_partition
 from fedmpi.data.subset import Ints
 from fedmpi.errors import ConfigError, DataError
 from fedmpi.results.grid_file import load_address
@@ -145,10 +145,9 @@ def table(partition: Partition, labels: Ints, num_classes: int) -> str:
         ("per client", _spread(partition.sizes)),
     ]
     if num_classes > 1:
-        pairs = np.unique(partition.owners * num_classes + labels[partition.indices])
-        kinds = np.bincount(pairs // num_classes, minlength=partition.num_clients)
-        rows.append(("classes per client", _spread(kinds)))
-        rows.append(("per class", _spread(np.bincount(labels[partition.indices], minlength=num_classes))))
+        counts = class_counts(partition, labels, num_classes)
+        rows.append(("classes per client", _spread((counts > 0).sum(axis=1))))
+        rows.append(("per class", _spread(counts.sum(axis=0))))
     return "\n".join(f"{name:18}  {text}" for name, text in rows)
 
 

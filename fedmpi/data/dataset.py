@@ -27,7 +27,7 @@ Kind = Literal["image", "vector", "tokens"]
 Part = Literal["train", "test"]
 Task = Literal["classification", "token_classification", "regression", "multi_label"]
 """What a net predicts of an example: its class, each token's class, numbers, or which of some labels it has."""
-Arrays: TypeAlias = "Mapping[str, NDArray[Any] | None]"
+Arrays: TypeAlias = Mapping[str, NDArray[Any] | None]
 
 DTYPES = {"image": "uint8", "vector": "float32"}
 IGNORED = -100

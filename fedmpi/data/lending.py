@@ -10,15 +10,14 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from fedmpi.data.dataset import chunks
+from fedmpi.data.dataset import Arrays, chunks
 
-Arrays = Mapping[str, np.ndarray | None]
 _ALIGN_BYTES = 64
 """As numpy's own arrays of some size begin."""
 

@@ -123,5 +123,6 @@ HOSTILE = {
 def test_hostile_file_is_one_line(tmp_path: Path, case: str, packed: bool) -> None:
     path, (content, problem) = tmp_path / ("a.gz" if packed else "a"), HOSTILE[case]
     path.write_bytes(gzip.compress(content) if packed else content)
-    line = refusal(lambda: mnist.read(path, "int32", (2, 3), "do this"))
-    assert line.startswith(f"{path}: ") and problem in line and line.endswith("; do this")
+    options = Mnist(root=str(tmp_path))
+    line = refusal(lambda: options.array("a", "int32", (2, 3)))
+    assert line.startswith(f"{path}: ") and problem in line and line.endswith(options.how_to_fetch("--force"))

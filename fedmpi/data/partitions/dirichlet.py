@@ -224,13 +224,12 @@ class DirichletFeddf(PartitionOptions):
         share 10 N / n examples among 10 clients; the last group has the clients and the examples that remain."""
         generator = numpy_generator("partition", seed)
         shuffled = generator.permutation(len(labels))
+        share = GROUP_CLIENTS * len(labels) // num_clients
+        later_groups = np.arange(1, -(-num_clients // GROUP_CLIENTS))
         lists: list[Ints] = []
-        for first in range(0, num_clients, GROUP_CLIENTS):
-            members = min(GROUP_CLIENTS, num_clients - first)
-            start = first // GROUP_CLIENTS * (GROUP_CLIENTS * len(labels) // num_clients)
-            is_last = first + members == num_clients
-            stop = len(labels) if is_last else start + GROUP_CLIENTS * len(labels) // num_clients
-            lists += self._of_group(labels, shuffled[start:stop], members, generator)
+        for group, examples in enumerate(np.split(shuffled, later_groups * share)):
+            members = min(GROUP_CLIENTS, num_clients - group * GROUP_CLIENTS)
+            lists += self._of_group(labels, examples, members, generator)
         return lists
 
     def _of_group(self, labels: Ints, examples: Ints, members: int, generator: np.random.Generator) -> list[Ints]:

@@ -47,8 +47,16 @@ class IdxOptions(FetchedOptions):
     folders: ClassVar[tuple[str, ...]]
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        """Returns the file's array. Raises DataError if it is missing, damaged, or of another type or shape."""
-        return read(self.find(name), dtype, shape, self.how_to_fetch("--force"))
+        """Returns the file's array. Raises DataError unless it is whole, of this dtype ("uint8", "int32") and shape."""
+        path = self.find(name)
+        head = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
+        with guarded(path, self.how_to_fetch("--force")):
+            content = path.read_bytes()
+            if path.suffix == ".gz":
+                content = gzip.decompress(content)
+            if not content.startswith(head):
+                raise ValueError(f"it does not begin as an idx file of {dtype} {shape}")
+            return np.frombuffer(content[len(head) :], np.dtype(dtype).newbyteorder(">")).reshape(shape).astype(dtype)
 
     def part(self, name: str, count: int) -> tuple[NDArray[Any], Ints]:
         """Returns images, uint8 (count, 28, 28, 1), and their labels, int64 (count,)."""
@@ -64,18 +72,6 @@ class IdxOptions(FetchedOptions):
                     return path
         places = ", ".join(map(str, folders))
         raise DataError(f"data.root={self.root}", f"neither {name}.gz nor {name} in {places}; {self.how_to_fetch()}")
-
-
-def read(path: Path, dtype: str, shape: tuple[int, ...], advice: str) -> NDArray[Any]:
-    """Reads the array in `path`. Raises DataError unless it is of this dtype ("uint8", "int32") and shape."""
-    head = struct.pack(f">BBBB{len(shape)}I", 0, 0, TYPES[dtype], len(shape), *shape)
-    with guarded(path, advice):
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        if not content.startswith(head):
-            raise ValueError(f"it does not begin as an idx file of {dtype} {shape}")
-        return np.frombuffer(content[len(head) :], np.dtype(dtype).newbyteorder(">")).reshape(shape).astype(dtype)
 
 
 class Mnist(IdxOptions):
