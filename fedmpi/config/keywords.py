@@ -28,6 +28,7 @@ class Keywords:
 
     name: str
     """The function's name in a config."""
+    function: Callable[..., Any]
     parameters: dict[str, inspect.Parameter]
     hints: dict[str, Any]
 
@@ -39,7 +40,7 @@ class Keywords:
         except (TypeError, ValueError):
             raise UnknownError(f"{name!r} does not say what it takes") from None
         by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-        return cls(name, by_name, _hints(function))
+        return cls(name, function, by_name, _hints(function))
 
     def fields(self, base: type[BaseModel], without: Collection[str]) -> dict[str, Any]:
         """Returns the options, all parameters but those `without`, as pydantic's fields. Raises `UnknownError`."""
@@ -59,10 +60,10 @@ class Keywords:
             fields[key] = (kind, ... if default is parameter.empty else Field(plain, validate_default=True))
         return fields
 
-    def given(self, options: BaseModel, names: Collection[str]) -> dict[str, Any]:
-        """Returns the values of the options with these names, as the function expects them."""
+    def given(self, options: BaseModel, without: Collection[str] = ()) -> dict[str, Any]:
+        """Returns the values of the options, but those `without`, as the function expects them."""
         values = {}
-        for key in names:
+        for key in sorted({*type(options).model_fields} & {*self.parameters} - {*without}):
             value = getattr(options, key)
             hint = self.hints.get(key)
             takes_list = any(get_origin(part) is list for part in (hint, *get_args(hint)))

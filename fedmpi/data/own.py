@@ -364,14 +364,12 @@ def pixel_statistics(images: NDArray[Any]) -> tuple[tuple[float, ...], tuple[flo
 class _Function(Section):
     """The options of a data set or partition that is a function."""
 
-    function: ClassVar[Function]
     keywords: ClassVar[Keywords]
 
     def call(self, where: str, *given: Any, **more: Any) -> Any:
         """Calls the user's function. Raises DataError with the function's own error and where that arose."""
-        names = [key for key in type(self).model_fields if key in self.keywords.parameters]
         with users_code(where, "its function failed", DataError):
-            return type(self).function(*given, **self.keywords.given(self, names), **more)
+            return self.keywords.function(*given, **self.keywords.given(self), **more)
 
 
 class FunctionData(_Function, ArrayOptions):
@@ -430,7 +428,6 @@ def _of_function(name: str, function: Function, base: type[Section]) -> type[Sec
     about = (inspect.getdoc(function) or name).partition("\n\n")[0]
     fields["name"] = (str, Field(name, description=" ".join(about.split())))
     made: Any = create_model(function.__name__, __base__=base, __module__=function.__module__, **fields)
-    made.function = staticmethod(function)
     made.keywords = keywords
     made.by_groups = by_groups
     return made

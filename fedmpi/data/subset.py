@@ -44,20 +44,19 @@ def choose(labels: Ints, groups: Ints | None, number: int, generator: np.random.
 def shares(sizes: Ints, number: int) -> Ints:
     """Divides `number` in proportion to `sizes` (all positive) by largest remainder (ties: the first). A size whose
     share is less than 1 gets 1, and the others share the rest."""
-    counts = np.ones_like(sizes)
-    is_large = np.full(len(sizes), True)
+    large = np.arange(len(sizes))
     while True:
-        large = sizes[is_large]
-        total = int(large.sum())
-        quotas = (number - int((~is_large).sum())) * large
-        is_small = quotas < total
-        if not is_small.any():
+        num_shared = number - (len(sizes) - len(large))
+        total = sizes[large].sum()
+        quotas = num_shared * sizes[large]
+        if (quotas >= total).all():
             break
-        is_large[np.flatnonzero(is_large)[is_small]] = False
-    wholes, remainders = np.divmod(quotas, max(total, 1))
-    rest = int(quotas.sum()) // max(total, 1) - int(wholes.sum())
+        large = large[quotas >= total]
+    wholes, remainders = np.divmod(quotas, total)
+    rest = num_shared - wholes.sum()
     wholes[np.argsort(-remainders, kind="stable")[:rest]] += 1
-    counts[is_large] = wholes
+    counts = np.ones_like(sizes)
+    counts[large] = wholes
     return counts
 
 

@@ -42,7 +42,6 @@ class BroughtModel(Model):
     model_config = ConfigDict(protected_namespaces=())
 
     kinds: ClassVar[tuple[str, ...]] = ("image", "vector", "tokens")
-    make_net: ClassVar[Callable[..., Any]]
     filled: ClassVar[tuple[str, ...]]
     """Which of `FILLED` it takes."""
     takes_rounding: ClassVar[bool]
@@ -60,11 +59,10 @@ class BroughtModel(Model):
         known = {name: getattr(info, name) for name in self.filled if name != "width"}
         if "width" in self.filled:
             known["width"] = width.times(own) if self.takes_rounding else width.factor * own
-        named = {*type(self).model_fields} & {*self.keywords.parameters} - {*self.filled}
-        options = self.keywords.given(self, sorted(named))
+        options = self.keywords.given(self, self.filled)
         given = ", ".join(f"{name}={value!r}" for name, value in {**known, **options}.items())
         with users_code("model.name", f"'{self.name}' cannot be made with {given}", ConfigError):
-            made = type(self).make_net(**known, **options)
+            made = self.keywords.function(**known, **options)
         net = create.as_module(made, self.name)
         if any(vars(part).get("_made_before") for part in net.modules()):
             raise ConfigError("model.name", f"'{self.name}' gives modules that it has given before; make new ones")
@@ -124,7 +122,6 @@ def _options_of_signature(name: str, found: Callable[..., Any]) -> type[Section]
     about = (inspect.getdoc(found) or "").partition("\n")[0] or f"A net of {found.__module__}."
     fields["name"] = (str, Field(name, description=about))
     made: type[BroughtModel] = create_model("Brought", __base__=BroughtModel, **fields)
-    made.make_net = staticmethod(found)
     made.filled = tuple(filled)
     made.keywords = keywords
     made.takes_rounding = hints.get("width") is Width
