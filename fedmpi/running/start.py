@@ -16,7 +16,7 @@ from torch import nn
 from fedmpi import costs, methods, seeds
 from fedmpi.clock import Clock
 from fedmpi.config.fields import DATA_PLACES
-from fedmpi.config.schema import VALIDATION_SHARE, Config
+from fedmpi.config.schema import VALIDATION_SHARE, Config, named_in_full
 from fedmpi.data import lending
 from fedmpi.data.batches import DeviceData, batch_bounds, with_examples
 from fedmpi.data.dataset import DataInfo, Dataset, load_data, place_of, task_of
@@ -206,9 +206,11 @@ def _batch_sizes(num_examples: int, batch_size: int) -> set[int]:
 def check_twice(
     config: Config, info: DataInfo, method: methods.Method, skeletons: Sequence[nn.Module], nets: Sequence[costs.Costs]
 ) -> None:
-    """Trains a client of the trial's examples twice, as a run does before its first round, unless the nets would take
-    much of the free memory: a plan may be for another machine. Raises `ConfigError`."""
-    if _COPIES * _largest(skeletons) > psutil.virtual_memory().available:
+    """Trains a client of the trial's examples twice, as a run does before its first round, if the config names code
+    that is not built in, unless the nets would take much of the free memory: a plan may be for another machine.
+    Raises `ConfigError`."""
+    is_built_in = not named_in_full(config.to_dict())
+    if is_built_in or _COPIES * _largest(skeletons) > psutil.virtual_memory().available:
         return
     x = examples_of(info).numpy()
     targets, _ = metrics.drawn(info, len(x))
