@@ -219,7 +219,7 @@ def cautions(groups: Iterable[Group]) -> Iterator[str]:
             (longer,) = (one.name for one in group.runs if one.seed == run.seed)
             yield f"{run.name} is left out: {longer} has the same settings and seed, and as many rounds or more"
         for run in group.runs:
-            if run.ending:
+            if not run.is_finished:
                 shown = f"shown up to round {run.done:,} of {run.num_rounds:,}"
                 yield f"{run.name} {run.briefly()}; {shown if run.tested else 'not shown: no round was tested'}"
             for line in (*incidents(run.records), *missing(run)):

@@ -66,7 +66,7 @@ def page_of(run: Run, classes: Draw | None = None, note: str = "") -> str:
     """
     from jinja2 import Environment
 
-    notes = [run.paragraph()] if run.ending else []
+    notes = [run.paragraph()] if not run.is_finished else []
     notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
     notes += [f"{line[0].upper()}{line[1:]}." for line in incidents(run.records)]
     for loss in (loss for record in run.records for loss in record.get("losses", ())):

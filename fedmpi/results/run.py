@@ -32,6 +32,7 @@ INTERRUPTED = "interrupted"
 _PATIENCE = 3.0
 _RECENT_ROUNDS = 20
 _IN_WORDS = {
+    FINISHED: "is finished",
     RUNNING: "is still running",
     INTERRUPTED: "was interrupted: it ended without a word (Ctrl-C, a kill, or a machine that went down)",
 }
@@ -115,7 +116,7 @@ class Run:
         """Returns the starts that did rounds, or all starts if none did any."""
         return manifest.with_rounds(self.starts, self.done) or self.starts
 
-    @property
+    @cached_property
     def is_finished(self) -> bool:
         """Returns True if all rounds are on record, or a test has ended the run, and the report is written."""
         has_report = (self.dir.report_dir / "summary.json").exists()
@@ -130,24 +131,19 @@ class Run:
             raise RunDirError(str(self.dir.config_path), f"is no run's config: stop: {error}") from None
         return self.best.why_over(stop)
 
-    @property
-    def state(self) -> str:
-        """Names `finished`, or how a run with rounds to go has ended (`ending`)."""
-        return self.ending or FINISHED
-
     @cached_property
     def _note(self) -> list[str]:
         content = read_whole(self.dir.failure_path) or b""
         return [one_line(line[:MAX_LINE]) for line in content.decode(errors="replace").splitlines()]
 
     @cached_property
-    def ending(self) -> str:
-        """Names how a run with rounds to go has ended: `running`, `stopped` (saved, to be started again), `diverged`,
-        `failed` (a rank noted so) or `interrupted` (without a word, or long without a sign of life from another host).
-        Returns '' for a finished run.
+    def state(self) -> str:
+        """Names `finished`, or how a run with rounds to go has ended: `running`, `stopped` (saved, to be started
+        again), `diverged`, `failed` (a rank noted so) or `interrupted` (without a word, or long without a sign of life
+        from another host).
         """
         if self.is_finished:
-            return ""
+            return FINISHED
         if self._note:
             return NOTE_DIVERGED if self._note[0] == NOTE_DIVERGED else NOTE_FAILED
         walls_s = [float(record.get("seconds", {}).get("wall") or 0.0) for record in self.records[-_RECENT_ROUNDS:]]
@@ -161,22 +157,22 @@ class Run:
         """Returns the failure and its place, as `round 3, client 17, stage local_training: ...`, or why the run was
         stopped; '' for nothing.
         """
-        if self.ending == STOPPED:
+        if self.state == STOPPED:
             return one_line(str(self.last_start["stopped"].get("why", "")))
         return "".join(self._note[1:2])
 
     @property
     def advice(self) -> str:
         """Returns what to do next, a line with a command; '' for nothing."""
-        if self.ending in (STOPPED, INTERRUPTED):
+        if self.state in (STOPPED, INTERRUPTED):
             return f"to continue: {manifest.resume_command(self.dir)}"
         return "".join(self._note[2:3])
 
     def how_it_ended(self) -> str:
         """Returns `diverged in round 3, client 17, stage local_training: ...`, after the name of a run."""
-        if self.ending in _IN_WORDS:
-            return _IN_WORDS[self.ending]
-        words = f"was stopped after round {self.done}" if self.ending == STOPPED else self.ending
+        if self.state in _IN_WORDS:
+            return _IN_WORDS[self.state]
+        words = f"was stopped after round {self.done}" if self.state == STOPPED else self.state
         if not self.cause:
             return words
         return f"{words} in {self.cause}" if self.cause.startswith("round ") else f"{words}: {self.cause}"
@@ -188,7 +184,7 @@ class Run:
     def paragraph(self) -> str:
         """Returns sentences for the top of a page: what happened, what is saved, and what to do."""
         # The advice of a rank whose run diverged begins with what is saved.
-        saved = "" if self.ending == NOTE_DIVERGED else self.dir.what_is_saved()
+        saved = "" if self.state == NOTE_DIVERGED else self.dir.what_is_saved()
         parts = [part for part in (f"this run {self.how_it_ended()}", saved, self.advice) if part]
         return ". ".join(part[:1].upper() + part[1:] for part in parts)
 
@@ -265,7 +261,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Run], list[str]]:
                 if run.records:
                     runs.append(run)
                 else:
-                    problems.append(f"{run.name} {run.briefly() or 'is finished'}, and has no round")
+                    problems.append(f"{run.name} {run.briefly()}, and has no round")
             except RunDirError as error:
                 problems.append(error.text())
     if not runs:

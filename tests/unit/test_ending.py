@@ -91,7 +91,7 @@ def test_a_page_begins_with_the_end_of_its_run(run: RunDir) -> None:
     head = text.partition('<p class="note">')[2].partition("</p>")[0]
     assert WHERE in head and LOSS in head and f"--init-from {run.path}" in head
     finished = Run(a_run(run.path.parent / "whole", [{"1": 0.5}]))
-    assert finished.ending == "" and 'class="note"' not in page_of(finished)
+    assert finished.is_finished and 'class="note"' not in page_of(finished)
 
 
 def test_several_runs_say_which_are_left_out(
