@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import product
@@ -30,8 +30,6 @@ from fedmpi.store.units import duration, joules, percent, seconds, si
 _PRINTED = ("", "column", "row", "paper", "ours", "difference", "seeds", "rounds", "notes")
 _MEASURED = {"accuracy_drop": "accuracy", "relative_cost": "bytes"}
 """The quantity of both runs that a comparison is of."""
-_Runs = Mapping[int, RunRecord]
-"""The finished runs of a cell, by seed."""
 _DIFFERENCE = ("first", "second", "measure", "allowed", "difference", "sd", "interval", "p", "seeds", "by seed")
 
 
@@ -312,15 +310,8 @@ def paper_table(grid: Grid, name: str, runs: Sequence[RunRecord]) -> TextTable:
     """Returns a paper's table with our numbers. A curve's number is that of its last (or best) point."""
     shown = grid.printed[name]
     cells = cells_of(grid.printed, name)
-    by_address: dict[str, dict[int, RunRecord]] = {}
-    for run in runs:
-        by_address.setdefault(run.run.address, {})[run.run.seed] = run
     places = max((len(cell.value.partition(".")[2]) for cell in cells if cell.paper is not None), default=2)
-    lines = []
-    for cell in cells:
-        own = by_address.get(cell.run, {})
-        numbers = _numbers(shown, cell, own, by_address.get(baseline_of(shown, cell), {}))
-        lines.append(_texts(cell, own, numbers, places))
+    lines = [_texts(shown, cell, runs, places) for cell in cells]
     of = f", {shown.of} round" if shown.quantity in ("accuracy", "accuracy_drop", "train_loss") else ""
     unit = f" in {shown.unit}" if shown.unit else ""
     ours = f"a cell is {shown.quantity.replace('_', ' ')}{unit}{of}; ours is the mean over seeds (standard deviation)"
@@ -328,26 +319,27 @@ def paper_table(grid: Grid, name: str, runs: Sequence[RunRecord]) -> TextTable:
     return TextTable(f"{name}: {shown.title}", _PRINTED, lines, 3, above)
 
 
-def _numbers(table: Table, cell: Cell, runs: _Runs, baseline: _Runs) -> pd.Series:
+def _numbers(table: Table, cell: Cell, runs: Sequence[RunRecord]) -> pd.Series:
     """Returns the cell's number of the runs that have it, by seed, in the table's unit."""
-    numbers = _measured(table, cell.block, cell.net, runs)
-    others = _measured(table, cell.block, table.baseline_net, baseline)
-    if table.quantity == "relative_cost":
-        numbers = (numbers / others).dropna()
-    elif table.quantity == "accuracy_drop":
-        numbers = (others - numbers).dropna()
+    numbers = _measured(table, cell.block, cell.run, cell.net, runs)
+    if table.quantity in _MEASURED:
+        others = _measured(table, cell.block, baseline_of(table, cell), table.baseline_net, runs)
+        numbers = (numbers / others if table.quantity == "relative_cost" else others - numbers).dropna()
     is_percent = table.quantity in ("accuracy", "accuracy_drop") and table.unit == "%"
     return numbers * (100 if is_percent else 1) / table.scale
 
 
-def _measured(table: Table, block: str, net: str, runs: _Runs) -> pd.Series:
+def _measured(table: Table, block: str, address: str, net: str, runs: Sequence[RunRecord]) -> pd.Series:
     quantity = _MEASURED.get(table.quantity, table.quantity)
     target = table.targets.get(block)
     measure = Measure.model_validate({"quantity": quantity, "net": net, "of": table.of, "target": target})
-    return pd.Series({seed: frame.value(run, measure) for seed, run in runs.items()}, dtype=float).dropna()
+    numbers = {run.run.seed: frame.value(run, measure) for run in runs if run.run.address == address}
+    return pd.Series(numbers, dtype=float).dropna()
 
 
-def _texts(cell: Cell, runs: _Runs, numbers: pd.Series, places: int) -> Sequence[str]:
+def _texts(table: Table, cell: Cell, runs: Sequence[RunRecord], places: int) -> Sequence[str]:
+    own = [run for run in runs if run.run.address == cell.run]
+    numbers = _numbers(table, cell, runs)
     printed = cell.value or "-"
     printed += "" if cell.std is None else f" ({cell.std:g})"
     mean, std = mean_std(numbers.tolist())
@@ -358,13 +350,13 @@ def _texts(cell: Cell, runs: _Runs, numbers: pd.Series, places: int) -> Sequence
         # Adding 0 turns the -0.0 of a rounded difference into 0.0.
         difference = f"{round(mean - cell.paper, places) + 0.0:+.{places}f}"
     seeds = ",".join(map(str, numbers.index)) or "-"
-    rounds = ",".join(map(str, sorted({run.rounds for run in runs.values()}))) or "-"
+    rounds = ",".join(map(str, sorted({run.rounds for run in own}))) or "-"
     notes = {
         f"the paper's slip: {cell.slip}": cell.slip,
         f"not reproduced: {cell.not_reproduced}": cell.not_reproduced,
         "the paper's text has lost this value": cell.value == "lost",
         "there is no config for it": not cell.run,
-        f"{len(numbers)} of {len(runs)} seeds have this number": len(numbers) < len(runs),
+        f"{len(numbers)} of {len(own)} seeds have this number": len(numbers) < len(own),
     }
     note = "; ".join(note for note, is_so in notes.items() if is_so)
     return cell.block, cell.column, cell.row, printed, ours, difference, seeds, rounds, note
