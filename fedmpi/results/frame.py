@@ -56,12 +56,16 @@ def _number(record: Record, net: str, quantity: str) -> float | None:
         scores = scores_of(record, net)
         return scores.get(score_name(scores) if quantity == "accuracy" else quantity)
     # Of several numbers, as lowest, mean, highest, the mean.
-    number = _kernels(record, net).get(_KERNEL_KEYS[quantity])
+    number = _note(record, "kernels", net).get(_KERNEL_KEYS[quantity])
     return number[1] if isinstance(number, list) else number
 
 
-def _kernels(record: Record, layer: str) -> Mapping[str, Any]:
-    return record.get("method", {}).get("kernels", {}).get(layer, {})
+def _note(record: Record, *keys: str) -> Mapping[str, Any]:
+    """Returns what the method notes in a record under these keys, one within the other; {} for nothing."""
+    note = record
+    for key in ("method", *keys):
+        note = note.get(key) or {}
+    return note
 
 
 def points(records: Sequence[Record], net: str, quantity: str = "accuracy", x: str = "rounds") -> pd.DataFrame:
@@ -69,7 +73,7 @@ def points(records: Sequence[Record], net: str, quantity: str = "accuracy", x: s
     round or what was `spent` up to it. By `kernel` there is a point for each kernel: the mean number of its clients.
     """
     if x == "kernel":
-        counts = [each for record in records if (each := _kernels(record, net).get("clients_of_kernel"))]
+        counts = [each for record in records if (each := _note(record, "kernels", net).get("clients_of_kernel"))]
         y = pd.DataFrame(counts).mean()
         y.index += 1
         return pd.DataFrame({"x": y.index.astype(float), "y": y})
@@ -105,12 +109,7 @@ def tier_curves(records: Sequence[Record], *keys: str) -> list[Line]:
     """Returns a curve for each tier of a number that the method notes by tier under these keys. Zeros are left out,
     because they have no place on an axis in logarithms.
     """
-    notes = []
-    for record in records:
-        note = record
-        for key in ("method", *keys):
-            note = note.get(key) or {}
-        notes.append(note)
+    notes = [_note(record, *keys) for record in records]
     table = pd.DataFrame(notes, index=[record["round"] for record in records]).astype(float)
     curves = [(name_of(tier), numbers[numbers != 0].dropna()) for tier, numbers in table.items()]
     return [Line(name, found.index.tolist(), found.tolist()) for name, found in curves if len(found)]

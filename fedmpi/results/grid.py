@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -166,12 +165,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code: 0, 1 if a run failed, 2 for a user's mistake, 75 if runs are to continue, 130 if
     interrupted.
     """
-    given = list(sys.argv[1:] if argv is None else argv)
-    return run_command(lambda: _grid(given))
+    return run_command(lambda: _grid(argv))
 
 
-def _grid(given: Sequence[str]) -> int:
-    arguments = _arguments(given)
+def _grid(argv: Sequence[str] | None) -> int:
+    arguments = _arguments(argv)
     folder = _folder(arguments)
     folder.refuse_changed()
     if arguments.list:
@@ -184,7 +182,7 @@ def _grid(given: Sequence[str]) -> int:
     return code
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser("fedmpi grid", __doc__)
     parser.add_argument("words", nargs="*", metavar="FILE | CONFIG | section.key=value")
     parser.add_argument("--methods", help="names or paths, with commas, or all: makes a grid file of them")

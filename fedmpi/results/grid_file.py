@@ -348,15 +348,15 @@ def trials(grid: Grid) -> list[GridRun]:
 
 def finals(grid: Grid, chosen: Mapping[tuple[str, str], int]) -> list[GridRun]:
     """Lists all final runs with the chosen trials by setting and method; those of the first seed first."""
-    names = [f"{setting}/{method}" for setting in grid.settings for method in grid.methods]
+    addresses = [f"{setting}/{method}" for setting in grid.settings for method in grid.methods]
     if grid.printed:
-        names = printed.runs(grid.printed)
-    runs = []
-    for seed in grid.seeds:
-        for name in names:
-            setting, _, method = name.partition("/")
-            runs.append(GridRun("final", setting, method, chosen.get((setting, method)), seed))
-    return runs
+        addresses = printed.runs(grid.printed)
+    pairs = [address.split("/") for address in addresses]
+    return [
+        GridRun("final", setting, method, chosen.get((setting, method)), seed)
+        for seed in grid.seeds
+        for setting, method in pairs
+    ]
 
 
 def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:

@@ -6,7 +6,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib.resources import files
 from itertools import product
 from typing import NamedTuple
 
@@ -65,15 +64,14 @@ def tables(results: Results) -> dict[str, TextTable]:
 
 def markdown(results: Results) -> str:
     """Returns the whole report."""
-    from jinja2 import Environment
+    from jinja2 import Environment, PackageLoader
 
-    environment = Environment(trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, loader=PackageLoader("fedmpi", "results"))
     environment.globals.update(counted=counted, smallest_p=smallest_p, ALPHA=ALPHA)
-    template = environment.from_string((files(__package__) / "report.md.jinja").read_text(encoding="utf-8"))
     grid = results.grid
     runs = results.runs
     num_final = sum(run.run.phase == "final" for run in runs)
-    text = template.render(
+    text = environment.get_template("report.md.jinja").render(
         grid=grid,
         runs=runs,
         num_final=num_final,

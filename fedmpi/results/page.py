@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def page_of(run: Run, classes: Draw | None = None, note: str = "") -> str:
     """Returns the HTML of a run. `classes` draws which client has examples of which classes: the folder's files do not
     show them without the data.
     """
-    from jinja2 import Environment
+    from jinja2 import Environment, PackageLoader
 
     notes = [run.paragraph()] if not run.is_finished else []
     notes += [f"The run ended early: {run.why_over}."] if run.why_over else []
@@ -83,12 +82,12 @@ def page_of(run: Run, classes: Draw | None = None, note: str = "") -> str:
         "costs": [*_costs(run)],
         "lack": [*_lack(run)],
     }
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    loader = PackageLoader("fedmpi", "results")
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, loader=loader)
     environment.globals.update(counted=counted, colours=figure.COLOURS)
     environment.filters.update(name_of=name_of, percent=percent, si=si, size=size)
     environment.filters.update(short_duration=short_duration, joules=joules)
-    template = environment.from_string((files(__package__) / "page.html").read_text(encoding="utf-8"))
-    return template.render(
+    return environment.get_template("page.html").render(
         run=run,
         notes=[line for line in notes if line],
         saved=run.dir.last_saved(),
@@ -109,8 +108,7 @@ def _lines(caption: str, lines: Sequence[Line], y: str = "", x: str = "rounds") 
 
 
 def _accuracy(run: Run) -> _Charts:
-    shared = [net for net in run.tested if net != CLIENTS]
-    nets = [*shared, *(net for net in run.tested if net == CLIENTS)]  # a net has one colour in all charts
+    nets = sorted(run.tested, key=lambda net: net == CLIENTS)  # a net has one colour in all charts
     if not nets:
         return
 

@@ -186,7 +186,6 @@ def rounds_as_csv(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
         for record in run.records:
-            draws = json.dumps(record.get("draws", []))
-            row = {"run": run.name, "seed": run.seed, "round": record["round"], "draws": draws}
-            rows.append({**row, **dict(scalars(record))})
+            row = {"run": run.name, "seed": run.seed, "round": record["round"]}
+            rows.append({**row, "draws": json.dumps(record.get("draws", [])), **dict(scalars(record))})
     return str(pd.DataFrame(rows).to_csv(index=False))
