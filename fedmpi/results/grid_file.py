@@ -363,44 +363,39 @@ def base_of(grid: Grid, setting: str, method: str) -> tuple[Path | None, Tree]:
     """Returns the config that the runs of a method begin from in a setting, and what is set on it; None stands for the
     defaults of the schema.
     """
-    path: Path | None = None
+    path: str | Path | None = None
     tree = Tree({})
     if address := grid.methods[method].config or grid.config:
-        path = grid.path.parent / user_path(address)
-        if run := _run_at(str(path)):
-            path, tree = base_of(*run)
+        path, tree = _base_at(str(grid.path.parent / user_path(address)))
     of_setting = [grid.settings[name] for name in _chain(setting, grid.settings)]
     of_method = [grid.methods[name].set for name in _chain(method, grid.methods)]
     for layer in (grid.set, *of_setting, *of_method):
         own = {key: value for key, value in layer.items() if key != "extends"}
         tree = tree.with_top(Tree.of(own, str(grid.path)))
-    return path and path.resolve(), tree
+    return None if path is None else Path(path).resolve(), tree
 
 
-def _run_at(address: str) -> tuple[Grid, str, str] | None:
-    """Returns the grid, setting and method that the address of a run names; None for a plain file. Raises
-    `ConfigError`.
-    """
+def _base_at(address: str) -> tuple[str | Path | None, Tree]:
+    """Returns the plain file at an address, or the base of the run that it names. Raises `ConfigError`."""
     file, cell = file_and_cell(address)
     if cell is None or "/" not in cell:
-        return None
+        return address, Tree({})
     grid = read(Path(file))
     setting, _, method = cell.partition("/")
     for name, section in ((setting, grid.settings), (method, grid.methods)):
         if name not in section:
             known = f"Known: {explain.listed(section)}"
             raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
-    return grid, setting, method
+    return base_of(grid, setting, method)
 
 
 def load_address(address: str | None, given: Sequence[Override] = ()) -> Config:
     """Returns the config of a run of a grid file, `FILE.yaml@SETTING/METHOD`, or as `load` does that of a plain file.
     Raises `ConfigError`.
     """
-    run = _run_at(address or "")
-    if address is None or run is None:
-        return load(address, given)
-    path, below = base_of(*run)
+    if address is None:
+        return load(None, given)
+    path, below = _base_at(address)
     config = load(path, given, below=below)
     config._where = address
     return config

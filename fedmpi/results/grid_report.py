@@ -14,7 +14,7 @@ import pandas as pd
 from fedmpi.config import yaml_text
 from fedmpi.errors import counted
 from fedmpi.report import table_text
-from fedmpi.report.records import CLIENTS, net_scores
+from fedmpi.report.records import accuracies, net_scores
 from fedmpi.results import frame
 from fedmpi.results.answers import Answer, Part, Results
 from fedmpi.results.archive import RunRecord
@@ -175,7 +175,7 @@ def _nets(results: Results, setting: str) -> TextTable:
         own = results.finals(setting, method)
         sizes = {net["name"]: net for net in own[0].nets} if own else {}
         last = own[0].records[-1] if own else {}
-        for name in dict.fromkeys([*sizes, *net_scores(last), *([CLIENTS] if CLIENTS in last else [])]):
+        for name in dict.fromkeys([*sizes, *accuracies(last)]):
             net = sizes.get(name, {})
             measures = {of: Measure(quantity="accuracy", net=name, of=of) for of in ("last", "best")}
             ends = values(own, measures)
