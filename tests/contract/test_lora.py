@@ -6,6 +6,7 @@ A layer of three inputs and three outputs; alpha 6, so that the scales are 2, 3 
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,9 +68,18 @@ def published(method: Lora, state: Params) -> Params:
     return published_for(method, state, range(len(method.tiers)))
 
 
+def task_of(number: int, tier: int) -> Task:
+    return Task(number, tier, 1, "train", EXAMPLES[number], 1.0, number, 3)
+
+
 def client(method: Lora, state: Params, tier: int, number: int) -> Client:
-    task = Task(number, tier, 1, "train", EXAMPLES[number], 1.0, number, 3)
-    return Client(task, published(method, state), np.arange(EXAMPLES[number]), 0)
+    return Client(task_of(number, tier), published(method, state), np.arange(EXAMPLES[number]), 0)
+
+
+def notes_of(method: Lora, state: Params) -> dict[str, Any]:
+    """What the record has of a round of all clients that ended with this state."""
+    tasks = [task_of(number, number) for number in range(3)]
+    return method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))
 
 
 def after_round(method: Lora, state: Params, uploads: dict[int, Params], tiers: tuple[int, ...] = (0, 1, 2)) -> Params:
@@ -328,22 +338,17 @@ def test_scales_and_band_factors() -> None:
     assert method_of("fedit", (4, 1), scale="equal").scale(1) == 1.5
     for aggregation, expected in (("fedit", 1 / 16), ("flexlora", 0.25), ("delta", 1.0)):
         method = method_of(aggregation)
-        state = method.initial_state()
-        tasks = [client(method, state, number, number).task for number in range(3)]
-        notes = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))
-        assert notes["band_factor"]["3"] == expected and notes["band_factor"]["1"] == 1.0
+        factors = notes_of(method, method.initial_state())["band_factor"]
+        assert factors["3"] == expected and factors["1"] == 1.0
 
 
 def test_energy_beyond_each_rank() -> None:
     """Singular values 9, 4 and 1: of the energy of 98 the last is beyond rank 2, and 17 are beyond rank 1."""
     of_factors = {"0.a": EYE, "0.b": torch.diag(torch.tensor([4.5, 2.0, 0.5]))}
     for aggregation, state in (("delta", change(9, 4, 1)), ("fedit", of_factors)):
-        method = method_of(aggregation)
-        tasks = [client(method, method.initial_state(), number, number).task for number in range(3)]
-        notes = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))
-        shares = notes["spectrum"]["beyond"]
+        shares = notes_of(method_of(aggregation), state)["spectrum"]["beyond"]
         assert [shares[tier] for tier in "321"] == [0.0, 0.0102, 0.1735]
-    assert "spectrum" not in method_of("flora").diagnostics({}, {}, Contributions(Phase(), 1, 0.1, tasks))
+    assert "spectrum" not in notes_of(method_of("flora"), {})
 
 
 @pytest.mark.parametrize(("aggregation", "held"), [("delta", 0), ("flora", 1264)])
@@ -358,19 +363,14 @@ def test_the_plan(aggregation: str, held: int) -> None:
 
 
 def test_tiers_that_have_become_one_net_are_told_as_adapters() -> None:
-    method = method_of("flexlora")
-    tasks = [client(method, method.initial_state(), number, number).task for number in range(3)]
-    notes = method.diagnostics(change(9, 0, 0), {}, Contributions(Phase(), 1, 0.1, tasks))
-    (line,) = notes["conclusions"]
+    (line,) = notes_of(method_of("flexlora"), change(9, 0, 0))["conclusions"]
     assert "only 0 of the energy of what the adapters change lies beyond the rank of tier 1" in line
 
 
 def test_band_factors_of_weights_by_norms() -> None:
     """B A is diag(3, 4, 12) at scales 2, 3 and 6: norms 26, 15 and 18 of 59."""
-    method = method_of("hetlora")
     state = {"0.a": EYE, "0.b": torch.diag(torch.tensor([3.0, 4.0, 12.0])), NORM: torch.ones(1)}
-    tasks = [client(method, state, number, number).task for number in range(3)]
-    factors = method.diagnostics(state, {}, Contributions(Phase(), 1, 0.1, tasks))["band_factor"]
+    factors = notes_of(method_of("hetlora"), state)["band_factor"]
     assert [factors[tier] for tier in "321"] == pytest.approx([(26 / 59) ** 2, (41 / 59) ** 2, 1.0], rel=1e-4)
 
 

@@ -48,28 +48,34 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sys.modules.pop("mynets", None)
 
 
-@pytest.mark.parametrize(
-    ("net", "method"),
-    fast(
-        *(("Net", "heterofl"), ("Lstm", "fedhm")),
-        of=[
-            *(("Net", method) for method in ("fedhm", "heterofl", "fjord", "splitmix", "hermes", "prism", "origdrop")),
-            *(("Wide", "heterofl"), ("factory", "heterofl"), ("Joins", "fedhm"), ("Lstm", "fedhm")),
-        ],
-    ),
-)
-def test_methods_train_it(tmp_path: Path, net: str, method: str) -> None:
-    assert undisturbed(tmp_path, *ONE_ROUND, f"model.name=mynets:{net}", f"method.name={method}").records
+def brought(part: str) -> str:
+    """A net whose layer keeps, draws or remembers something."""
+    return f"brought_nets:BroughtOptions model.part={part}"
 
 
-OTHERS = ("Chooses", "Unused", "WritesOver", "Places", "Caches", "Energy", "Computes method.name=fedhm")
-OTHERS = (*OTHERS, "Chooses method.name=fjord", "Logarithm method.name=heterofl data.name=mynets:counts")
+WIDE_OR_LOW_RANK = ("fedhm", "heterofl", "fjord", "splitmix", "hermes", "prism", "origdrop")
+KINDS = [f"mynets:Net method.name={method}" for method in WIDE_OR_LOW_RANK]
+KINDS += [f"mynets:{net} method.name=heterofl" for net in ("Wide", "factory")]
+KINDS += [f"mynets:{net} method.name=fedhm" for net in ("Joins", "Lstm")]
+TRAINS = [
+    # Constructors compute with tensors, buffers choose, an embedding reads no pictures, data are never negative.
+    *(f"mynets:{net}" for net in ("Chooses", "Unused", "WritesOver", "Places", "Caches", "Energy")),
+    *("mynets:Computes method.name=fedhm", "mynets:Chooses method.name=fjord"),
+    "mynets:Logarithm method.name=heterofl data.name=mynets:counts",
+    # A method's layers have the sizes of those that they replace.
+    *(f"mynets:ReadsSizes {words}" for words in ("method.name=fedhm", "method.name=prism", "model.norm=frozen")),
+    "mynets:ReadsSizes method.name=lora model.trained=none method.targets=[middle]",
+    # Of `brought_nets`: constant buffers go with every method; FjORD computes with nets of several widths within one;
+    # what torch's old weight norm computes cannot be copied.
+    *(brought(part) for part in brought_nets.ALLOWED),
+    *(f"{brought('positions')} method.name={method}" for method in ("fedhm", "heterofl", "fjord", "splitmix", "prism")),
+    *(f"{brought('weight-norm')} method.name={method}" for method in ("fedhm", "prism", "fdnnc")),
+]
 
 
-@pytest.mark.parametrize("words", OTHERS)
-def test_a_net_is_tried_as_it_runs(tmp_path: Path, words: str) -> None:
-    """Constructors compute with tensors, buffers choose, an embedding reads no pictures, data are never negative."""
-    assert undisturbed(tmp_path, *ONE_ROUND, "method.name=fedavg", *f"model.name=mynets:{words}".split()).records
+@pytest.mark.parametrize("net", fast(KINDS[1], KINDS[-1], *TRAINS, of=[*KINDS, *TRAINS]))
+def test_a_net_trains(tmp_path: Path, net: str) -> None:
+    assert undisturbed(tmp_path, *ONE_ROUND, *f"method.name=fedavg model.name={net}".split()).records
 
 
 @pytest.mark.parametrize("method", ["fedavg method.server.name=adam", "scaffold", DELTA])
@@ -120,16 +126,6 @@ def test_a_start_tries_the_net_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         trial._tried.cache_clear()
         run_alone(tmp_path / "run", *ONE_ROUND, f"rounds={count}", *HETEROFL, resume=count > 1)
         assert len(tried) == count
-
-
-LORA = "method.name=lora model.trained=none method.targets=[middle]"
-
-
-@pytest.mark.parametrize(
-    "words", ["method.name=fedhm", "method.name=prism", LORA, "method.name=fedavg model.norm=frozen"]
-)
-def test_layers_of_a_method_have_the_sizes_of_those_that_they_replace(tmp_path: Path, words: str) -> None:
-    assert undisturbed(tmp_path, *ONE_ROUND, "model.name=mynets:ReadsSizes", *words.split()).records
 
 
 def test_the_layer_that_gives_the_classes_stays_dense(tmp_path: Path) -> None:
@@ -241,8 +237,8 @@ def test_widths() -> None:
         ("mynets:Remembers", "module 'middle' (Linear) changes its attribute 'seen' in training"),
         ("mynets:Insists method.name=fedhm", "it fails as the method trains it: AssertionError: a linear layer only"),
         ("mynets:nothing_to_train", "has no parameters, so nothing would be trained"),
-        ("brought_nets:BroughtOptions model.part=no-copies method.name=fedhm", "cannot be copied: TypeError: no cop"),
-        *((f"brought_nets:BroughtOptions model.part={part}", said) for part, (_, said) in brought_nets.REFUSED.items()),
+        (f"{brought('no-copies')} method.name=fedhm", "cannot be copied: TypeError: no cop"),
+        *((brought(part), said) for part, (_, said) in brought_nets.REFUSED.items()),
     ],
 )
 def test_a_mistake_is_one_line(model: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -265,42 +261,18 @@ def test_a_net_that_takes_the_batches_of_the_run_trains(tmp_path: Path, net: str
         assert not (tmp_path / "one").exists()
 
 
-# Nets whose layer keeps, draws or remembers something (brought_nets.py).
-
-
-def brought(part: str) -> tuple[str, str]:
-    return "model.name=brought_nets:BroughtOptions", f"model.part={part}"
-
-
 @pytest.mark.parametrize("part", ["counter", "gradients"])
 def test_a_net_that_keeps_something_is_refused(tmp_path: Path, part: str) -> None:
     """In one line, by `fedmpi check` and by a run before it has a folder; by a plan with all others of its kind, above.
     `mpi/test_drawn_nets.py` has the three agree."""
+    words = f"method.name=fedavg model.name={brought(part)}".split()
     with pytest.raises(StartupError) as caught:
-        run_alone(tmp_path / "run", "rounds=1", "method.name=fedavg", *brought(part))
+        run_alone(tmp_path / "run", *words, "rounds=1")
     text = caught.value.text()
     assert brought_nets.REFUSED[part][1] in text and "\n" not in text and text.startswith("model.name")
     assert caught.value.exit_code == 2 and not (tmp_path / "run").exists()
     with pytest.raises(BrokenError, match=re.escape(brought_nets.REFUSED[part][1])):
-        takes_the_data(small_config("method.name=fedavg", *brought(part)))
-
-
-METHODS = ("fedhm", "heterofl", "fjord", "splitmix", "prism")
-FACTORIZE = ("fedhm", "prism", "fdnnc")
-
-
-@pytest.mark.parametrize(
-    ("part", "method"),
-    [
-        *((part, "fedavg") for part in brought_nets.ALLOWED),
-        *(("positions", method) for method in METHODS),
-        *(("weight-norm", method) for method in FACTORIZE),
-    ],
-)
-def test_a_net_that_keeps_nothing_trains(tmp_path: Path, part: str, method: str) -> None:
-    """Constant buffers go with every method; FjORD computes with nets of several widths within one; what torch's old
-    weight norm computes cannot be copied."""
-    assert undisturbed(tmp_path, "rounds=1", f"method.name={method}", *brought(part)).records
+        takes_the_data(small_config(*words))
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedhm"])
@@ -321,9 +293,10 @@ def test_the_check_leaves_nothing_behind(tmp_path: Path, method: str) -> None:
 
 def test_converted_layers_are_said() -> None:
     """Of torchvision's nets as of any; fedmpi's own have nothing to convert."""
-    resnet = "model.name=torchvision:resnet18", "data.shape=[3,32,32]"
-    for words, expected in ((resnet, "20 BatchNorm2d"), (brought("instance-norm"), "1 InstanceNorm2d"), ((), "")):
-        config = small_config("method.name=fedavg", *words)
+    resnet = "model.name=torchvision:resnet18 data.shape=[3,32,32]"
+    norm = f"model.name={brought('instance-norm')}"
+    for words, expected in ((resnet, "20 BatchNorm2d"), (norm, "1 InstanceNorm2d"), ("", "")):
+        config = small_config("method.name=fedavg", *words.split())
         said = create.conversions(config.model, config.data.info())
         assert [expected in line for line in said] == [True] * bool(expected)
         assert not list(create.skeleton(config.model, config.data.info()).buffers())
@@ -332,7 +305,7 @@ def test_converted_layers_are_said() -> None:
 @pytest.mark.parametrize("method", ["heterofl", "fjord"])
 def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> None:
     """In the plan and at the start; the same net that follows its width is fine."""
-    words = f"method.name={method}", *brought("dropout")
+    words = f"method.name={method} model.name={brought('dropout')}".split()
     setup = small_setup(tmp_path, *words, "model.follows_width=false")
     said = remarks(setup.config, setup.data.info, setup.method, 1, None, None)
     assert {*said} <= {*forecast(setup.config, 1).warnings}
@@ -356,5 +329,5 @@ def test_a_net_that_ignores_its_width_is_told(tmp_path: Path, method: str) -> No
 )
 def test_equal_tiers_are_told(tmp_path: Path, words: str, expected: str) -> None:
     """One line for each net that tiers share."""
-    said = equal_tiers(small_setup(tmp_path, *brought("dropout"), *f"method.name={words}".split()).method)
+    said = equal_tiers(small_setup(tmp_path, *f"model.name={brought('dropout')} method.name={words}".split()).method)
     assert [line[: len(expected)] for line in said] == ([expected] if expected else [])
