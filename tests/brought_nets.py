@@ -147,6 +147,7 @@ ALLOWED: dict[str, MakePart] = {
 }
 """What clients can train one after another."""
 
+OTHER_RESULTS = "the net itself (BroughtNet) gives other results"
 REFUSED: dict[str, tuple[MakePart, str]] = {
     "counter": (lambda _: Layer(counts, count=torch.zeros(())), "'part' (Layer) changes its buffer 'count'"),
     "parametrized": (
@@ -154,25 +155,16 @@ REFUSED: dict[str, tuple[MakePart, str]] = {
         "'part.parametrizations.weight.0' (_SpectralNorm) changes its buffer '_u'",
     ),
     "spectral-norm": (lambda channels: spectral_norm(conv(channels)), "'part' (Conv2d) changes its buffer 'weight_u'"),
-    "attribute": (lambda _: Layer(counts_steps, steps=0), "the net itself (BroughtNet) gives other results in tests"),
-    "first-batch": (
-        lambda _: Layer(remembers_the_first_batch, mean=None),
-        "the net itself (BroughtNet) gives other results",
-    ),
-    "last-batch": (
-        lambda _: Layer(tests_with_the_last_batch, mean=0.0),
-        "the net itself (BroughtNet) gives other results in tests",
-    ),
-    "no-copies": (lambda _: CannotBeCopied(), "the net itself (BroughtNet) gives other results in training"),
-    "draws-in-tests": (lambda _: Layer(draws_in_tests), "the net itself (BroughtNet) gives other results in tests"),
+    "attribute": (lambda _: Layer(counts_steps, steps=0), f"{OTHER_RESULTS} in tests"),
+    "first-batch": (lambda _: Layer(remembers_the_first_batch, mean=None), OTHER_RESULTS),
+    "last-batch": (lambda _: Layer(tests_with_the_last_batch, mean=0.0), f"{OTHER_RESULTS} in tests"),
+    "no-copies": (lambda _: CannotBeCopied(), f"{OTHER_RESULTS} in training"),
+    "draws-in-tests": (lambda _: Layer(draws_in_tests), f"{OTHER_RESULTS} in tests"),
     "made-otherwise": (
         lambda _: Layer(scales, scale=torch.full((), 1 + secrets.randbelow(2**20) / 2**20)),
         "'part' (Layer) has other values in its buffer 'scale'",
     ),
-    "gradients": (
-        lambda _: Layer(scales_gradients, steps=0),
-        "the net itself (BroughtNet) gives other results in training",
-    ),
+    "gradients": (lambda _: Layer(scales_gradients, steps=0), f"{OTHER_RESULTS} in training"),
     "plain-tensor": (lambda _: plain_tensor(), "'part' (Identity) keeps the tensor 'mask'"),
     "scripted": (lambda channels: torch.jit.script(conv(channels)), "(RecursiveScriptModule) is compiled"),
     "compiled": (lambda channels: torch.compile(conv(channels)), "'part' (OptimizedModule) is compiled"),

@@ -5,7 +5,7 @@ batch is the mean of (w x - y)^2 / 2, its gradient the mean of (w x - y) x. With
 places float32 is exact.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -144,11 +144,15 @@ def after(folder: Path, *overrides: str) -> Left:
     return Left(dict(snapshot.server), memories)
 
 
-def tracking(net: nn.Module) -> nn.Module:
-    """In training mode, with torch's own running statistics: momentum None is their plain mean over the batches."""
+def with_torchs_statistics(net: nn.Module, batches: Iterable[Tensor]) -> nn.Module:
+    """In evaluation mode, with torch's own running statistics: momentum None is their plain mean over the batches."""
     for part in net.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.momentum, part.track_running_stats = None, True
             part.running_mean, part.running_var = torch.zeros(part.num_features), torch.ones(part.num_features)
             part.num_batches_tracked = torch.tensor(0)
-    return net.train()
+    net.train()
+    with torch.no_grad():
+        for inputs in batches:
+            net(inputs)
+    return net.eval()

@@ -57,12 +57,16 @@ class Bits:
             self.comm.abort(1)
             raise
 
-    def alone(self, config: Config, **options: object) -> Finished | None:
-        """What rank 0 computes by itself, once for each config; the other ranks sleep meanwhile and get None."""
+    def by_rank_0(self, action: Callable[[], None]) -> None:
+        """Does this on rank 0; the other ranks sleep meanwhile."""
         with self.all_or_none():
             if self.comm.rank == 0:
-                self.references.make(self.folder, config, options)
+                action()
             self.comm.wait_for_all()
+
+    def alone(self, config: Config, **options: object) -> Finished | None:
+        """What rank 0 computes by itself, once for each config; the other ranks get None."""
+        self.by_rank_0(lambda: self.references.make(self.folder, config, options))
         path = self.references.path(config, options)
         return pickle.loads(path.read_bytes()) if self.comm.rank == 0 else None
 
@@ -72,10 +76,16 @@ class Bits:
             run_all(config, self.comm, self.folder / "run", **options)
 
     def are_those_of_one_process(self, *words: str) -> None:
-        """The small federation with these words, on all ranks and alone."""
-        config = small_config(*words)
-        self.run(config)
-        self.check(self.alone(config))
+        """The small federation with these words, on all ranks and alone; alone without those of `mpi`."""
+        self.run(small_config(*words))
+        self.check(self.alone(small_config(*(word for word in words if not word.startswith("mpi.")))))
+
+    def are_those_of_one_start(self, *words: str, rounds: tuple[int, int]) -> None:
+        """Begun by gather for the first number of rounds and resumed by reduce up to the second; alone in one go."""
+        begun, done = rounds
+        self.run(small_config(*words, f"rounds={begun}", "mpi.exchange=gather"))
+        self.run(small_config(*words, f"rounds={done}", "mpi.exchange=reduce"), resume=True)
+        self.check(self.alone(small_config(*words, f"rounds={done}")))
 
     def check(self, expected: Finished | None) -> None:
         """The run in the folder `run` has the results that are expected."""

@@ -1,13 +1,14 @@
 """Evaluation against naive loops: counts and losses, and the three BatchNorm policies."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from by_hand import tracking
+from by_hand import with_torchs_statistics
 from small_runs import small_setup, undisturbed
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedmpi import seeds
@@ -41,17 +42,14 @@ def naive_scores(setup: Setup, net: nn.Module) -> tuple[float, float]:
     return correct / len(setup.data.test_y), loss / len(setup.data.test_y)
 
 
-def use_torchs_statistics(setup: Setup, net: nn.Module, num_examples: int | None = None) -> nn.Module:
-    """Running statistics by torch itself: momentum None is the cumulative mean over batches; then eval mode."""
-    tracking(net)
+def training_batches(setup: Setup) -> Iterator[Tensor]:
+    """The inputs of which statistics are re-estimated."""
     order = seeds.numpy_generator("restat order", setup.config.seed)
-    examples = order.permutation(np.sort(setup.partition.indices))[:num_examples]
-    with torch.no_grad():
-        for number, (start, stop) in enumerate(batch_bounds(len(examples), setup.config.evaluation.batch_size)):
-            generator = seeds.torch_generator("restat", setup.config.seed, ROUND, number)
-            draws = setup.data.draws(examples[start:stop], 1, generator, shuffle=False)
-            net(setup.data.train_batch(draws, 0, 0, stop - start)[0])
-    return net.eval()
+    examples = order.permutation(np.sort(setup.partition.indices))
+    for number, (start, stop) in enumerate(batch_bounds(len(examples), setup.config.evaluation.batch_size)):
+        generator = seeds.torch_generator("restat", setup.config.seed, ROUND, number)
+        draws = setup.data.draws(examples[start:stop], 1, generator, shuffle=False)
+        yield setup.data.train_batch(draws, 0, 0, stop - start)[0]
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedhm"])
@@ -78,7 +76,7 @@ def test_scores_equal_a_naive_loop(tmp_path: Path, name: str, bn: str, milestone
         net = tier_net(setup, state, tier)
         batch = naive_scores(setup, net.train())
         if restat:
-            accuracy, loss = naive_scores(setup, use_torchs_statistics(setup, net))
+            accuracy, loss = naive_scores(setup, with_torchs_statistics(net, training_batches(setup)))
             assert abs(loss - batch[1]) > 1e-3, "the two policies cannot be told apart here"
         else:
             accuracy, loss = batch
@@ -109,5 +107,6 @@ def test_statistics_of_large_activations(tmp_path: Path) -> None:
     state = trained_a_little(setup)
     state["conv1.weight"] = 3e3 * state["conv1.weight"]
     (score,) = score_tiers(setup, ROUND, publish(setup, ServerState(state), ROUND + 1, 0))
-    accuracy, loss = naive_scores(setup, use_torchs_statistics(setup, tier_net(setup, state, 0)))
+    net = with_torchs_statistics(tier_net(setup, state, 0), training_batches(setup))
+    accuracy, loss = naive_scores(setup, net)
     assert score.accuracy == accuracy and score.loss == pytest.approx(loss, rel=1e-5)

@@ -13,7 +13,7 @@ from method_cases import CASES
 from pretend import device
 from pretend.device import Event, of
 from pretend.runs import with_accelerators
-from small_runs import finished, one_round, run_alone, small_setup, undisturbed
+from small_runs import one_round, run_alone, small_setup, undisturbed
 
 from fedmpi import train_round
 from fedmpi.check.bits import difference
@@ -41,17 +41,6 @@ MORE_WAITS = {
 """Of a client, beside one in training (how it went) and one before its upload (whether that is within bounds)."""
 
 
-@pytest.mark.parametrize("case", fast("fedhm", of=CASES, slow=("hermes-all",)))
-def test_every_method(tmp_path: Path, case: str) -> None:
-    """Two rounds by gather and, resumed, a third by reduce, all of it on the device, the server's part, too."""
-    words = (*CASES[case], "evaluation.personal=on")
-    expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.device=cpu")
-    with with_accelerators():
-        run_alone(tmp_path / "run", *words, "rounds=2", *EVERYWHERE)
-        run_alone(tmp_path / "run", *words, "rounds=3", *REDUCED, resume=True)
-    assert difference(finished(tmp_path / "run"), expected) == ""
-
-
 NETS: dict[str, tuple[str, ...]] = {
     "mlp": ("model.name=mlp", "model.hidden=[16,8]"),
     "lenet5": ("model.name=lenet5", "data.shape=[1,28,28]", "model.width=0.25"),
@@ -60,15 +49,19 @@ NETS: dict[str, tuple[str, ...]] = {
     "careful": ("train.on_divergence=upload_last_finite",),
     "torchvision": ("model.name=torchvision:resnet18", "data.shape=[3,16,16]", "data.num_train=32"),
 }
+ALL = CASES | {net: ("method.name=fedavg", *words) for net, words in NETS.items()}
+"""Every method, and FedAvg with other nets and settings."""
 
 
-@pytest.mark.parametrize("net", fast("mlp", of=NETS))
-def test_other_nets_and_settings(tmp_path: Path, net: str) -> None:
-    words = ("method.name=fedavg", "rounds=1", *NETS[net])
-    expected = undisturbed(tmp_path, *words, "mpi.device=cpu")
+@pytest.mark.parametrize("case", fast("fedhm", "mlp", of=ALL, slow=("hermes-all", *NETS)))
+def test_the_bits_are_the_cpus(tmp_path: Path, case: str) -> None:
+    """Two rounds by gather and, resumed, a third by reduce, all of it on the device, the server's part, too."""
+    words = (*ALL[case], "evaluation.personal=on")
+    expected = undisturbed(tmp_path, *words, "rounds=3", "mpi.device=cpu")
     with with_accelerators():
-        run_alone(tmp_path / "run", *words, *EVERYWHERE)
-    assert difference(finished(tmp_path / "run"), expected) == ""
+        run_alone(tmp_path / "run", *words, "rounds=2", *EVERYWHERE)
+        found = run_alone(tmp_path / "run", *words, "rounds=3", *REDUCED, resume=True)
+    assert difference(found, expected) == ""
 
 
 @pytest.mark.slow
@@ -98,8 +91,8 @@ def test_what_a_round_waits_for(tmp_path: Path, case: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(train_round, "simulate_client", counted)
     with with_accelerators(), device.log.kept() as events:
-        run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
-    assert difference(finished(tmp_path / "run"), expected) == ""
+        found = run_alone(tmp_path / "run", *CASES[case], "rounds=2", *NOWHERE)
+    assert difference(found, expected) == ""
     waits = of(events, "wait", within="rounds.client.simulate_client")
     memories = [event for event in waits if "tensors.to_device" in event.where and not in_training(event)]
     assert len(memories) <= 2 * len(sent), places(memories)
@@ -181,7 +174,7 @@ def test_a_resume_where_there_is_no_accelerator_is_said(tmp_path: Path, capfd: p
     assert of(events, "up", within="rounds.exchange._receive_all_but")
     assert newest(tmp_path / "run").versions["server_device"] == "cuda"
     capfd.readouterr()
-    run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
+    found = run_alone(tmp_path / "run", *words, "rounds=2", resume=True)
     said = unfolded(capfd.readouterr().err)
     assert "begun with device cuda, now cpu; server_device cuda, now cpu: bits may differ from now on" in said
-    assert difference(finished(tmp_path / "run"), undisturbed(tmp_path, *words, "rounds=2")) == ""
+    assert difference(found, undisturbed(tmp_path, *words, "rounds=2")) == ""

@@ -1,14 +1,15 @@
 """Personal evaluation: every client's own net on its own test data, or those of a choice of clients."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from by_hand import tracking
+from by_hand import with_torchs_statistics
 from fast import fast
 from small_runs import finished, one_round, run_alone, small_setup, undisturbed
-from torch import nn
+from torch import Tensor
 
 from fedmpi import seeds
 from fedmpi.data.batches import batch_bounds
@@ -50,7 +51,7 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str, bn: str) 
     for client in range(8):
         own = setup.personal_tests.client(client)
         net = setup.method.net(0).to(memory_format=torch.channels_last)
-        net = with_torchs_statistics(setup, net, client) if bn == "restat" else net.eval()
+        net = with_torchs_statistics(net, training_batches(setup, client)) if bn == "restat" else net.eval()
         right = 0
         for start, stop in batch_bounds(len(own), 5):
             inputs, targets = setup.data.test_batch_of(torch.tensor(own[start:stop]))
@@ -64,15 +65,13 @@ def test_a_common_net_scores_as_a_naive_loop(tmp_path: Path, how: str, bn: str) 
     assert ((other.accuracy != scores.accuracy).sum() > 4) == (bn == "restat"), "the policies cannot be told apart here"
 
 
-def with_torchs_statistics(setup: Setup, net: nn.Module, client: int) -> nn.Module:
-    tracking(net)
+def training_batches(setup: Setup, client: int) -> Iterator[Tensor]:
+    """The inputs of which a client re-estimates its statistics."""
     examples = setup.partition.client(client)
     generator = seeds.torch_generator("personal", setup.config.seed, 1, client)
     draws = setup.data.draws(examples, 1, generator, shuffle=False)
-    with torch.no_grad():
-        for start, stop in batch_bounds(len(examples), setup.config.evaluation.batch_size):
-            net(setup.data.train_batch(draws, 0, start, stop)[0])
-    return net.eval()
+    for start, stop in batch_bounds(len(examples), setup.config.evaluation.batch_size):
+        yield setup.data.train_batch(draws, 0, start, stop)[0]
 
 
 def test_a_single_test_example_borrows_the_statistics_of_the_training_data(tmp_path: Path) -> None:

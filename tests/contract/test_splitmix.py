@@ -12,6 +12,7 @@ from fedmpi.learning.local import MaskedCrossEntropy
 from fedmpi.methods.splitmix import SplitMix, SplitMixOptions
 from fedmpi.models.nets.resnet import ResNet18
 from fedmpi.models.width import Width
+from fedmpi.tensors import Params
 
 PLAIN = MaskedCrossEntropy(None)
 CIFAR10 = Info("image", (3, 32, 32), 10)
@@ -106,14 +107,16 @@ def test_a_client_gets_its_bases_and_a_test_the_first_ones() -> None:
             assert torch.equal(own_test.params[f"{place}.{name}"], state[f"{place}.{name}"])
 
 
+def base_net(state: Params, base: int) -> Small:
+    net = Small(Width(0.25))
+    net.load_state_dict({name: state[f"{base}.{name}"] for name in net.state_dict()})
+    return net
+
+
 def test_a_level_is_the_mean_of_the_logits_of_its_first_bases() -> None:
     method, x = small(), torch.tensor([[1.5], [-2.0]])
     state = method.initial_state()
-    bases = []
-    for base in range(4):
-        net = Small(Width(0.25))
-        net.load_state_dict({name: state[f"{base}.{name}"] for name in net.state_dict()})
-        bases.append(net(x).detach())
+    bases = [base_net(state, base)(x).detach() for base in range(4)]
     for number, b in enumerate((4, 2, 1)):
         logits = flat(method, number, state).module.eval()(x)
         torch.testing.assert_close(logits, sum(bases[:b]) / b, rtol=1e-6, atol=1e-7)
@@ -129,8 +132,7 @@ def test_bases_train_on_their_own_logits() -> None:
     told = method.backward(net, x, y, PLAIN)
     losses = []
     for base in range(2):
-        alone = Small(Width(0.25))
-        alone.load_state_dict({name: state[f"{base}.{name}"] for name in alone.state_dict()})
+        alone = base_net(state, base)
         value = PLAIN(alone(x), y)
         value.backward()
         losses.append(value.item())

@@ -1,5 +1,5 @@
-"""Runs killed as a whole at any moment, that of saving included, or with a rank stopped for a while: all come to the
-same bits. `tests/nightly/kill.py` makes more.
+"""Runs killed as a whole at any moment, that of saving included, with a rank stopped for a while, or, under ULFM, with
+lost ranks: all come to the same bits. `tests/nightly/kill.py` makes more.
 """
 
 from pathlib import Path
@@ -14,7 +14,8 @@ from fedmpi.report.records import read_records
 from fedmpi.store.run_dir import RunDir
 
 SAVING = Attack(0, 4, "saving", 0.002)
-KILLED = {
+AT_ONCE = (Attack(1, 3, "local_training", 0.0), Attack(2, 3, "local_training", 0.0), Attack(0, 3, "aggregation", 0.0))
+JOBS = {
     "killed": case("lgfedavg-pretrained", Leg(2, (SAVING,)), Leg(1), kills_all=True),
     "killed twice": case(
         "hermes", Leg(3, (SAVING,)), Leg(2, (Attack(1, 6, "local_training", 0.01),)), Leg(1), kills_all=True
@@ -23,18 +24,32 @@ KILLED = {
     "stopped for too long": case(
         "standalone", Leg(3, (Attack(0, 3, "aggregation", 0.0, stop_s=60.0),), ("mpi.round_timeout_s=6",))
     ),
+    # All in all: workers and rank 0 are lost, in each stage, one after the other and at once, down to the last rank.
+    "lost": case("fedhm", Leg(3, (Attack(2, 2, "local_training", 0.003), Attack(0, 4, "svd", 0.001)))),
+    "lost with memories": case(
+        "topk", Leg(4, (Attack(3, 2, "evaluation", 0.0), SAVING, Attack(1, 5, "local_training", 0.01)))
+    ),
+    "lost at once": case("hermes", Leg(5, (Attack(4, 1, "communication", 0.0), *AT_ONCE))),
+    "lost at reduce": case(
+        "fedavg-reduce",
+        Leg(4, (Attack(3, 2, "aggregation", 0.0), Attack(0, 6, "evaluation", 0.0), Attack(2, 7, "communication", 0.0))),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", fast(of=KILLED, slow=("killed twice",)))
+@pytest.mark.parametrize("name", fast("lost", of=JOBS, slow=("killed twice", "lost at reduce")))
 def test_the_run_comes_to_the_bits_of_a_quiet_one(name: str, tmp_path: Path) -> None:
+    """Each loss is on record; where ranks are lost the others continue."""
     mpirun()
-    job = KILLED[name]
+    job = JOBS[name]
     outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
     log = (tmp_path / "job-0.log").read_text(errors="replace")
     assert not outcome.problem, f"{outcome.problem}\n{log}"
     expected = [attack for one in job.starts for attack in one.attacks]
     assert name == "stopped for too long" or outcome.attacks == expected, f"not all came to pass\n{log}"
+    if name.startswith("lost"):
+        assert {loss["rank"] for loss in outcome.losses} == {attack.rank for attack in expected}, log
+        assert all(loss["recovery_s"] > 0 and loss["host"] for loss in outcome.losses)
 
 
 @pytest.mark.slow

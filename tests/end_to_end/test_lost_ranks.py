@@ -1,6 +1,6 @@
 """Ranks die while the job runs: under ULFM the others continue to the same bits; without, all ends at once.
 
-`tests/nightly/kill.py` does the same at random moments, as often as one likes.
+`test_kills.py` loses them in each stage, `tests/nightly/kill.py` at random moments, as often as one likes.
 """
 
 import re
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from fast import fast
 from launched import TOPK, ULFM, Start, descendants, ends_in_time, has_rounds, kill, last_start
-from nightly.kill import Attack, Job, Leg, case, quiet, run
 from small_runs import finished, undisturbed
 
 from fedmpi.report.records import read_records
@@ -19,42 +18,6 @@ from fedmpi.store.run_dir import RunDir
 
 METHOD = (*TOPK, "output.checkpoint_every=2")
 ENDLESS = (*METHOD, "rounds=100000")
-
-
-# All in all: workers and rank 0, in each stage, one after the other and at once, down to the last rank.
-JOBS = (
-    case("fedhm", Leg(3, (Attack(2, 2, "local_training", 0.003), Attack(0, 4, "svd", 0.001)))),
-    case(
-        "topk",
-        Leg(4, (Attack(3, 2, "evaluation", 0.0), Attack(0, 4, "saving", 0.002), Attack(1, 5, "local_training", 0.01))),
-    ),
-    case(
-        "hermes",
-        Leg(
-            5,
-            (
-                Attack(4, 1, "communication", 0.0),
-                Attack(1, 3, "local_training", 0.0),
-                Attack(2, 3, "local_training", 0.0),
-                Attack(0, 3, "aggregation", 0.0),
-            ),
-        ),
-    ),
-    case(
-        "fedavg-reduce",
-        Leg(4, (Attack(3, 2, "aggregation", 0.0), Attack(0, 6, "evaluation", 0.0), Attack(2, 7, "communication", 0.0))),
-    ),
-)
-
-
-@pytest.mark.parametrize("job", fast(JOBS[0], of=JOBS, slow=JOBS[3:4]), ids=lambda job: job.name)
-def test_the_others_go_on_to_the_same_bits(job: Job, tmp_path: Path) -> None:
-    outcome = run(job, tmp_path, 0, quiet(job, tmp_path))
-    log = (tmp_path / "job-0.log").read_text(errors="replace")
-    assert outcome.attacks == list(job.starts[0].attacks), f"not all were killed\n{log}"
-    assert not outcome.problem, f"{outcome.problem}\n{log}"
-    assert {loss["rank"] for loss in outcome.losses} == {attack.rank for attack in outcome.attacks}, log
-    assert all(loss["recovery_s"] > 0 and loss["host"] for loss in outcome.losses)
 
 
 @pytest.mark.slow

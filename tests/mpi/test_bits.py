@@ -6,6 +6,7 @@ losses, client memories and protocol bytes must be the same, to the last bit.
 
 import contextlib
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -56,20 +57,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 
 PAIRS = tuple((case, exchange) for case in CASES for exchange in EXCHANGES)
 SLOW = (("fedhm-coverage", "exchange=reduce"), ("fedhm", "exchange=auto"))
-FIRST = (
-    *(
-        ("topk", exchange)
-        for exchange in ("exchange=auto", "exchange=reduce", "exchange=gather mpi.server_trains=true")
-    ),
-    *(("fedavg", "exchange=gather"), ("fedhm", "exchange=reduce mpi.server_trains=true")),
-)
+FIRST = (("fedavg", EXCHANGES[0]), ("topk", EXCHANGES[1]), ("topk", EXCHANGES[2]), ("topk", EXCHANGES[3]))
+FIRST += (("fedhm", EXCHANGES[4]),)
 
 
 @pytest.mark.parametrize(("case", "exchange"), fast(*FIRST, of=PAIRS, slow=SLOW))
 def test_ranks_and_exchange_change_nothing(bits: Bits, case: str, exchange: str) -> None:
-    words = (*CASES[case], "rounds=2")
-    bits.run(small_config(*words, *f"mpi.{exchange}".split()))
-    bits.check(bits.alone(small_config(*words)))
+    bits.are_those_of_one_process(*CASES[case], "rounds=2", *f"mpi.{exchange}".split())
 
 
 LATE = {
@@ -83,9 +77,7 @@ LATE = {
 @pytest.mark.parametrize("exchange", ["gather", "reduce"])
 @pytest.mark.parametrize("case", fast("untested", of=LATE))
 def test_factors_that_follow_keep_the_bits(bits: Bits, case: str, exchange: str) -> None:
-    words = ("method.name=fedhm", *LATE[case], "rounds=3")
-    bits.run(small_config(*words, f"mpi.exchange={exchange}"))
-    bits.check(bits.alone(small_config(*words)))
+    bits.are_those_of_one_process("method.name=fedhm", *LATE[case], "rounds=3", f"mpi.exchange={exchange}")
 
 
 def test_dense_clients_train_while_rank_0_factorizes(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,23 +167,19 @@ PARTS = {
 
 @pytest.mark.parametrize("case", fast("scaffold", of=PARTS))
 def test_clients_that_are_away_or_do_a_part_or_are_lost(bits: Bits, case: str) -> None:
-    """Two rounds by gather and, resumed, two by reduce, the last without clients; against one process."""
+    """The last two of four rounds are without clients."""
     file = bits.folder / "times.csv"
     if bits.comm.is_root:
         file.write_text("".join(f"{client},{1 + client % 2},3\n" for client in range(8)))
     bits.comm.wait_for_all()
     words = (*PARTS[case], *UNEVEN, f"clients.availability={file}", "clients.dropout=0.4", "clients.work.partial=0.7")
-    for rounds, exchange in ((2, "gather"), (4, "reduce")):
-        bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 4)
-    bits.check(bits.alone(small_config(*words, "rounds=4")))
+    bits.are_those_of_one_start(*words, rounds=(2, 4))
 
 
 def test_all_ranks_end_with_the_same_test(bits: Bits) -> None:
     """Rank 0 alone has the records; the second start goes by the tests of the first one, too."""
     words = ("method.name=standalone", "train.lr=1e-9", "clients.per_round=2", "stop.patience=2")
-    for rounds in (2, 20):
-        bits.run(small_config(*words, f"rounds={rounds}"), resume=rounds == 20)
-    bits.check(bits.alone(small_config(*words, "rounds=20")))
+    bits.are_those_of_one_start(*words, rounds=(2, 20))
     ended = "ended" not in (records := read_records(RunDir(bits.folder / "run")))[-2] and "ended" in records[-1]
     bits.on_all_ranks(ended and len(records) < 20, str(len(records)))
 
@@ -235,11 +223,8 @@ def _words(case: str) -> tuple[str, ...]:
 )
 @pytest.mark.usefixtures("references_of_methods")
 def test_every_method_keeps_its_bits(bits: Bits, case: str) -> None:
-    """Two rounds by gather and, resumed, a third by reduce, on all ranks; personal tests on. Against one process."""
-    words = _words(case)
-    for rounds, exchange in ((2, "gather"), (3, "reduce")):
-        bits.run(small_config(*words, f"rounds={rounds}", f"mpi.exchange={exchange}"), resume=rounds == 3)
-    bits.check(bits.alone(small_config(*words, "rounds=3")))
+    """Personal tests are on."""
+    bits.are_those_of_one_start(*_words(case), rounds=(2, 3))
 
 
 def test_a_net_that_keeps_something_is_refused_by_all(bits: Bits) -> None:
@@ -270,25 +255,19 @@ def test_a_run_goes_on_with_other_ranks(bits: Bits, case: str, first: str) -> No
         config = small_config(*CASES[case], f"rounds={rounds}", exchange)
         if on_ranks:
             bits.run(config, resume=rounds == 4)
-            continue
-        with bits.all_or_none():
-            if bits.comm.rank == 0:
-                run_all(config, SerialComm(), bits.folder / "run", resume=rounds == 4)
-            bits.comm.wait_for_all()
+        else:
+            bits.by_rank_0(partial(run_all, config, SerialComm(), bits.folder / "run", resume=rounds == 4))
     bits.check(bits.alone(small_config(*CASES[case], "rounds=4")))
 
 
 @pytest.mark.parametrize("case", fast("topk", of=("topk", "hermes", "scaffold", "fedhm-dynamic"), slow=("scaffold",)))
 def test_a_run_that_begins_with_another_s_state(bits: Bits, case: str) -> None:
     """Rank 0 alone makes two rounds; all ranks begin with what it has saved."""
-    words = method_cases.CASES[case]
-    with bits.all_or_none():
-        if bits.comm.rank == 0:
-            run_all(small_config(*words, "rounds=2"), SerialComm(), bits.folder / "parent")
-        bits.comm.wait_for_all()
+    config = small_config(*method_cases.CASES[case], "rounds=2")
+    bits.by_rank_0(lambda: run_all(config, SerialComm(), bits.folder / "parent"))
     begins = {"origin": Origin.named(str(bits.folder / "parent"))}
-    bits.run(small_config(*words, "rounds=2"), **begins)
-    bits.check(bits.alone(small_config(*words, "rounds=2"), **begins))
+    bits.run(config, **begins)
+    bits.check(bits.alone(config, **begins))
 
 
 def test_memories_of_the_next_round_survive_a_slow_save(bits: Bits, monkeypatch: pytest.MonkeyPatch) -> None:
