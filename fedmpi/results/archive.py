@@ -21,9 +21,9 @@ from fedmpi.store import manifest
 from fedmpi.store.files import json_safe, read_whole, write_atomic
 
 FILE = "records.json.gz"
-_COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
+COSTS = ("protocol_down_bytes", "protocol_up_bytes", "training_macs", "simulated_s", "simulated_j")
 _SAME = ("config", "data", "seconds", "nets")  # fields that have the same name in the file
-_KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *_COSTS)
+_KEYS_OF_A_ROUND = ("round", "tiers", "clients", "train_loss", *COSTS)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from fedmpi.config.schema import settings
 from fedmpi.costs import FLOAT32_BYTES
 from fedmpi.errors import ConfigError, counted
 from fedmpi.report.records import Record, incidents, is_whole, net_scores, score_name, scores_of
-from fedmpi.results.archive import RunRecord
+from fedmpi.results.archive import COSTS, RunRecord
 from fedmpi.results.figure import Line, Panel
 from fedmpi.results.grid_file import GridRun, Measure
 from fedmpi.results.run import Run
@@ -32,11 +32,10 @@ def nets_of(records: Sequence[Record], net: str) -> list[str]:
 
 def spent(records: Sequence[Record], cost: str) -> pd.Series:
     """Returns what was spent up to each of these rounds: `rounds`, `bytes` that real clients would have moved down and
-    up, training `macs`, `uploaded_parameters`, or simulated seconds and joules on the clients' devices (NaN without a
-    clock).
+    up, training `macs`, `uploaded_parameters`, or a cost by its key in the records, as `simulated_s` and `simulated_j`
+    on the clients' devices (NaN without a clock).
     """
-    keys = ("round", "protocol_down_bytes", "protocol_up_bytes", "training_macs", *SIMULATED)
-    rounds = pd.DataFrame(records, columns=keys).astype(float)
+    rounds = pd.DataFrame(records, columns=["round", *COSTS]).astype(float)
     if cost == "rounds":
         return rounds["round"]
     up = rounds["protocol_up_bytes"]
@@ -44,7 +43,7 @@ def spent(records: Sequence[Record], cost: str) -> pd.Series:
         "bytes": up + rounds["protocol_down_bytes"],
         "macs": rounds["training_macs"],
         "uploaded_parameters": up / FLOAT32_BYTES,
-        **rounds[[*SIMULATED]],
+        **rounds,
     }
     return costs[cost].cumsum()
 

@@ -20,7 +20,7 @@ from fedmpi.errors import UserError, counted
 from fedmpi.report.records import CLIENTS, Record, by_ranks, incidents, scores_of
 from fedmpi.results import figure, frame
 from fedmpi.results.figure import Draw, Line, Panel
-from fedmpi.results.frame import curve, name_of, tier_curves
+from fedmpi.results.frame import curve, name_of, spent, tier_curves
 from fedmpi.results.run import Run
 from fedmpi.rounds.state import Setup
 from fedmpi.store.files import write_text
@@ -138,9 +138,8 @@ def _confusion(found: Any, axes: Axes) -> None:
 def _costs(run: Run) -> _Charts:
     if not run.records:
         return
-    costs = pd.DataFrame(run.records, columns=["round", *_COSTS]).set_index("round").astype(float).cumsum()
-    rounds = costs.index.tolist()
-    down, up, training = (Line(label, rounds, costs[key].tolist()) for key, label in _COSTS.items())
+    rounds = [record["round"] for record in run.records]
+    down, up, training = (Line(label, rounds, spent(run.records, key).tolist()) for key, label in _COSTS.items())
     if down.y[-1] or up.y[-1]:
         yield _lines("Bytes of all clients so far", [down, up], "bytes")
     yield _lines("MACs so far", [training], "macs")
