@@ -19,13 +19,13 @@ from fedmpi.models.nets.cnn import AlexNet, CnnFemnist, CnnHermes, CnnPrism, Len
 from fedmpi.models.nets.lstm import LstmChar, LstmImdb
 from fedmpi.models.nets.mlp import Mlp
 from fedmpi.models.nets.resnet import ResNet18
-from fedmpi.models.options import Model
+from fedmpi.models.options import Inputs, Model
 from fedmpi.models.surgery import cutting, groups, nested
 from fedmpi.models.surgery.groups import crossed
 from fedmpi.models.surgery.nested import fan_in_shares
 from fedmpi.models.surgery.rolling import Axis, rolling_axes
 from fedmpi.models.surgery.scaler import add_scaler
-from fedmpi.models.width import Rounding
+from fedmpi.models.width import Rounding, Width
 
 TEXT = Info("tokens", (5,), 3, 11)
 MODELS = [
@@ -201,8 +201,18 @@ def test_without_norm_layers_it_stands_after_all_but_the_last() -> None:
 # Channel groups of every net, and nets that are really cut: their outputs against those of the masked nets.
 
 
+class FlatNorm(Model):
+    name: str = "flat_norm"
+
+    def net(self, info: Inputs, width: Width) -> nn.Module:
+        """A BatchNorm of numbers of a flattened image: one for each place of each channel."""
+        hidden = (nn.Flatten(), nn.BatchNorm1d(4 * 36), nn.ReLU(), nn.Linear(4 * 36, 20), nn.ReLU())
+        return nn.Sequential(nn.Conv2d(1, 4, 3), *hidden, nn.Linear(20, info.num_classes))
+
+
 GREY, COLOUR = (1, 8, 8), (3, 32, 32)
 CUT_NETS = {
+    "norm behind a flattening": (FlatNorm(), GREY),
     "resnet": (ResNet18(width=0.125, blocks=(2, 1, 1)), COLOUR),
     "pre-activation": (ResNet18(width=0.125, blocks=(2, 1, 1), order="pre"), GREY),
     "mlp": (Mlp(hidden=(20, 12)), GREY),

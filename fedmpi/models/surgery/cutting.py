@@ -12,7 +12,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from fedmpi.models.surgery.groups import Masks, Structure, any_writer, follow, kept_entries, num_held, region, zeroing
+from fedmpi.models.surgery.groups import Masks, Structure, follow, kept_entries, norm_entries, num_held, region, zeroing
 from fedmpi.models.surgery.narrowing import resize
 from fedmpi.tensors import select
 
@@ -32,19 +32,19 @@ def cut(net: nn.Module, masks: Masks) -> nn.Module:
         channels[0] |= not channels.any()
     left = _masks_of(structure, channels_left)
     for name, axes in kept_entries(structure, left).items():
-        module, _, own = name.rpartition(".")
+        owner, _, own = name.rpartition(".")
         value = select(parameters[name].detach(), region(axes))
-        setattr(small.get_submodule(module), own, nn.Parameter(value))
+        setattr(small.get_submodule(owner), own, nn.Parameter(value))
     for name in structure.layers:
         layer = small.get_submodule(name)
         resize(layer, *layer.get_parameter("weight").shape[:2])
-    for name, sources in structure.norms.items():
-        norm = small.get_submodule(name)
-        if (entries := any_writer(left, sources)) is not None:
-            resize(norm, int(entries.sum()), int(entries.sum()))
-            for statistic, values in [*norm.named_buffers(recurse=False)]:
+    for name, norm in structure.norms.items():
+        module = small.get_submodule(name)
+        if (entries := norm_entries(left, norm)) is not None:
+            resize(module, int(entries.sum()), int(entries.sum()))
+            for statistic, values in [*module.named_buffers(recurse=False)]:
                 if values.dim():
-                    setattr(norm, statistic, select(values, entries))
+                    setattr(module, statistic, select(values, entries))
     return small
 
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -44,7 +45,7 @@ ADDITIONS = {"add", "iadd", "add_"}
 
 @dataclass(frozen=True)
 class Layer:
-    """A conv or linear layer; `sources` write the channels that it reads, each an equal share of its inputs."""
+    """A conv, linear or norm layer; `sources` write the channels that it reads, each an equal share of its inputs."""
 
     num_outputs: int
     num_inputs: int
@@ -53,12 +54,12 @@ class Layer:
 
 @dataclass
 class Structure:
-    """What `follow` found: layers and norms (each with the layers that write its channels) in the order of use."""
+    """What `follow` found: convs and linear layers, and norms, in the order of use."""
 
     shapes: dict[str, tuple[int, ...]]
     """The shape of every parameter."""
     layers: dict[str, Layer] = field(default_factory=dict)
-    norms: dict[str, frozenset[str]] = field(default_factory=dict)
+    norms: dict[str, Layer] = field(default_factory=dict)
     added: list[frozenset[str]] = field(default_factory=list)
     """Layers whose outputs meet in an addition, channel by channel."""
     outputs: frozenset[str] = frozenset()
@@ -139,7 +140,8 @@ def _pass_module(
         found.layers[name] = Layer(outputs, inputs, sources)
         return frozenset({name})
     if isinstance(module, norms):
-        found.norms[name] = sources
+        size: Any = module.num_channels if isinstance(module, nn.GroupNorm) else module.num_features
+        found.norms[name] = Layer(size, size, sources)
         return sources
     if isinstance(module, CHANNEL_WISE):
         return sources
@@ -181,8 +183,8 @@ def kept_entries(structure: Structure, masks: Masks) -> Kept:
     for name in structure.layers:
         rows = masks.get(f"out.{name}")
         kept |= {f"{name}.weight": (rows, masks.get(f"in.{name}")), f"{name}.bias": (rows,)}
-    for name, sources in structure.norms.items():
-        entries = any_writer(masks, sources)
+    for name, norm in structure.norms.items():
+        entries = norm_entries(masks, norm)
         kept |= {f"{name}.weight": (entries,), f"{name}.bias": (entries,)}
     return {name: axes for name, axes in kept.items() if name in structure.shapes and any(map(_lost, axes))}
 
@@ -191,11 +193,14 @@ def _lost(axis: Tensor | None) -> bool:
     return axis is not None and not bool(axis.all())
 
 
-def any_writer(masks: Masks, writers: frozenset[str]) -> Tensor | None:
-    """Returns the channels that at least one of the writers keeps; None for all."""
-    families = [masks.get(f"out.{writer}") for writer in sorted(writers)]
+def norm_entries(masks: Masks, norm: Layer) -> Tensor | None:
+    """Returns the entries of a norm whose channels at least one writer keeps; None for all."""
+    families = [masks.get(f"out.{writer}") for writer in sorted(norm.sources)]
     present = [family for family in families if family is not None]
-    return torch.stack(present).any(0) if len(present) == len(families) else None
+    if len(present) < len(families):
+        return None
+    channels = torch.stack(present).any(0)
+    return channels.repeat_interleave(norm.num_inputs // len(channels))
 
 
 def num_held(structure: Structure, kept: Kept) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedmpi.models.surgery.groups import INPUT, Index, Structure, follow
+from fedmpi.models.surgery.groups import INPUT, Index, Layer, Structure, follow
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,9 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
     structure = follow(wide, (_BatchNorm, nn.GroupNorm))
     blocks: dict[str, tuple[int, ...]] = {}
     for name, layer in structure.layers.items():
-        block = _entries_per_channel(structure, layer.num_inputs, layer.sources)
-        blocks |= {f"{name}.weight": (1, block), f"{name}.bias": (1,)}
-    for name, sources in structure.norms.items():
-        block = _entries_per_channel(structure, structure.shapes.get(f"{name}.weight", (0,))[0], sources)
-        blocks |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), (block,))
+        blocks |= {f"{name}.weight": (1, _entries_per_channel(structure, layer)), f"{name}.bias": (1,)}
+    for name, norm in structure.norms.items():
+        blocks |= dict.fromkeys((f"{name}.weight", f"{name}.bias"), (_entries_per_channel(structure, norm),))
     found = {}
     for name, parameter in narrow.named_parameters():
         lengths = structure.shapes[name]
@@ -56,8 +54,8 @@ def rolling_axes(wide: nn.Module, narrow: nn.Module) -> dict[str, tuple[Axis, ..
     return found
 
 
-def _entries_per_channel(structure: Structure, length: int, sources: frozenset[str]) -> int:
-    """Returns how many entries in a row belong to one channel: sources that write together share channels, an input is
+def _entries_per_channel(structure: Structure, layer: Layer) -> int:
+    """Returns how many inputs in a row belong to one channel: sources that write together share channels, an input is
     never narrowed."""
-    writers = sources - {INPUT}
-    return length // structure.layers[min(writers)].num_outputs if writers else 1
+    writers = layer.sources - {INPUT}
+    return layer.num_inputs // structure.layers[min(writers)].num_outputs if writers else 1
