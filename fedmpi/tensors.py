@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -97,6 +97,16 @@ def put_buffer(net: nn.Module, name: str, value: Tensor) -> None:
     """Puts a tensor in place of the buffer of this dotted name."""
     module, _, own = name.rpartition(".")
     net.get_submodule(module)._buffers[own] = value
+
+
+def renew_parameters(net: nn.Module, make: Callable[[str, Tensor], Tensor]) -> nn.Module:
+    """Puts `make(name, value)` in place of each parameter; ties between layers stay. Returns the net."""
+    new = {value: nn.Parameter(make(name, value), value.requires_grad) for name, value in net.named_parameters()}
+    for part in net.modules():
+        for own, value in [*part._parameters.items()]:
+            if value is not None:
+                setattr(part, own, new[value])
+    return net
 
 
 def copy_of(net: nn.Module, values: Mapping[int, Tensor] | None = None) -> nn.Module:

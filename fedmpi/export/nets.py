@@ -261,10 +261,7 @@ def _multiplied_out(layer: LowRank | Adapter) -> nn.Module:
     bias = layer.bias
     if weight.dim() == 2:
         return linear_of(weight, bias)
-    # Along each axis one of the two halves is neutral: 1, and a padding of 0.
-    names = ("stride", "padding", "dilation")
-    geometry: Any = {name: tuple(map(max, getattr(layer.u, name), getattr(layer.v, name))) for name in names}
-    geometry["kernel_size"] = tuple(weight.shape[2:])
+    geometry: Any = {name: getattr(layer, name) for name in ("kernel_size", "stride", "padding", "dilation")}
     conv = nn.Conv2d(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta", **geometry)
     conv.weight = nn.Parameter(weight.clone())
     if bias is not None:

@@ -20,7 +20,7 @@ from torch.optim.sgd import sgd
 from fedmpi.config.schema import Train
 from fedmpi.learning.loss_scale import LossScale
 from fedmpi.strided import subsample_before_narrow_convs
-from fedmpi.tensors import Layout, Params, frozen_values, put_buffer, specs_of
+from fedmpi.tensors import Layout, Params, frozen_values, put_buffer, renew_parameters, specs_of
 
 
 class Buffers:
@@ -139,12 +139,7 @@ def net_layout(parameters: Iterable[tuple[str, Tensor]], own_decay: Collection[s
 
 def _adopt(module: nn.Module, params: Params, grads: Params) -> nn.Module:
     """Makes every parameter of `module` a view of the flat buffers; values are not kept, ties between layers are."""
-    adopted = {}
-    for name, old in module.named_parameters():
-        adopted[id(old)] = nn.Parameter(params[name])
-        adopted[id(old)].grad = grads[name]
-    for part in module.modules():
-        for name, tied in part._parameters.items():
-            if tied is not None:
-                part._parameters[name] = adopted[id(tied)]
+    renew_parameters(module, lambda name, _: params[name])
+    for name, value in module.named_parameters():
+        value.grad = grads[name]
     return module

@@ -7,7 +7,7 @@ net is a parameter that is trained or a registered buffer that stays as it is.
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import torch
@@ -20,7 +20,7 @@ from fedmpi.errors import WHOLE_NUMBERS, ConfigError
 from fedmpi.models import pretrained
 from fedmpi.models.options import Inputs, Model
 from fedmpi.models.width import Rounding, Width
-from fedmpi.tensors import frozen_values, put_buffer
+from fedmpi.tensors import frozen_values, put_buffer, renew_parameters
 
 _PLURALS = {"image": "images", "vector": "vectors", "tokens": "tokens"}
 _EXAMPLES = {"image": "resnet18", "vector": "mlp", "tokens": "lstm_imdb"}
@@ -45,15 +45,6 @@ def skeleton(options: Model, info: Inputs, width: float = 1.0, rounding: Roundin
     frozen = frozen_values(net)
     has_other_buffers = any(name not in frozen for name, _ in net.named_buffers(remove_duplicate=False))
     return _emptied(build(options, info, 0, width, rounding) if has_other_buffers else net)
-
-
-def renew_parameters(net: nn.Module, make: Callable[[Tensor], Tensor]) -> nn.Module:
-    """Puts `make(value)` in place of each parameter; ties between layers stay. Returns the net."""
-    new = {value: nn.Parameter(make(value), value.requires_grad) for value in net.parameters()}
-    for part in net.modules():
-        for name, value in [*part.named_parameters(recurse=False)]:
-            setattr(part, name, new[value])
-    return net
 
 
 def conversions(options: Model, info: Inputs) -> tuple[str, ...]:
@@ -85,7 +76,7 @@ def _emptied(net: nn.Module) -> nn.Module:
     empty = {id(value): value.to("meta") for value in frozen.values()}
     for name, value in frozen.items():
         put_buffer(net, name, empty[id(value)])
-    return renew_parameters(net, lambda value: value.detach().to("meta"))
+    return renew_parameters(net, lambda _, value: value.detach().to("meta"))
 
 
 def _from_options(options: Model, info: Inputs, width: Width, device: str, init_seed: int) -> nn.Module:

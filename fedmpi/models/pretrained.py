@@ -50,10 +50,8 @@ class KeptStatistics(nn.Module):
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()
         keep_attributes(self, norm)
-        for name in ("weight", "bias"):
-            self.register_parameter(name, norm._parameters[name])
-        for name in _STATISTICS:
-            self.register_buffer(name, norm._buffers[name])
+        self._parameters.update(norm._parameters)
+        self._buffers.update(norm._buffers)
 
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.batch_norm(
@@ -240,7 +238,7 @@ def digest_of(values: Mapping[str, Tensor]) -> str:
     state = blake2b(digest_size=8)
     for name, value in values.items():
         state.update(repr((name, str(value.dtype), tuple(value.shape))).encode())
-        state.update(bytes_of(value).numpy().data)
+        state.update(bytes_of(value).cpu().numpy().data)
     return state.hexdigest() if values else ""
 
 

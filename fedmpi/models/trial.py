@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from hashlib import blake2b
 from typing import Any
 
 import psutil
@@ -22,7 +21,7 @@ from fedmpi.models import create, pretrained
 from fedmpi.models.create import refusal
 from fedmpi.models.options import Inputs, Model
 from fedmpi.strided import subsample_before_narrow_convs
-from fedmpi.tensors import bytes_of, frozen_values
+from fedmpi.tensors import frozen_values, renew_parameters
 
 EXAMPLES = 4
 # Values, gradients and a copy of the largest layer.
@@ -88,7 +87,7 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
         if value.device.type != "cpu":
             raise _refusal(net, model, name, f"on the device {value.device}; make it on the CPU, a run moves it")
     subsample_before_narrow_convs(net)  # as training does: oneDNN may end the process
-    create.renew_parameters(net, Tensor.detach)  # training does so: nobody may go on with the old ones
+    renew_parameters(net, lambda _, value: value.detach())  # training does so: nobody may go on with the old ones
     parameters = dict(net.named_parameters())
     layers: dict[object, str] = {}
     calls: set[str] = set()
@@ -107,9 +106,8 @@ def _passed(net: nn.Module, info: Inputs, model: str, *, trains: bool) -> Trial:
             tested = _scores(net.eval(), info, model, examples_of(info))
     _refuse_changes(net, model, parameters)
     shapes = tuple(f"{name} {tuple(value.shape)}" for name, value in parameters.items())
-    digest = blake2b(bytes_of(torch.cat([scores, tested])).numpy().data, digest_size=8).hexdigest()
-    frozen = pretrained.digest_of(frozen_values(net))
-    return Trial(classifier, shapes, digest, frozen)
+    outputs = pretrained.digest_of({"outputs": torch.cat([scores, tested])})
+    return Trial(classifier, shapes, outputs, pretrained.digest_of(frozen_values(net)))
 
 
 def try_batches(options: Model, info: Inputs, training: Iterable[int], tests: Iterable[int]) -> None:

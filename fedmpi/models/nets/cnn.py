@@ -69,15 +69,6 @@ def conv_layers(channels: int, convs: Iterable[Conv]) -> nn.Sequential:
     return layers
 
 
-def dropping_classifier(inputs: int, hidden: int, outputs: int, *, drops_first: bool) -> nn.Sequential:
-    """Returns three linear layers, the first two with a ReLU behind them and dropout before or behind both."""
-    layers = nn.Sequential()
-    for size in (inputs, hidden):
-        pair = [nn.Linear(size, hidden), nn.ReLU(inplace=True)]
-        layers.extend([nn.Dropout(), *pair] if drops_first else [*pair, nn.Dropout()])
-    return layers.append(nn.Linear(hidden, outputs))
-
-
 def vgg(info: Inputs, width: Width) -> nn.Sequential:
     """Makes a net (B, C, H, W) -> (B, num_classes); images with a side below 32 are zero-padded to 32."""
     pad, _ = padding_to(info.example_shape, VGG16_SIDE)
@@ -87,7 +78,7 @@ def vgg(info: Inputs, width: Width) -> nn.Sequential:
         convs.append(Conv(width.of(last), 3, padding=1, pool=2))
     features = conv_layers(info.example_shape[0], convs)
     inputs = convs[-1].channels * VGG16_POOLED**2
-    classifier = dropping_classifier(inputs, width.of(HIDDEN), info.num_classes, drops_first=False)
+    classifier = linear_layers(inputs, [width.of(HIDDEN)] * 2, info.num_classes, drops="behind")
     pool = SlicedAvgPool2d(VGG16_POOLED)
     net = chained(pad=pad, features=features, pool=pool, flatten=nn.Flatten(), classifier=classifier)
     return net.apply(kaiming_normal)
@@ -105,7 +96,7 @@ def alex(info: Inputs, width: Width) -> nn.Sequential:
     )
     features = conv_layers(info.example_shape[0], convs)
     inputs = fourth * ALEXNET_POOLED**2
-    classifier = dropping_classifier(inputs, width.of(HIDDEN), info.num_classes, drops_first=True)
+    classifier = linear_layers(inputs, [width.of(HIDDEN)] * 2, info.num_classes, drops="before")
     enlarge = enlargement_to(info.example_shape, ALEXNET_SIDE)
     pool = SlicedAvgPool2d(ALEXNET_POOLED)
     return chained(enlarge=enlarge, features=features, pool=pool, flatten=nn.Flatten(), classifier=classifier)

@@ -58,11 +58,17 @@ def chained(**parts: nn.Module) -> nn.Sequential:
     return nn.Sequential(OrderedDict(parts))
 
 
-def linear_layers(inputs: int, hidden: Iterable[int], outputs: int) -> nn.Sequential:
-    """Returns linear layers with a ReLU between any two of them."""
+def linear_layers(
+    inputs: int, hidden: Iterable[int], outputs: int, drops: Literal["", "before", "behind"] = ""
+) -> nn.Sequential:
+    """Returns linear layers with a ReLU behind all but the last, and dropout before or behind each such pair."""
     layers = nn.Sequential()
     for size in hidden:
+        if drops == "before":
+            layers.append(nn.Dropout())
         layers.extend([nn.Linear(inputs, size), nn.ReLU(inplace=True)])
+        if drops == "behind":
+            layers.append(nn.Dropout())
         inputs = size
     return layers.append(nn.Linear(inputs, outputs))
 
