@@ -26,7 +26,6 @@ The paper's mean in time leaves all tiers one net (`RANK_COLLAPSE.md`). `fedhm_d
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -38,17 +37,15 @@ from fedmpi import seeds
 from fedmpi.config.fields import NotNegative, Shares
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
-from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.correction import TierCoverage
-from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
-from fedmpi.lowrank.rule import Rule, plan_layers
-from fedmpi.methods.fedopt import ServerMethod, ServerOptions
-from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext, Training
-from fedmpi.methods.widths import larger_than_dense, with_open_lstms
-from fedmpi.tensors import Params, Spec, max_magnitudes
+from fedmpi.lowrank.rule import Rule
+from fedmpi.methods.factors import FactorMethod
+from fedmpi.methods.fedopt import ServerOptions
+from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext
+from fedmpi.tensors import Params, Spec
 
 # Below, exp((gamma - 1) / tau) underflows; the weights have long been all on the largest tier.
 Temperature = Annotated[float, Field(ge=0.002)]
@@ -79,29 +76,22 @@ class FedHMOptions(ServerOptions):
     """`gram`: by the float64 eigenvectors of the Gram matrix, nearest to the optimum; `exact`: LAPACK's float32 SVD."""
 
 
-class FedHM(ServerMethod):
+class FedHM(FactorMethod):
     """One SVD per layer and round on the server; prefixes of its factors on the clients."""
 
     Options: ClassVar[type[FedHMOptions]] = FedHMOptions
     options: FedHMOptions
 
     def __init__(self, context: MethodContext) -> None:
-        super().__init__(with_open_lstms(context))
-        options = self.options
+        options = context.options
+        assert isinstance(options, FedHMOptions)
         dense = context.dense_layers if options.dense_layers == "auto" else options.dense_layers
         rule = Rule(dense, options.unroll, options.layer_ranks, context.classifier())
-        self.layers = {layer.name: layer for layer in plan_layers(self.context.make(empty=True), rule)}
-        self.lambda_ = context.train.weight_decay if options.frobenius_decay == "auto" else options.frobenius_decay
-        if not options.plus_l2:
-            self.own_decay = [name for layer in self.layers.values() for name in layer.factor_names]
-        self.late = {layer.published_names: layer.cost for layer in self.layers.values()}
-
-    def warnings(self) -> tuple[str, ...]:
-        dense = self.context.make(empty=True)
-        return larger_than_dense("method.rank_ratio", self.options.rank_ratio, dense, self._growth)
-
-    def _growth(self, ratio: float) -> int:
-        return sum(layer.growth(layer.r(ratio)) for layer in self.layers.values())
+        super().__init__(context, rule, options.frobenius_decay)
+        self.layers = {layer.name: layer for layer in self.factorized}
+        if options.plus_l2:
+            self.own_decay = ()
+        self.late = {layer.published_names: layer.cost for layer in self.factorized}
 
     def _is_dense(self, tier: int) -> bool:
         return self.tiers[tier].capacity == 1
@@ -172,7 +162,7 @@ class FedHM(ServerMethod):
             u, v = layer.factor_names
             rows = layer.u_matrix(upload[u]).norm(dim=1).max(), layer.v_matrix(upload[v]).norm(dim=0).max()
             bounds[f"{layer.name}.weight"] = rows[0] * rows[1]
-        return max_magnitudes([bounds[name] for name in self.state_specs()])
+        return super().magnitudes(bounds, client)
 
     def _factors(self, layer: FactorizedLayer, published: Params, like: Tensor) -> tuple[Tensor, Tensor]:
         """Returns U (M, r) and V (r, N) as clients got them, where the server computes."""
@@ -184,8 +174,8 @@ class FedHM(ServerMethod):
     def diagnostics(self, state: Params, published: Params, contributions: Contributions) -> Mapping[str, object]:
         """Returns where the energy of the factorized layers lies, and by tier the factor c by which this round's mean
         alone, without training, shrinks the singular values that the tier has and smaller ones have not."""
-        weighted = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
-        cover = TierCoverage.from_clients((None if ratio == 1 else ratio, weight) for ratio, weight in weighted)
+        held = [(self.tiers[task.tier].capacity, self.client_weight(task)) for task in contributions.tasks]
+        cover = TierCoverage.from_clients(held)
         notes: dict[str, object] = {"band_factor": {tier.name: self._band_factor(cover, tier) for tier in self.tiers}}
         sigma = {name: layer.published_names[-1] for name, layer in self.layers.items()}
         if spectra := {name: published[sigma[name]].cpu() for name in sigma if sigma[name] in published}:
@@ -203,12 +193,8 @@ class FedHM(ServerMethod):
             weight = state[f"{name}.weight"]
             u, _ = self._factors(layer, published, weight)
             changes[name] = spectrum.energy_outside(layer.unroll(weight) - self._start[name].to(weight.device), u)
-        ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers if tier.capacity < 1}
+        ranks = {tier.name: self.ranks(tier.capacity) for tier in self.tiers if tier.capacity < 1}
         return spectrum.table(spectra, ranks, changes)
-
-    def _ranks(self, rank_ratio: float) -> dict[str, int]:
-        """Returns r of each layer."""
-        return {name: layer.r(rank_ratio) for name, layer in self.layers.items()}
 
     @cached_property
     def _start(self) -> Params:
@@ -225,14 +211,3 @@ class FedHM(ServerMethod):
         """Copies the leading r columns of each factor, and the dense rest whole."""
         for name, target in out.items():
             target.copy_(published[name][tuple(map(slice, target.shape))])  # singular triplets are nested
-
-    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
-        """Counts the Frobenius decay."""
-        layers = () if self._is_dense(tier) else self.layers.values()
-        macs = decay_macs(layers, self.tier_specs[tier])
-        return replace(super().count_steps(tier, num_examples, share), macs_per_update=macs)
-
-    def after_backward(self, net: FlatNet, client: Client) -> None:
-        """Frobenius decay: the gradient of lambda/2 |U V^T|_F^2 on every factorized layer."""
-        if not self._is_dense(client.task.tier):
-            decay_layers_(self.layers.values(), net.params, net.grads, self.lambda_)

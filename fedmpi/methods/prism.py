@@ -25,7 +25,6 @@ Differences from the paper, and from the authors' code (yuehniu/modeldecomp-fl @
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
 
@@ -37,17 +36,16 @@ from fedmpi.config.fields import MAX_TIERS, NotNegative
 from fedmpi.config.schema import Config
 from fedmpi.errors import ConfigError, counted
 from fedmpi.federation.tiers import Tier
-from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
-from fedmpi.lowrank.decay import decay_layers_, decay_macs
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.kernels import draw_kernels, refreshed, singular_values, use_of_kernels
 from fedmpi.lowrank.modules import kernel_net
-from fedmpi.lowrank.rule import Rule, plan_layers
+from fedmpi.lowrank.rule import Rule
 from fedmpi.lowrank.whole_stem import with_whole_stem
-from fedmpi.methods.protocol import Method, net_specs
-from fedmpi.methods.values import Client, Contributions, MethodContext, Training
-from fedmpi.methods.widths import KeepRatioOptions, larger_than_dense, with_open_lstms
+from fedmpi.methods.factors import FactorMethod
+from fedmpi.methods.protocol import net_specs
+from fedmpi.methods.values import Client, Contributions, MethodContext
+from fedmpi.methods.widths import KeepRatioOptions
 from fedmpi.models.width import Width
 from fedmpi.tensors import Params, Region, Spec, select
 
@@ -96,19 +94,16 @@ class PrismOptions(OrthDropOptions):
             yield "method.kappa", f"{counted(num_given, 'exponent')} for {num_tiers} keep ratios; give one for each"
 
 
-class OrthDrop(Method):
+class OrthDrop(FactorMethod):
     """The first r kernels and q rows of each layer for a client, an SVD of each layer after a round."""
 
     Options = OrthDropOptions
     options: OrthDropOptions
 
     def __init__(self, context: MethodContext) -> None:
-        super().__init__(with_open_lstms(context))
         rule = Rule(dense_layers=1, unroll="output", classifier=context.classifier())
-        self.factorized = plan_layers(self.context.make(empty=True), rule)
-        given = self.options.frobenius_decay
-        self.lambda_ = context.train.weight_decay if given == "auto" else given
-        self.own_decay = [name for layer in self.factorized for name in layer.factor_names]
+        assert isinstance(context.options, OrthDropOptions)
+        super().__init__(context, rule, context.options.frobenius_decay)
         self._num_kernels = [min(layer.matrix_shape) for layer in self.factorized]
         self._whole = len(self.tiers)
         try:
@@ -117,12 +112,7 @@ class OrthDrop(Method):
             raise ConfigError("method.cut_inputs", f"not possible for this model: {error}") from None
 
     def warnings(self) -> tuple[str, ...]:
-        ratios = () if self.options.cut_inputs else self.options.keep_ratio
-        dense = self.context.make(empty=True)
-        return larger_than_dense("method.keep_ratio", ratios, dense, self._growth)
-
-    def _growth(self, ratio: float) -> int:
-        return sum(layer.growth(*self._sizes(layer, ratio)) for layer in self.factorized)
+        return () if self.options.cut_inputs else super().warnings()
 
     def tested(self) -> tuple[Tier, ...]:
         return (Tier(self._whole, "server", 1.0), *(super().tested() if self.options.test_tiers else ()))
@@ -134,18 +124,14 @@ class OrthDrop(Method):
         if self.options.cut_inputs:
             share = min(1.0, (2 if self.options.o2 else 1) * self.options.keep_ratio[number])
             net = with_whole_stem(self.context.make(share, "ceil", empty=empty), net)
-        sizes = {layer.name: self._sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
+        sizes = {layer.name: self.sizes(layer, self.options.keep_ratio[number]) for layer in self.factorized}
         return kernel_net(net, sizes)
 
-    def _sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
+    def sizes(self, layer: FactorizedLayer, keep_ratio: float) -> tuple[int, int]:
         """Returns (r, q) of a layer."""
         kept = Width(keep_ratio, "ceil")
         q = (2 if self.options.o2 else 1) * kept.of(layer.out_features)
         return kept.of(min(layer.matrix_shape)), min(q, layer.out_features)
-
-    def _ranks(self, keep_ratio: float) -> dict[str, int]:
-        """Returns r of each layer."""
-        return {layer.name: self._sizes(layer, keep_ratio)[0] for layer in self.factorized}
 
     @cached_property
     def model_specs(self) -> dict[str, Spec]:
@@ -208,7 +194,7 @@ class OrthDrop(Method):
             shares = contributions.shares(layer.factor_names[0])
             counts = sigma.new_full((len(sigma),), shares) if isinstance(shares, float) else shares.flatten(1)[:, 0]
             table[layer.name] = use_of_kernels(sigma, (counts * len(contributions.tasks)).round())
-        ranks = {tier.name: self._ranks(tier.capacity) for tier in self.tiers}
+        ranks = {tier.name: self.ranks(tier.capacity) for tier in self.tiers}
         return {"kernels": table, "spectrum": spectrum.table(spectra, ranks)}
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
@@ -223,15 +209,6 @@ class OrthDrop(Method):
         for name, target in out.items():
             target.copy_(select(published[name], held[name]) if name in held else published[name])
 
-    def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
-        """Counts the decay of eq. 6."""
-        macs = decay_macs(self.factorized, self.tier_specs[tier])
-        return replace(super().count_steps(tier, num_examples, share), macs_per_update=macs)
-
-    def after_backward(self, net: FlatNet, client: Client) -> None:
-        """Adds eq. 6, the gradient of lambda/2 |U V|_F^2 over the kernels and rows that the client holds."""
-        decay_layers_(self.factorized, net.params, net.grads, self.lambda_)
-
 
 class Prism(OrthDrop):
     """Kernels drawn for each client and layer, sigma_i^kappa to one another."""
@@ -241,7 +218,7 @@ class Prism(OrthDrop):
 
     def _kernels(self, tier: int, client: Client) -> list[Tensor]:
         """Returns the kernels that a client draws of each layer."""
-        sizes = [*self._ranks(self.options.keep_ratio[tier]).values()]
+        sizes = [*self.ranks(self.options.keep_ratio[tier]).values()]
         sigma = self._sigma_of_layers(client.published)
         return draw_kernels(sigma, sizes, self.options.kappas[tier], client.generator("kernels"))
 

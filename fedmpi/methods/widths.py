@@ -5,8 +5,7 @@ entry is the weighted mean over the clients that hold it; one that nobody holds 
 follows from `held`; a method adds its widths, its weights and its training.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from fedmpi.config.fields import Shares
-from fedmpi.lowrank.modules import open_lstms
 from fedmpi.methods.fedopt import ServerMethod, ServerOptions
 from fedmpi.methods.protocol import all_nets, copy_into, net_specs
 from fedmpi.methods.values import Client, MethodContext, MethodOptions
@@ -144,24 +142,3 @@ class KeepRatioOptions(MethodOptions):
         """Returns the blocks: of two tiers 40 % have the larger ratio (PriSM, section 4.2)."""
         larger = round(0.4 * num_clients)
         return (larger, num_clients - larger) if len(self.tiers) == 2 else super().tier_blocks(num_clients)
-
-
-def with_open_lstms(context: MethodContext) -> MethodContext:
-    """Returns an LSTM's gates as layers of their own, each factorized and sent like any other."""
-    return replace(context, make=lambda *width, empty=False: open_lstms(context.make(*width, empty=empty)))
-
-
-def larger_than_dense(
-    key: str, ratios: Sequence[float], dense: nn.Module, growth: Callable[[float], int]
-) -> tuple[str, ...]:
-    """Returns a warning, and what helps, for each ratio below 1 whose net has more parameters than `dense`: `growth` of
-    the ratio more."""
-    smaller = next((percent / 100 for percent in range(99, 0, -1) if growth(percent / 100) < 0), None)
-    advice = "no ratio makes it smaller" if smaller is None else f"{smaller:g} or less makes it smaller"
-    whole = sum(parameter.numel() for parameter in dense.parameters())
-    lines = []
-    for ratio in ratios:
-        if ratio < 1 and growth(ratio) > 0:
-            params = f"{whole + growth(ratio):,} parameters, the dense one {whole:,}"
-            lines.append(f"the net of {key} {ratio:g} has {params}; {advice}")
-    return tuple(lines)
