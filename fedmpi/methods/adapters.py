@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from fedmpi import seeds
 from fedmpi.config.fields import MAX_TIERS, Count, Patterns, Positive
 from fedmpi.federation.assignment import Task
-from fedmpi.learning.flat import FlatNet
 from fedmpi.lowrank import spectrum
 from fedmpi.lowrank.adapter import adapt, drawn, frozen_layers, other_layers
 from fedmpi.lowrank.correction import TierCoverage
@@ -203,9 +202,6 @@ class Adapters(Method):
 
     def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
         return {name: spec for name, spec in self.tier_specs[tier].items() if name not in self.own_decay}
-
-    def upload(self, net: FlatNet, client: Client) -> Params | None:
-        return {name: net.params[name] for name in self.upload_specs(client.task.tier)}
 
 
 def padded(value: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,6 @@ time starts from the server's.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from fedmpi.federation.assignment import Task
 from fedmpi.federation.tiers import Tier
@@ -29,7 +28,7 @@ class KeptParts(Method):
 
     def regions(self, client: Client) -> Mapping[str, Region]:
         """Names nothing of the part that clients keep, so that the server's never changes."""
-        return dict.fromkeys(self.kept(client.task.round_number), NOTHING)
+        return {name: NOTHING for name in self.kept(client.task.round_number) if name in self.state_specs()}
 
     def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
         super().narrow(published, number, out)
@@ -40,9 +39,6 @@ class KeptParts(Method):
         kept = self.kept(task.round_number if task else None)
         return {name: spec for name, spec in super().upload_specs(tier).items() if name not in kept}
 
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return {name: net.params[name] for name in self.upload_specs(client.task.tier, client.task)}
-
     def remember(self, net: FlatNet, client: Client) -> Params:
         return {name: net.params[name].clone() for name in self.kept(client.task.round_number)}
 
@@ -50,4 +46,4 @@ class KeptParts(Method):
         """Counts what travels, both ways."""
         kept = self.kept(turn.round_number)
         num_bytes = sum(spec.num_bytes for name, spec in self.tier_specs[turn.tier].items() if name not in kept)
-        return replace(super().costs(turn), down_bytes=num_bytes, up_bytes=num_bytes)
+        return Costs(num_bytes, num_bytes)

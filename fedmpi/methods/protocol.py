@@ -244,9 +244,10 @@ class Method:
         return self.tier_specs[tier]
 
     def upload(self, net: FlatNet, client: Client) -> Params | None:
-        """Returns what the client sends back, as `upload_specs` says; views of the net are copied at once. None:
-        nothing counts, as of a client that sends gradients and has diverged (`client.is_restored`)."""
-        return net.params
+        """Returns what the client sends back, by default the parameters that `upload_specs` names; views of the net are
+        copied at once. None: nothing counts, as of a client that sends gradients and has diverged
+        (`client.is_restored`)."""
+        return {name: net.params[name] for name in self.upload_specs(client.task.tier, client.task)}
 
     def remember(self, net: FlatNet, client: Client) -> Params:
         """Returns the new memory, of any shapes; empty: the client keeps the old one."""

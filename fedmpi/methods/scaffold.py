@@ -78,20 +78,16 @@ class Scaffold(Method):
         return new
 
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
-        """Lines 7 to 12; leaves in `scratch` what `_changes` makes the new control variate of."""
-        scratch = client.scratch
-        own = self._own_control(trainer.net, client)
-        scratch |= {f"correction.{name}": client.published[name] - value for name, value in own.items()}
+        """Runs lines 7 to 12; leaves in `scratch` c_i, zeros until the client has taken part, and what `_changes` makes
+        the new one of."""
+        net = trainer.net
+        own = zeros_like(net.params, CONTROL) if client.memory is None else to_device(client.memory, net.device)
+        client.scratch.update(own)
+        client.scratch.update({f"correction.{name}": client.published[name] - value for name, value in own.items()})
         outcome = super().train(trainer, client, work)
         if num_taken := outcome.steps - outcome.left_out:
-            scratch["path"] = torch.tensor(num_taken * work.lr, dtype=torch.float64)
+            client.scratch["path"] = torch.tensor(num_taken * work.lr, dtype=torch.float64)
         return outcome
-
-    def _own_control(self, net: FlatNet, client: Client) -> Params:
-        """Returns c_i, on the net's device; zeros until the client has taken part."""
-        if client.memory is None:
-            return zeros_like(net.params, CONTROL)
-        return to_device(client.memory, net.device)
 
     def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         """Counts x, c, c_i and the correction: three numbers for each parameter."""
@@ -121,5 +117,4 @@ class Scaffold(Method):
         return net.params | self._changes(net, client)
 
     def remember(self, net: FlatNet, client: Client) -> Params:
-        own = self._own_control(net, client)
-        return {name: own[name] + change for name, change in self._changes(net, client).items()}
+        return {name: client.scratch[name] + change for name, change in self._changes(net, client).items()}

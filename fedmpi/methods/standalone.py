@@ -24,12 +24,9 @@ from typing import Literal
 
 from fedmpi.config.fields import Positive
 from fedmpi.config.schema import Train
-from fedmpi.federation.assignment import Task
-from fedmpi.federation.tiers import Tier
-from fedmpi.learning.flat import FlatNet
 from fedmpi.learning.local import LocalTrainer, TrainOutcome, step_sizes
-from fedmpi.methods.protocol import Method, copy_into
-from fedmpi.methods.values import Client, ClientLoad, Contributions, Costs, LocalWork, MethodOptions, Training
+from fedmpi.methods.kept_parts import KeptParts
+from fedmpi.methods.values import Client, Contributions, LocalWork, MethodOptions, Training
 from fedmpi.tensors import Params, Spec
 
 
@@ -43,12 +40,11 @@ class StandaloneOptions(MethodOptions):
     """
 
 
-class Standalone(Method):
+class Standalone(KeptParts):
     """theta_p stays with p."""
 
     Options = StandaloneOptions
     options: StandaloneOptions
-    personal = True
 
     @cached_property
     def training(self) -> Train:
@@ -60,14 +56,11 @@ class Standalone(Method):
         epochs = max(1, round(factor * train.local_epochs))
         return train.model_copy(update={"local_epochs": epochs, "local_steps": math.ceil(factor * train.local_steps)})
 
-    def costs(self, turn: ClientLoad) -> Costs:
-        return Costs(0, 0)
-
     def count_steps(self, tier: int, num_examples: float, share: float) -> Training:
         return Training.of(tier, step_sizes(self.training, num_examples, share))
 
-    def tested(self) -> tuple[Tier, ...]:
-        return ()
+    def kept(self, round_number: int | None) -> tuple[str, ...]:
+        return tuple(self.model_specs)
 
     def state_specs(self) -> dict[str, Spec]:
         return {}
@@ -79,18 +72,6 @@ class Standalone(Method):
         train = self.training
         return {"local_steps": train.local_steps} if train.local_steps else {"local_epochs": train.local_epochs}
 
-    def narrow(self, published: Params, number: int, out: Params, client: Client | None = None) -> None:
-        copy_into(out, published if client is None or client.memory is None else client.memory)
-
     def train(self, trainer: LocalTrainer, client: Client, work: LocalWork) -> TrainOutcome:
         epochs = self.training.local_epochs
         return super().train(trainer, client, replace(work, epochs=epochs, steps=self.training.local_steps))
-
-    def upload_specs(self, tier: int, task: Task | None = None) -> dict[str, Spec]:
-        return {}
-
-    def upload(self, net: FlatNet, client: Client) -> Params:
-        return {}
-
-    def remember(self, net: FlatNet, client: Client) -> Params:
-        return {name: value.clone() for name, value in net.params.items()}
