@@ -42,7 +42,7 @@ from fedmpi.lowrank.correction import TierCoverage
 from fedmpi.lowrank.factorized import FactorizedLayer
 from fedmpi.lowrank.modules import factorize_net
 from fedmpi.lowrank.rule import Rule
-from fedmpi.methods.factors import FactorMethod
+from fedmpi.methods.factor_nets import FactorMethod
 from fedmpi.methods.fedopt import ServerOptions
 from fedmpi.methods.values import Client, Contributions, LayerRank, MethodContext
 from fedmpi.tensors import Params, Spec

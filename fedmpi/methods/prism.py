@@ -42,7 +42,7 @@ from fedmpi.lowrank.kernels import draw_kernels, refreshed, singular_values, use
 from fedmpi.lowrank.modules import kernel_net
 from fedmpi.lowrank.rule import Rule
 from fedmpi.lowrank.whole_stem import with_whole_stem
-from fedmpi.methods.factors import FactorMethod
+from fedmpi.methods.factor_nets import FactorMethod
 from fedmpi.methods.protocol import net_specs
 from fedmpi.methods.values import Client, Contributions, MethodContext
 from fedmpi.methods.widths import KeepRatioOptions
