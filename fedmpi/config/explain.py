@@ -35,11 +35,6 @@ class Problem(NamedTuple):
     origin: str = ""
 
 
-def listed(names: Iterable[str]) -> str:
-    """Returns the names in order, as one text."""
-    return ", ".join(sorted(names))
-
-
 def similar(word: Any, known: Iterable[str]) -> list[str]:
     """Returns the most similar known word, if one is similar; capitals do not count."""
     if not isinstance(word, str):
@@ -79,23 +74,21 @@ def summary(section: type[Section]) -> str:
     return " ".join((section.model_fields["name"].description or "").split()).rstrip(".")
 
 
-def keys(path: str, section: type[Section]) -> Iterator[str]:
-    """Returns every key below `path`, dotted."""
+def keys(section: type[Section], above: str = "") -> Iterator[str]:
+    """Yields every key of a section and of those within it, dotted, behind the names of the sections `above`."""
     for key, info in section.model_fields.items():
-        yield f"{path}.{key}"
+        yield f"{above}{key}"
         for inner in [*named_kinds(info).values(), info.annotation]:
             if is_section(inner):
-                yield from keys(f"{path}.{key}", inner)
+                yield from keys(inner, f"{above}{key}.")
 
 
 def keys_meant(word: str) -> list[str]:
     """Returns the keys that end in a word, `train.lr` for `lr`, those of every config first. Imports all options."""
-    known = ["extends", *Config.model_fields]
-    for section, info in Config.model_fields.items():
-        known += keys(section, info.annotation) if is_section(info.annotation) else ()
+    known = ["extends", *keys(Config)]
     for section in NAMED_SECTIONS:
         for _, options in registry.built_in(section):
-            known += keys(section, options)
+            known += keys(options, f"{section}.")
     name = word.replace("-", "_")
     last = _ALIASES.get(name, name)
     if name in known:
@@ -167,7 +160,7 @@ def _no_such_key(section: type[Section], values: Any, path: Path, value: Any) ->
         if not meant and dotted(path) not in others:  # another name's options may have it
             near = [other for other in others if other.startswith(f"{path[0]}.")]
             meant = (near if len(path) > 2 else near or others)[:3]
-    return f"no such key.{did_you_mean(meant)} Known keys: {listed(known)}"
+    return f"no such key.{did_you_mean(meant)} Known keys: {', '.join(sorted(known))}"
 
 
 def known_names(section: str) -> list[str]:

@@ -217,7 +217,7 @@ def _folder(arguments: argparse.Namespace) -> GridFolder:
     """Returns the grid that the command line names, and where it lies."""
     files, arguments.words = without_overrides(arguments.words)
     if len(files) > 1 or not (files or arguments.methods):
-        got = explain.listed(files) or "nothing"
+        got = ", ".join(sorted(files)) or "nothing"
         raise ConfigError("command line", f"expected one grid file, or --methods, got {got}")
     if any(re.match(r"\s*seed\s*=", word) for word in arguments.words):
         raise ConfigError("command line", "seed would be overridden; the seeds are given by --seeds")

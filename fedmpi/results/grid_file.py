@@ -210,7 +210,7 @@ class Grid(Section):
         """Yields (path, what is wrong) of all that a single key does not tell."""
         for path, name, known in self._names():
             if name not in known:
-                allowed = f"{explain.suggest(name, known)} Allowed: {explain.listed(known) or 'none'}"
+                allowed = f"{explain.suggest(name, known)} Allowed: {', '.join(sorted(known)) or 'none'}"
                 yield path, f"{yaml_text.found(name)} cannot stand here.{allowed}"
         counts = {name: len(method.trials) for name, method in self.methods.items()}
         found = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -384,7 +384,7 @@ def _base_at(address: str) -> tuple[str | Path | None, Tree]:
     setting, _, method = cell.partition("/")
     for name, section in ((setting, grid.settings), (method, grid.methods)):
         if name not in section:
-            known = f"Known: {explain.listed(section)}"
+            known = f"Known: {', '.join(sorted(section))}"
             raise ConfigError(address, f"no {yaml_text.found(name)}.{explain.suggest(name, section)} {known}")
     return base_of(grid, setting, method)
 

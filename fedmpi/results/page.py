@@ -38,7 +38,7 @@ _Charts = Iterator[tuple[str, str]]
 
 def write_final_page(setup: Setup, folder: RunDir) -> None:
     """Writes the page of a run that has come to its last round. Raises RunDirError."""
-    classes = _classes(setup.partition, setup.labels, setup.data.info.num_strata)
+    classes = _classes(setup.partition, setup.data.labels, setup.data.info.num_strata)
     write_text(folder.page_path, page_of(Run(folder.path), classes))
 
 

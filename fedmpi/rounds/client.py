@@ -80,7 +80,7 @@ def local_work(setup: Setup, client: Client) -> LocalWork:
     train = setup.config.train
     present = None
     if train.masked_loss:
-        labels = present_labels(setup.labels, client.examples, setup.data.info.num_classes)
+        labels = present_labels(setup.data.labels, client.examples, setup.data.info.num_classes)
         if not labels.all():  # on the host, so that nothing waits for the device
             present = torch.from_numpy(labels).to(setup.data.device, non_blocking=True)
     generator = torch.Generator().manual_seed(_seed(client, "batches"))

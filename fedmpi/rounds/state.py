@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from fedmpi.errors import ConfigError
 from fedmpi.federation.assignment import Assignment, Task, assign, worker_ranks
 from fedmpi.federation.participation import SAMPLING, Participation
@@ -70,11 +68,6 @@ class Setup(Federation):
     clock: Clock
     show_progress: Callable[[int, int], None] = lambda done, total: None
     """Is called after each wave with how many of a phase's clients are done, and how many there are."""
-
-    @cached_property
-    def labels(self) -> np.ndarray:
-        """Returns the class of each training example."""
-        return self.dataset.classes("train")
 
     @cached_property
     def macs(self) -> tuple[float, ...]:

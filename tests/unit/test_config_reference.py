@@ -54,5 +54,5 @@ def test_a_shipped_config_sets_every_option() -> None:
     documents = [parse(path.read_text()).value for path in CONFIGS.rglob("*.yaml")]
     text = str([f".{'.'.join(path)}.{value}" for document in documents for path, value in leaves(document)])
     for section, options in kinds:
-        unset = [key for key in keys(section, options) if f".{key}." not in text and f"'{key}'" not in text]
+        unset = [key for key in keys(options, f"{section}.") if f".{key}." not in text and f"'{key}'" not in text]
         assert UNSET.issuperset(unset), options
