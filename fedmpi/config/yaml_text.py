@@ -21,13 +21,13 @@ MAX_SHOWN = 60
 """Characters of a value or a key in a message."""
 
 _FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-_SCALARS: dict[str, tuple[str, list[str], Callable[[str], Any]]] = {
-    "null": (r"~|null|Null|NULL|", [*"~nN", ""], lambda text: None),
-    "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"], lambda text: text.lower() == "true"),
-    "int": (r"[-+]?[0-9]+", [*"-+0123456789"], int),
-    "float": (_FLOAT, [*"-+.0123456789"], lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower()))),
+_SCALARS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "null": (r"~|null|Null|NULL|", lambda text: None),
+    "bool": (r"true|True|TRUE|false|False|FALSE", lambda text: text.lower() == "true"),
+    "int": (r"[-+]?[0-9]+", int),
+    "float": (_FLOAT, lambda text: float(re.sub(r"\.(?=inf|nan)", "", text.lower()))),
 }
-"""The pattern of each type, the characters that it begins with, and what makes a value of it; all else is text."""
+"""The pattern of each type, and what makes a value of it; all else is text."""
 
 
 class YamlError(Exception):
@@ -99,12 +99,10 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """PyYAML's own resolvers and ours: text that either would take for something else is quoted."""
 
-    yaml_implicit_resolvers = {key: list(value) for key, value in yaml.SafeDumper.yaml_implicit_resolvers.items()}
 
-
-for _type, (_pattern, _first, _) in _SCALARS.items():
+for _type, (_pattern, _) in _SCALARS.items():
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(f"^(?:{_pattern})$"), _first)
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(f"^(?:{_pattern})$"), None)
 
 
 def parse(text: str, file: str = "") -> Tree:
@@ -128,7 +126,7 @@ def _value(node: Node, file: str, path: Path, origins: dict[Path, str]) -> Any:
     """Returns the value of a node; adds the places of all keys and items in it to `origins`."""
     if isinstance(node, ScalarNode):
         known = _SCALARS.get(node.tag.rpartition(":")[2])
-        return known[2](node.value) if known else node.value
+        return known[1](node.value) if known else node.value
     values: dict[str | int, Any] = {}
     for key, line, item in _parts(node):
         if key in values:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedmpi.data.partition import Partition, PartitionOptions, class_counts, take
+from fedmpi.data.partition import Partition, PartitionOptions
 from fedmpi.data.subset import LEAST, Ints, firsts, runs, stratified_holdout
 from fedmpi.errors import ConfigError
 from fedmpi.seeds import numpy_generator
@@ -64,16 +64,21 @@ def _chosen(has_tests: NDArray[np.bool_], num_clients: int, seed: int) -> Ints:
 
 def _matching(partition: Partition, train_labels: Ints, test_labels: Ints, seed: int) -> Partition:
     """Cuts each class where the clients' training examples of that class are: floor(n_test * cumulated share)."""
+    owners = partition.owners
+    labels = train_labels[partition.indices]
     generator = numpy_generator("personal tests", seed)
-    pool = [generator.permutation(np.flatnonzero(test_labels == label)) for label in np.unique(test_labels)]
-    num_classes = 1 + max(train_labels.max(), test_labels.max())
-    sizes = np.bincount(test_labels, minlength=num_classes)
-    trained = class_counts(partition, train_labels, num_classes)
-    ends = np.cumsum(trained, axis=0) * sizes // np.maximum(trained.sum(axis=0), 1)
-    counts = np.diff(ends, axis=0, prepend=0)
-    numbers = take(np.concatenate(pool), firsts(sizes), counts)
-    clients = np.repeat(np.arange(partition.num_clients), counts.sum(axis=1))
-    return Partition.of(numbers[np.lexsort((numbers, clients))], counts.sum(axis=1))
+    examples = []
+    whose = []
+    for label in np.unique(test_labels):
+        own = generator.permutation(np.flatnonzero(test_labels == label))
+        counts = np.bincount(owners[labels == label], minlength=partition.num_clients)
+        ends = np.cumsum(counts) * len(own) // max(counts.sum(), 1)
+        examples.append(own[: ends[-1]])
+        whose.append(np.repeat(np.arange(partition.num_clients), np.diff(ends, prepend=0)))
+    numbers = np.concatenate(examples)
+    clients = np.concatenate(whose)
+    sizes = np.bincount(clients, minlength=partition.num_clients)
+    return Partition.of(numbers[np.lexsort((numbers, clients))], sizes)
 
 
 def _alike(partition: Partition, train: Ints, test: Ints, clients: Ints) -> Partition:
